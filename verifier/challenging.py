@@ -50,7 +50,7 @@ class Challenger:
         self._wrong: dict[ClaimId, WrongClaim] = {}
 
     def __len__(self) -> int:
-        """How many games are still to be opened."""
+        """Returns the number of games still to be opened."""
         return len(self._wrong)
 
     def add(self, record: ClaimRecord, audit: Replay) -> None:

@@ -120,12 +120,12 @@ class Backlog:
     # -- for who watches
 
     def waiting(self, view: MarketView) -> int:
-        """How many claims are to be replayed, as far as it is known without a look at the journal."""
+        """Returns the number of claims still to be replayed, as far as it is known without reading the journal."""
         return sum(c.record.id not in self._settled for c in self._candidates(view))
 
     @property
     def refusals(self) -> int:
-        """How many jobs this machine cannot hold."""
+        """The number of jobs that this machine cannot hold."""
         return self._too_large.failing
 
     # -- inside

@@ -1,6 +1,6 @@
-"""What a verifier does next: pure functions of what the chain's events say and what it remembers.
+"""A verifier's decisions: pure functions of the chain's events and of what the verifier remembers.
 
-Which claim to replay, whether to challenge it, which games to sit at, when to take the money home.
+They choose the claim to replay, the game to open on it, the games to sit at, and the time to withdraw credits.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from lockstep.protocol.market.types import Audit, AuditStatus
 from lockstep.protocol.types import Address, ClaimId, JobId, Seconds, Wei
 
 RETRY_SECONDS = Seconds(5)
-"""Of chain time: how long a claim rests whose data could not be had."""
+"""Chain time until a claim whose data could not be had is tried again."""
 
 ENDED = (Phase.FINAL, Phase.FAILED, Phase.VOID)
 
 
 class AuditResult(StrEnum):
-    """What became of a claim's audit, as the event `audited` says it."""
+    """The outcome of a claim's audit, as the event `audited` reports it."""
 
     MATCH = "match"
     MISMATCH = "mismatch"
@@ -43,7 +43,7 @@ class Candidate:
     """Neither convicted, nor final, nor of a round that failed or was voided."""
 
     def open_at(self, now: Seconds) -> bool:
-        """Whether a game may be opened on it in a block at `now`."""
+        """Returns True if a game may be opened on the claim in a block at `now`."""
         return self.stands and now < self.window_ends
 
 
@@ -114,6 +114,6 @@ def deposit_due(free: Wei, bond: Wei) -> Wei:
 
 
 def may_withdraw(running: int, jobs: Iterable[JobLedger], draining: bool) -> bool:
-    """Whether to pay earned credits out: no own game runs, and no job does either, or this process ends."""
+    """Returns True if earned credits can be paid out: no own game runs, and all jobs are done or this process ends."""
     known = list(jobs)
     return running == 0 and (draining or (bool(known) and all(job.done for job in known)))

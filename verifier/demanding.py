@@ -22,11 +22,11 @@ NOT_THERE = ("blob_missing", "blob_corrupt", "payload_invalid", "mismatch")
 """Faults of a stored payload that its worker can mend by posting it; nobody answering is none."""
 
 ANSWERED = {"commit": "precommitted", "answer": "answered", "settle": "settled"}
-"""What is told of an act about a demand, by its key."""
+"""The event told after each act about a demand, by the first part of the act's outbox key."""
 
 
 class Demander:
-    """What one account demands of the market, and answers."""
+    """One account's demands for data, and its answers to the demands of others."""
 
     def __init__(self, party: Party, jobs: LoadedJobs, sender: Sender[None], wallet: Wallet, teller: Teller) -> None:
         """`jobs`: those whose rows can be posted."""

@@ -29,7 +29,7 @@ from verifier.journal import Journal
 
 PATH = "/api/v1/signed"
 POLL_SECONDS = 2.0
-"""Of this machine's time, between two looks at the coordinators."""
+"""Time between two looks at the coordinators, by this machine's clock."""
 TIMEOUT_SECONDS = 5.0
 PAGE = 200
 MAX_PAGE_BYTES = 1 << 20
@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 
 
 class Equivocations:
-    """Who signed twice, as far as the coordinators at `urls` were shown."""
+    """Workers that signed twice for one slot, as far as the coordinators at `urls` were shown."""
 
     def __init__(self, urls: Sequence[str], contracts: Contracts, journal: Journal) -> None:
         self._contracts = contracts
@@ -85,7 +85,7 @@ class Equivocations:
         self._bench.close()
 
     def _keep(self, ledger: Ledger, fields: Mapping[str, Any]) -> bool:
-        """Whether a signed claim needs no second look: it was kept, or proves nothing."""
+        """Keeps a signed claim unless it proves nothing; returns False while its round is unknown or has no seed."""
         try:
             signed = SignedClaim.parse(fields)
             round_ = _round_of(ledger, signed)
@@ -154,5 +154,5 @@ def urls_of(setting: str) -> list[str]:
 
 
 def key_of(claim: ClaimId) -> str:
-    """Of the transaction in the outbox."""
+    """Returns the outbox key of the transaction that convicts a claim's worker."""
     return f"equivocate/{claim.hex()}"

@@ -1,6 +1,6 @@
-"""What a verifier keeps on disk: claims found right, signed claims, a witness's secrets.
+"""A verifier's records on disk: claims found right, signed claims, a witness's secrets.
 
-Everything else the chain says again. The home is locked while a verifier runs: one key, one process.
+Everything else can be read from the chain again. The home is locked while a verifier runs: one key, one process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KEPT_SIGNED = 2
 
 @dataclass(frozen=True)
 class Observation:
-    """What a witness saw: its own S_1 .. S_t*, and the salt that hides the last of them."""
+    """A witness's replay for a duty: its own S_1 .. S_t*, and the salt that hides the last of them."""
 
     audit: AuditId
     i: int
@@ -64,7 +64,7 @@ class Journal:
             self._unlock = stack.pop_all()
 
     def matched(self, claim: ClaimId, trace_root: TraceRoot) -> bool:
-        """Whether the claim was replayed and found right; a claim is its trace root, not its id alone."""
+        """Returns True if the claim was replayed and found right; a claim is its trace root, not its id alone."""
         row = self._db.execute("SELECT 1 FROM matches WHERE claim = ? AND trace_root = ?", (claim, trace_root))
         return row.fetchone() is not None
 
@@ -112,7 +112,7 @@ class Journal:
         return kept
 
     def observation(self, audit: AuditId, i: int, beacon: Digest) -> Observation | None:
-        """What a duty's replay gave; a beacon that a reorganisation has changed is another duty."""
+        """Returns a duty's observation, if one is kept; a beacon that a reorganisation has changed is another duty."""
         row = self._db.execute(
             "SELECT salt, roots FROM verdicts WHERE audit = ? AND i = ? AND beacon = ?", (audit, i, beacon)
         ).fetchone()

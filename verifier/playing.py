@@ -30,7 +30,7 @@ class Seats:
         self._told: set[GameId] = set()
 
     def __len__(self) -> int:
-        """How many games are sat at."""
+        """Returns the number of games that this account sits at."""
         return len(self._claims)
 
     def sit(self, game: GameId, claim: ClaimId, held: HeldClaim) -> None:

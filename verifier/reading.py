@@ -50,7 +50,7 @@ class MarketReader:
                 self._params[job] = self._market.params(job)
 
     def view(self, head: Head, draining: bool) -> MarketView:
-        """What was read so far."""
+        """Returns the market as it was read so far."""
         return MarketView(self._watcher.ledger, self._params, head, draining)
 
     def close(self) -> None:

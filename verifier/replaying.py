@@ -37,14 +37,14 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Replayed:
-    """What a replay showed."""
+    """The result of one replay."""
 
     task: Task
     audit: Replay
     seconds: float
-    """How long it took on this machine."""
+    """The duration of the replay on this machine."""
     payload: str | None = None
-    """What is wrong with the stored payload, if anything: reported, and no ground for a game."""
+    """The fault of the stored payload, if it has one: reported, and no ground for a game."""
     lacking: tuple[tuple[int, int], ...] = ()
     """(tensor, leaf) of the payload's leaves that are not what was replayed."""
 

@@ -52,7 +52,7 @@ from verifier.telling import Teller
 from verifier.witness.duties import Duties
 
 POLL_SECONDS = 0.2
-"""Of this machine's time: how often the chain is asked whether it has a new block."""
+"""Time between two looks for a new block, by this machine's clock."""
 
 STATES = "states"
 

@@ -1,4 +1,4 @@
-"""What became of a worker's rounds: pay, and a reason code for every round that did not pay."""
+"""The outcomes of a worker's rounds: pay, or a reason code for every round that did not pay."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Skills:
-    """What a worker can do, each in a module of its own."""
+    """The parts of a worker that carry out its acts, each in a module of its own."""
 
     bench: WorkBench
     admission: Admission

@@ -1,4 +1,4 @@
-"""Whether this machine keeps up with one more claim of a job, and whether the account can back it."""
+"""Checks that this machine keeps up with one more claim of a job, and that the account can back it."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from worker.parts import WorkerParts
 
 DEPOSITS = "stake/"
-"""How the key of every deposit begins."""
+"""The prefix of the outbox key of every deposit."""
 StakeWanted = Callable[[JobParams], Wei]
-"""What is deposited for a job."""
+"""Computes the free stake that a job wants, from its parameters, in wei."""
 
 
 class Admission:
-    """What a job must pass before it is joined: pace, room for one more claim, stake."""
+    """The checks that a job passes before it is joined: pace, room for one more claim, stake."""
 
     def __init__(
         self, parts: WorkerParts, sender: Sender[Act], stake_wanted: StakeWanted = decide.stake_wanted
@@ -89,7 +89,7 @@ class Admission:
         self._parts.notes.refused(job, Note(code, message, None if rests is None else rests.until(job)), now)
 
     def _deposits_known(self) -> bool:
-        """Whether the ledger holds every deposit that this home ever sent."""
+        """Returns True if the ledger holds every deposit that this home ever sent."""
         last = self._parts.outbox.last_block(DEPOSITS)
         return last is not None and last <= self._parts.watcher.block
 

@@ -27,7 +27,7 @@ CLAIMS, RECEIPTS = "/api/v1/claims", "/api/v1/receipts"
 
 
 class ReceiptAnswer(Enum):
-    """What a coordinator said to a receipt."""
+    """A coordinator's answer to a receipt."""
 
     TAKEN = "taken"
     LATER = "later"

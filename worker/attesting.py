@@ -55,7 +55,7 @@ class Attesting:
         self._sender.submit(key, self._market.attest(taken.ledger.id, r.number, [receipt]), act)
 
     def _receipt(self, taken: Taken, r: RoundView, slot: int, claim: ClaimId, now: Seconds) -> Receipt | None:
-        """What a slot's owner says of the round, signed; None while it is not known.
+        """Returns the signed receipt of a slot's owner for the round; None while its contents are not known.
 
         What is missing may yet come: it is looked for again until a quarter of the window is left.
         """
@@ -82,7 +82,7 @@ class Attesting:
         return self._receipts[claim]
 
     def _demanded(self, taken: Taken, r: RoundView, reports: Mapping[int, Report], now: Seconds) -> bool:
-        """Whether we demand a payload, which is one that the others would merge and we cannot have."""
+        """Demands a payload that the others would merge and we cannot have; returns True if one is demanded."""
         others = {s: report for s, report in reports.items() if s not in r.slots_of(self._parts.address)}
         slot, vault = to_demand(others, r.state), self._parts.contracts.vault
         if slot is None or vault.free(self._parts.address) < self._market.bond_of(taken.ledger.id):

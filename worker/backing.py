@@ -23,17 +23,17 @@ class Funds:
     """Stake that nothing has locked."""
     wallet: Wei
     put_in: int
-    """What it has in the vault and has not taken out again, lost stake included."""
+    """Wei that the account put into the vault and has not taken out again, lost stake included."""
 
 
 @dataclass(frozen=True)
 class Backing:
-    """What becomes of the stake of one job."""
+    """The stake of one job: its deposit, or the reason why the job is refused."""
 
     amount: Wei
     """To be deposited; nothing where the job is refused."""
     covered: Wei
-    """What is free once that is deposited, or could be."""
+    """The free stake after that deposit, or after the largest possible one where the job is refused."""
     code: str = ""
     """"policy" or "funds": why the job is refused; empty: it is backed."""
     message: str = ""
@@ -45,7 +45,7 @@ def least_stake(params: JobParams) -> Wei:
 
 
 def backing_of(params: JobParams, wanted: Wei, funds: Funds, policy: Policy) -> Backing:
-    """What is deposited so that `wanted` is free, as far as wallet and --max-stake reach."""
+    """Returns the deposit that makes `wanted` free, as far as wallet and --max-stake reach, or the refusal."""
     short = max(0, wanted - funds.free)
     allowed = policy.allowance(funds.put_in)
     # INVARIANT: no job moves more into the vault than the owner allowed, whatever it asks and however many ask.

@@ -1,4 +1,4 @@
-"""What a round starts from: the checkpoint that the chain names, fetched or computed again from payloads."""
+"""The checkpoints that rounds start from: the chain names them; they are fetched, or computed from payloads."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Bases:
             self._bench.begin(key, partial(self.load, taken, records, roots))
 
     def load(self, taken: Taken, records: Sequence[RoundRecord], roots: Roots) -> Base:
-        """What is held, or what these records lead to. On the bench."""
+        """Returns the base that is held, or the one that these records lead to. On the bench."""
         held = self._held.get(taken.ledger.id)
         if held is None or held.roots != roots:
             found = merging.base_checkpoint(taken.job, self._store, records)
@@ -87,5 +87,5 @@ class Bases:
 
 
 def base_cid(taken: Taken, records: Sequence[RoundRecord]) -> Cid:
-    """Of the checkpoint that a round starts from: the latest that the rounds before it name, or the genesis."""
+    """Returns the CID of a round's base: the latest checkpoint that the rounds before it name, or the genesis."""
     return next((c.checkpoint for c in reversed(records) if c.checkpoint), taken.job.spec.genesis)

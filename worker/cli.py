@@ -140,7 +140,7 @@ def quote(
     gas_price: GasPrice = None,
     as_json: Json = False,
 ) -> None:
-    """What this machine may earn and may lose with each open job, or with one; why it would not join it."""
+    """Show what this machine may earn and lose with each open job, or with one, and why it would not join it."""
     settings = resolve(
         "worker", rpc=rpc, storage=storage, deployment=deployment, home=home, threads=threads, device=device,
         max_stake=max_stake, jobs_from=jobs_from, min_price=min_price, hours=hours, max_memory_mib=max_memory,
@@ -177,7 +177,7 @@ def fund(
     gas_price: GasPrice = None,
     as_json: Json = False,
 ) -> None:
-    """Where to send coin and tokens, what is there, what is missing to work; exit code 75 while something is."""
+    """Show where to send coin and tokens, what is there, what is missing to work; exit code 75 while something is."""
     settings = resolve(
         "worker", rpc=rpc, deployment=deployment, home=home, password_file=password_file, max_stake=max_stake
     )
@@ -207,7 +207,7 @@ def status(
     password_file: PasswordFile = None,
     as_json: Json = False,
 ) -> None:
-    """Whether a worker runs here, where the account's money is, claims in flight, open games."""
+    """Show whether a worker runs here, where the account's money is, claims in flight, open games."""
     from worker.account import open_account
     from worker.explaining import status_of
 
@@ -237,7 +237,7 @@ def why(
     password_file: PasswordFile = None,
     as_json: Json = False,
 ) -> None:
-    """Why each round paid, did not pay, or has not paid yet; why a job is not joined; when that may change."""
+    """Show why each round paid, did not pay, or has not paid yet; why a job is not joined; when that may change."""
     from worker.account import open_account
     from worker.explaining import why_of, why_without_chain
 

@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 class Commitments:
-    """What this worker says about its claims."""
+    """This worker's statements about its claims: commitments, reveals, published lists of state roots."""
 
     def __init__(self, parts: WorkerParts, sender: Sender[Act], training: Training) -> None:
         self._parts = parts
@@ -92,12 +92,12 @@ class Commitments:
 
 
 def place_of(claim: ClaimId, r: RoundView) -> Place:
-    """What the guard binds a claim of a round by."""
+    """Returns the key under which the guard binds a claim of a round."""
     return Place(claim, Seed(r.state.seed), StateRoot(r.state.base))
 
 
 def promise_of(material: Material, nonce: bytes) -> Promise:
-    """What a claim's owner is bound to."""
+    """Returns the promise that binds a claim's owner: the material's roots and CIDs, with the nonce."""
     return Promise(material.trace_root, material.out, material.out2, nonce, material.trace_cid, material.payload_cid)
 
 

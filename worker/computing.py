@@ -52,7 +52,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class ClaimNames:
-    """Which claim, by the names that its material carries."""
+    """A claim's id, attempt and base, as its material names them."""
 
     claim: ClaimId
     attempt: int

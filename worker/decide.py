@@ -1,4 +1,4 @@
-"""What a worker does next: a pure function of one look at the chain.
+"""The choice of a worker's next acts: a pure function of one look at the chain.
 
 `acts` lists everything that this worker may do now; `due` holds back, for a few seconds of chain time, what others may
 do as well, so that not everybody pays gas for one round's start.
@@ -18,7 +18,7 @@ from lockstep.protocol.market.views import finalizable, finishable, round_starta
 from lockstep.protocol.types import Address, JobId, Seconds, StateRoot, Wei
 
 Roots = tuple[StateRoot, StateRoot]
-"""Of a checkpoint's shared and outer tensors."""
+"""The roots of a checkpoint's shared and outer tensors."""
 
 LATE_PARTS = 4
 """In the last part of so many of its time to train, a worker commits whatever the seed's depth: silence costs more."""
@@ -55,10 +55,10 @@ PATIENCE: dict[Do, Seconds] = {
     Do.RELEASE: Seconds(10),
     Do.FINISH: Seconds(0),
 }
-"""How long the first in line waits with what anybody may do; each one after it waits a second longer."""
+"""Seconds that the first in line waits with an act that anybody may do; each one after it waits a second longer."""
 
 AGGREGATORS = frozenset({Do.FREEZE, Do.FINALIZE, Do.FINISH})
-"""What a job's aggregator does first, if there is one; workers give it some time."""
+"""The acts that a job's aggregator does first, if there is one; workers give it some time."""
 AGGREGATOR_SECONDS = Seconds(2)
 
 
@@ -84,7 +84,7 @@ class RoundView:
     claims: tuple[Claim, ...]
     """By slot; status NONE is a free slot."""
     merger: Address = ZERO_ADDRESS
-    """Who may merge now, if the phase is MERGING."""
+    """The account that may merge now, if the phase is MERGING."""
     merge_turns_over: bool = False
     """MERGING, and everybody entitled has failed to merge."""
     audit: Audit | None = None
@@ -92,7 +92,7 @@ class RoundView:
     unpublished: frozenset[int] = frozenset()
     """Slots whose list of state roots nobody can find yet."""
     merged_by: Address = ZERO_ADDRESS
-    """Whose merge stands, if the phase is LEAD."""
+    """The account whose merge stands, if the phase is LEAD."""
     idle_locks: frozenset[int] = frozenset()
     """Slots (MERGE_SLOT: the merge) of which this worker's stake is locked and about which no game is open."""
     sealed: int = 0
@@ -123,7 +123,7 @@ class JobView:
 
 @dataclass(frozen=True)
 class Self:
-    """What the worker knows of itself."""
+    """A worker's knowledge of itself."""
 
     address: Address
     free: Wei
@@ -135,7 +135,7 @@ class Self:
     trained: frozenset[tuple[int, int]] = frozenset()
     """(round, slot) of the claims that are ready to be committed."""
     fit: bool = True
-    """Whether its machine keeps up with the job: what was joined is finished, nothing more is begun."""
+    """True if its machine keeps up with the job; else what was joined is finished, nothing more is begun."""
     base: Roots | None = None
     """The checkpoint that it holds."""
     confirmations: int = 0
@@ -157,7 +157,7 @@ def acts(view: JobView, me: Self) -> list[Act]:
 
 
 def ahead(view: JobView, me: Self, sent: frozenset[Act]) -> list[Act]:
-    """What becomes possible once transactions that wait in the pool are mined, `sent` among them.
+    """Returns the acts that become possible once transactions in the pool are mined, `sent` among them.
 
     The chain's pending state says whether it does: where it says no, nothing is sent. It saves a block where everybody
     acts at once.
@@ -189,7 +189,7 @@ def due(
 
 
 def remember(possible: Sequence[Act], since: Mapping[Act, Seconds], now: Seconds) -> dict[Act, Seconds]:
-    """When each possible act was first seen to be possible."""
+    """Returns the chain time at which each possible act was first seen to be possible."""
     return {a: since.get(a, now) for a in possible}
 
 
@@ -200,7 +200,7 @@ def rank(view: JobView, me: Self) -> int:
 
 
 def base_of(view: JobView, number: int) -> Roots:
-    """What a round starts from: one that is joined, or the next that can be started."""
+    """Returns the roots of the base of a round: one that is joined, or the next that can be started."""
     r, before = view.round(number), view.round(number - 1)
     if r is not None and r.phase != Phase.VOID:
         return r.state.base, r.state.outer
@@ -226,7 +226,7 @@ def slot_to_join(view: JobView, r: RoundView, me: Self) -> int | None:
 
 
 def owes(view: JobView, account: Address) -> bool:
-    """Whether the account would be fined if it left now: it holds a slot whose claim is not revealed yet."""
+    """Returns True if the account would be fined if it left now: it holds a slot whose claim is not revealed yet."""
     running = (Phase.JOINING, Phase.SEALING, Phase.TRAINING, Phase.REVEALING)
     unrevealed = (ClaimStatus.JOINED, ClaimStatus.COMMITTED)
     return any(r.claims[s].status in unrevealed for r in view.rounds if r.phase in running for s in r.slots_of(account))

@@ -32,14 +32,14 @@ OPEN = ("training", "pending", "unmerged")
 NOT_SEEN = Note("not_seen", "no worker has looked at this job from this home")
 NO_GAS = Note("gas", "the account holds none of the chain's coin: no transaction can be sent")
 _WHAT = {"draining": "free if nobody challenges by", "unbonding": "to be withdrawn from"}
-"""What a reason's time is of, where nothing is looked at then."""
+"""The words before a reason's time, for reasons that are not looked at again then."""
 LOOK_SECONDS = Seconds(30)
 """After which an account without coin is looked at again (chain/outbox.py)."""
 
 
 @dataclass(frozen=True)
 class Next:
-    """What happens next, and when."""
+    """The next event of a round or a job, with its time."""
 
     what: str
     at: Seconds | None = None
@@ -60,7 +60,7 @@ class LockedStake:
     what: str
     amount: int
     until: Seconds | None
-    """When it comes free at the latest, if nobody challenges; None: a game, or somebody else, decides."""
+    """The chain time by which the stake is free, if nobody challenges; None: a game, or somebody else, decides."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class WorkerStatus:
 
     @property
     def until(self) -> Seconds | None:
-        """When the last of the stakes comes free, if nobody challenges; None: none is locked, or nobody can say."""
+        """The chain time by which all stakes are free, if nobody challenges; None: none locked, or nobody can say."""
         return latest([one.until for one in self.locked])
 
     def lines(self) -> list[str]:
@@ -120,7 +120,7 @@ class Why:
     running: lock.Holder | None
     state: Note
     account: tuple[Note, ...]
-    """What of the account's money keeps it from earning."""
+    """Reasons in the account's money that keep it from earning."""
     jobs: dict[JobId, Note]
     """Open jobs that this account has no slot in."""
     rounds: list[dict[str, Any]]
@@ -149,7 +149,7 @@ class Why:
 
 
 def status_of(account: Account) -> WorkerStatus:
-    """What the latest block and the home say."""
+    """Returns a worker's status, from the latest block and the home."""
     me, market, vault = account.address, account.contracts.market, account.contracts.vault
     running, state = process_of(account)
     locks = []
@@ -191,7 +191,7 @@ def why_without_chain(home: Path, error: Unreachable) -> Why:
 
 
 def process_of(account: Account) -> tuple[lock.Holder | None, Note]:
-    """Who works in the home, and what it, or the last that did, says of itself."""
+    """Returns the process that works in the home, if any, and the state that it, or the last one, noted of itself."""
     running, said = lock.holder(account.home), notes.read(account.home).state
     if running is None and said.code in (notes.WORKING.code, "listening", "draining", "hours"):
         # It was killed before it could say anything.
@@ -201,7 +201,7 @@ def process_of(account: Account) -> tuple[lock.Holder | None, Note]:
 
 
 def next_of(job: JobLedger, r: RoundLedger, market: Market, now: Seconds) -> Next | None:
-    """What a round waits for; None once it is over."""
+    """Returns the event that a round waits for; None once the round is over."""
     if r.attempt != job.attempt and r.phase in (Phase.VOID, Phase.FAILED):
         return None
     stored, phase = market.round(job.id, r.number), market.phase(job.id, r.number)
@@ -252,7 +252,7 @@ def _with_next(account: Account, row: dict[str, Any], market: Market) -> dict[st
 
 
 def _opens_at(account: Account, job: JobLedger) -> Seconds:
-    """When the job's next round can be started, at the latest; now if it can be at once."""
+    """Returns the chain time by which the job's next round can be started; now if it can be at once."""
     last, market, now = max(job.rounds, default=None), account.contracts.market, _now(account)
     if last is None:
         return now
@@ -265,7 +265,7 @@ def _dated(account: Account, job: JobLedger, note: Note) -> Note:
 
 
 def _money(account: Account) -> tuple[Note, ...]:
-    """What of the account's own money waits."""
+    """Returns a note for stake that unbonds, if the account has any."""
     held = Holdings.of(account.contracts, account.address)
     if not held.unbonding:
         return ()
@@ -273,7 +273,7 @@ def _money(account: Account) -> tuple[Note, ...]:
 
 
 def _until(account: Account, key: bytes) -> Seconds | None:
-    """When a lock of the account comes free at the latest."""
+    """Returns the chain time by which a lock of the account is free, if nobody challenges; None: nobody can say."""
     place = account.ledger.places.get(ClaimId(key))
     if place is None:
         return None
@@ -286,7 +286,7 @@ def _now(account: Account) -> Seconds:
 
 
 def _unjoined(account: Account, job: JobLedger, running: bool) -> Note:
-    """Why a job that the notes do not name is not joined, as far as the chain tells."""
+    """Returns the reason why a job that the notes do not name is not joined, as far as the chain tells."""
     if not running:
         return NOT_SEEN
     last = max(job.rounds.values(), key=lambda r: r.number, default=None)

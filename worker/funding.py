@@ -1,4 +1,4 @@
-"""What an account needs before it can work, what it has, where to send the rest.
+"""The coin and tokens that an account needs before it can work, those it has, and where to send the rest.
 
     need = missing_of(account, settings, None, None)     # of --max-stake, else of the open job that locks most
     need.enough                                          # whether nothing is missing
@@ -38,20 +38,20 @@ SET_BALANCE = "anvil_setBalance"
 
 @dataclass(frozen=True)
 class Requirement:
-    """What an account has, and what it should have."""
+    """An account's coin and tokens, held and wanted."""
 
     held: Holdings
     chain_id: int
     token: str
     """Address of the token's contract."""
     staked: int
-    """What is in the vault already: free, locked or lost."""
+    """Tokens in the vault already: free, locked or lost."""
     wanted: Wei
     """Tokens, in the wallet and in the vault together."""
     least: Wei
-    """Of these: without them no round of the job is joined."""
+    """The part of `wanted` without which no round of the job is joined."""
     why: str
-    """What the tokens are for."""
+    """The purpose of the tokens."""
     fees: Fees
 
     @property
@@ -72,7 +72,7 @@ class Requirement:
 
     @property
     def enough(self) -> bool:
-        """Whether nothing is missing."""
+        """True if nothing is missing."""
         return not self.coin_missing and not self.tokens_missing
 
     def to_dict(self) -> dict[str, Any]:
@@ -111,7 +111,10 @@ class Requirement:
 
 
 def missing_of(account: Account, settings: Settings, only: str | None, stated: Fees | None) -> Requirement:
-    """Of one job, or of --max-stake, or of the open job that locks most; raises UsageError, NotFoundError."""
+    """Returns the needs of one job, of --max-stake, or of the open job that locks most.
+
+    Raises UsageError, NotFoundError.
+    """
     contracts, me = account.contracts, account.address
     open_jobs = {job: known for job, known in account.ledger.jobs.items() if not known.done}
     limit = settings.max_stake.strip()
@@ -143,7 +146,7 @@ def wait_for(look: Callable[[], Requirement], seconds: float) -> Requirement:
 
 
 def give(account: Account, settings: Settings, need: Requirement) -> None:
-    """What is missing, out of nothing; raises UsageError where that is not to be had.
+    """Gives the account what is missing, out of nothing; raises UsageError where the chain gives none.
 
     Told again after a kill it gives nothing twice: coin is set to an amount, and the purse completes what it sent.
     """

@@ -19,7 +19,7 @@ RETRY_SECONDS = 1
 
 
 class Taker(Protocol):
-    """Who may be given a receipt: `announcing.Announcer`."""
+    """A taker of receipts: `announcing.Announcer`."""
 
     def give(self, job: JobId, r: int, attempt: int, receipt: Receipt, now: Seconds) -> Future[ReceiptAnswer]:
         """Returns at once."""
@@ -39,7 +39,7 @@ class Handover:
         self._kept.add(claim)
 
     def rests(self, view: JobView, r: RoundView, receipt: Receipt) -> bool:
-        """Whether a receipt that is not on chain rests with the coordinator, which is given it if it may have it."""
+        """Returns True if a receipt that is not on chain rests with the coordinator; gives it one that it may have."""
         params, now = view.params, view.now
         claim = claim_id(view.id, r.number, r.state.attempt, receipt.who)
         # INVARIANT: what is not on chain by half of the window is sent by who gave it, whoever else has it.

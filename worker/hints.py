@@ -1,4 +1,4 @@
-"""What an owner can do about a reason, by its code: the second half of `worker why`."""
+"""Advice to an owner about a reason, by its code: the second half of `worker why`."""
 
 from __future__ import annotations
 
@@ -46,5 +46,5 @@ DEFAULT = "the worker's log says more; `lockstep doctor` tests this machine"
 
 
 def hint_of(code: str) -> str:
-    """Of a reason or of an error, by its code or the part of it that names its kind."""
+    """Returns the hint on a reason or an error, by its code or the part of the code that names its kind."""
     return HINTS.get(code) or HINTS.get(code.partition(".")[0], DEFAULT)

@@ -1,4 +1,4 @@
-"""When a round's stakes come free and the next round opens, at the latest, if nobody challenges.
+"""The latest times at which a round's stakes come free and the next round opens, if nobody challenges.
 
 Windows that are not begun yet count in full; a round that fails or is made void frees its stakes earlier.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def merged_by(params: JobParams, r: Round, phase: Phase, now: Seconds) -> Seconds:
-    """When a round is merged or has failed, and the next one can be started: chain time, never past."""
+    """Returns the chain time, never past, by which a round is merged or failed and the next one can be started."""
     role = params.role
     attested = role.attest_seconds + (1 + role.slots) * params.merge.turn_seconds
     revealed = role.reveal_seconds + attested
@@ -40,7 +40,7 @@ def merged_by(params: JobParams, r: Round, phase: Phase, now: Seconds) -> Second
 
 
 def free_by(params: JobParams, r: Round, phase: Phase, now: Seconds) -> Seconds | None:
-    """When the stakes of a round's claims come free; None while a game is open on one: then nobody can say."""
+    """Returns the chain time by which the stakes of a round's claims are free; None while a game is open on one."""
     if r.open_games:
         return None
     if phase == Phase.LEAD:

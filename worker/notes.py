@@ -1,4 +1,4 @@
-"""What a worker says of itself, in a file of its home: what `worker status` and `worker why` read beside the chain.
+"""A worker's notes on itself, in a file of its home: `worker status` and `worker why` read them beside the chain.
 
 The chain tells what became of a claim; why a job was never joined only the worker knows. The file is a courtesy:
 nothing is decided by it, and one that is missing or damaged says nothing.
@@ -23,7 +23,7 @@ FILE_NAME = "notes.json"
 
 @dataclass(frozen=True)
 class Note:
-    """Why something does not happen, and when it is looked at again."""
+    """A state, or the reason why something does not happen, and when it is looked at again."""
 
     code: str
     message: str
@@ -65,7 +65,7 @@ class Notes:
         self._write()
 
     def is_in(self, state: Note) -> None:
-        """What the process as a whole is at."""
+        """Notes the state of the process as a whole."""
         if state != self.state:
             self.state = state
             self._write()
@@ -93,7 +93,7 @@ class Notes:
 
 
 def read(home: Path) -> Notes:
-    """What the last worker of a home said; empty if that cannot be read."""
+    """Returns the notes of a home's last worker; empty if they cannot be read."""
     try:
         said: Any = from_json(file_bytes(home / FILE_NAME), MAX_FILE_BYTES)
         jobs = {JobId(bytes.fromhex(job)): Note(**note) for job, note in said["jobs"].items()}

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 HOUR = 3600
 _LEFT_ON_DISK = 2
-"""Of states and of checkpoints: the one in use, and the one that comes after it."""
+"""Copies of the state and of the checkpoint on disk: the one in use, and the one that comes after it."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class MachineFit:
     how: str
     """"measured" or "estimated"."""
     operations: int
-    """Of a slot in a round."""
+    """Operations that a slot computes in a round."""
     work: float
     """Seconds of a slot's steps, its encoding and the check of one step."""
     round: float
@@ -78,11 +78,11 @@ class JobOffer:
     """Free stake with which the worker is never short."""
     fees: Fees
     reasons: tuple[Note, ...]
-    """Why a worker here would not join it now; none: it would."""
+    """Reasons why a worker here would not join the job now; none: it would."""
 
     @property
     def price(self) -> Wei:
-        """Of 10^15 operations; 0 where they are not known."""
+        """The pay for 10^15 operations, in wei; 0 where a slot's operations are not known."""
         return Wei(0) if self.machine is None else price_of(self.params.role.slot_price, self.machine.operations)
 
     @property
@@ -96,7 +96,7 @@ class JobOffer:
 
     @property
     def locked_seconds(self) -> int:
-        """How long a claim's stake is locked at the longest, if nobody challenges it and no round before it fails."""
+        """The longest time that a claim's stake is locked, if nobody challenges it and no round before it fails."""
         return schedule.longest_round(self.params) + self.params.windows.challenge_seconds
 
     def to_dict(self) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def offers_of(account: Account, settings: Settings, only: str | None, fees: Fees
 
 @dataclass(frozen=True)
 class _Look:
-    """What every job is looked at with."""
+    """The account, settings, limits and chain data with which every job is looked at."""
 
     account: Account
     settings: Settings
@@ -250,7 +250,7 @@ class _Look:
         )  # fmt: skip
 
     def _measured(self, job: JobId, params: JobParams) -> Pace:
-        """Of some first steps; a machine that could not be in time at any pace runs none."""
+        """Measures the pace of some first steps; a machine that could not be in time at any pace runs none."""
         s = self.settings
         loaded = invalidity.load(job, params, self.store, s.threads, s.path)
         capacity.require_claimant(params, capacity.least(loaded), self.chain)

@@ -1,4 +1,4 @@
-"""What a worker is made of; opened once, shared by everything that it does."""
+"""The parts of a worker, opened once and shared by everything that it does."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ class WorkerParts:
 
     @property
     def memory_bytes(self) -> int | None:
-        """What claims under a game may take in memory; None: a quarter of the machine's."""
+        """Bytes of memory that claims under a game may take; None: a quarter of the machine's."""
         return self.party.settings.memory_bytes
 
     @property
     def disk_bytes(self) -> int:
-        """What their states may take under the home."""
+        """Bytes of disk that the states of claims under a game may take under the home."""
         return self.party.settings.disk_bytes
 
     @property
     def max_memory_bytes(self) -> int | None:
-        """What one job may need for it to be joined; None: what the machine has."""
+        """Bytes of memory that a job may need for it to be joined; None: what the machine has."""
         mib = self.party.settings.max_memory_mib
         return mib << 20 if mib else None
 
@@ -69,12 +69,12 @@ class WorkerParts:
 
     @property
     def outbox(self) -> Outbox:
-        """What it sends."""
+        """The outbox of the transactions that the worker sends."""
         return self.party.outbox
 
     @property
     def store(self) -> ContentStore:
-        """Where content is."""
+        """The store of payloads, checkpoints and other content."""
         return self.party.store
 
     @property
@@ -84,7 +84,7 @@ class WorkerParts:
 
 
 WorkBench = Bench[Hashable, Any]
-"""Where a worker computes: one thread; ("base", job), ("claim", claim) and ("judge", claim) are its keys."""
+"""The one thread on which a worker computes; ("base", job), ("claim", claim) and ("judge", claim) are its keys."""
 
 
 @dataclass
@@ -97,11 +97,11 @@ class Taken:
     joins: bool = True
     """False: it is here for the claims that this key has in it, and nothing more."""
     staked: bool = False
-    """Whether what its rounds lock was deposited."""
+    """True once the stake that its rounds lock was deposited."""
     view: JobView | None = None
     """The latest look."""
     since: dict[Act, Seconds] = field(default_factory=dict)
-    """When each act was first seen to be possible."""
+    """The chain time at which each act was first seen to be possible."""
 
 
 def claim_of(taken: Taken, r: RoundView, slot: int) -> ClaimId:

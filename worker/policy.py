@@ -1,4 +1,4 @@
-"""What a worker's owner allows: how much may be staked, for whom, at what price, at which hours.
+"""The limits that a worker's owner sets: how much may be staked, for whom, at what price, at which hours.
 
 A policy only ever makes a worker join less. What it has joined it finishes and defends whatever the policy says.
 """
@@ -31,7 +31,7 @@ class Policy:
     """The limits of one worker; without any, every job is joined and the whole wallet staked."""
 
     max_stake: Wei | None = None
-    """What the account may have put into the vault and not taken out again, lost stake included; None: anything."""
+    """The most that the account may have put into the vault and not taken out, lost stake included; None: no limit."""
     jobs_from: frozenset[Address] = frozenset()
     """Requesters whose jobs are joined; empty: anybody's."""
     min_price: Wei = NOTHING
@@ -51,17 +51,17 @@ class Policy:
         )
 
     def allowance(self, put_in: int) -> int | None:
-        """What may still be deposited by an account that has `put_in`; None: anything."""
+        """Returns the wei that an account that has `put_in` may still deposit; None: any amount."""
         return None if self.max_stake is None else max(0, self.max_stake - put_in)
 
     def refuses_requester(self, requester: Address) -> str:
-        """Why no job of theirs is joined; empty if they are welcome."""
+        """Returns the reason why no job of a requester is joined; empty if the requester is welcome."""
         if not self.jobs_from or requester in self.jobs_from:
             return ""
         return f"it is a job of {requester}, and --jobs-from names others"
 
     def refuses_price(self, params: JobParams, programs: ClaimSchedule) -> str:
-        """Why a slot pays too little; empty if it pays enough."""
+        """Returns the reason why a slot pays too little; empty if it pays enough."""
         operations = slot_operations(programs, params.role.inner_steps)
         if params.role.slot_price * PRICED_OPERATIONS >= self.min_price * operations:
             return ""
@@ -69,7 +69,7 @@ class Policy:
         return f"a slot pays {paid} for {PRICED_OPERATIONS:.0e} operations, and --min-price is {tokens(self.min_price)}"
 
     def open_at(self, hour: int) -> bool:
-        """Whether jobs are joined at this hour of the day."""
+        """Returns True if jobs are joined at this hour of the day."""
         if self.hours is None:
             return True
         first, end = self.hours

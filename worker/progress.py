@@ -44,16 +44,16 @@ class Material:
     """MERGE_SLOT for a merge."""
     seed: Seed
     base: Cid
-    """Of the checkpoint that the round starts from."""
+    """The CID of the checkpoint that the round starts from."""
     payloads: tuple[Payload | None, ...]
-    """Of a merge: its payloads in slot order, None = not accepted. Of a slot: empty."""
+    """A merge's payloads in slot order, None = not accepted; empty for a slot."""
     roots: tuple[StateRoot, ...]
     """S_1..S_T."""
     out: Digest
     out2: Digest
     trace_cid: Cid
     payload_cid: Cid
-    """Of a merge: the checkpoint's."""
+    """The CID of a slot's payload, or of a merge's checkpoint."""
 
     def __post_init__(self) -> None:
         # INVARIANT: the two outputs are the halves of the last state.
@@ -62,12 +62,12 @@ class Material:
 
     @property
     def is_merge(self) -> bool:
-        """Whether this is a merge's claim."""
+        """True if this is a merge's claim."""
         return self.slot == MERGE_SLOT
 
     @property
     def trace_root(self) -> TraceRoot:
-        """What is committed."""
+        """The root of the trace, which the claim commits to."""
         return TraceRoot(trace_root(self.roots))
 
     @property
@@ -129,7 +129,7 @@ class WorkFolder:
         _replace(self._folder() / MATERIAL, [material.to_json().encode()], sync=True)
 
     def material(self) -> Material | None:
-        """What `save_material` kept, if it did."""
+        """Returns the material that `save_material` kept; None if it is missing or damaged."""
         try:
             return Material.from_json((self.path / MATERIAL).read_text())
         except FileNotFoundError:

@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 POLL_SECONDS = 0.25
 FATAL = (DoctorError, GuardRefused, FundsError)
-"""What is wrong with this machine, its home or its account, and not with a job."""
+"""Errors of this machine, its home or its account, and not of a job."""
 
 
 class Worker:
@@ -72,7 +72,7 @@ class Worker:
         self._told_why = False
 
     def skills(self, sender: Sender[Act], wake: Callable[[], None]) -> Skills:
-        """What this worker can do."""
+        """Returns the parts that carry out this worker's acts."""
         return Skills.of(self.parts, sender, wake)
 
     # -- from outside
@@ -159,7 +159,7 @@ class Worker:
         self._skills.defence.play(self._ledger, self._head, self._run_of)
 
     def _load(self, began: int, head: Head) -> None:
-        """What a new block brings: events, jobs, a look at each of them."""
+        """Takes in a new block: events, jobs, a look at each of them."""
         watcher, watch = self.parts.watcher, self.parts.watch
         events = [e for e in watcher.poll() if e.block > began]
         self._head = head
@@ -178,7 +178,7 @@ class Worker:
         self._loaded = head
 
     def _state(self) -> Note:
-        """What this process is at, for who asks `worker status`."""
+        """Returns the state of this process, which `worker status` shows."""
         if self.parts.watch.until is not None:
             return Note("listening", "it listens whether another home uses its key", self.parts.watch.until)
         if self._asked_to_leave:
@@ -228,7 +228,7 @@ class Worker:
             self._acting.do(taken, view, act, self._now)
 
     def _self(self, taken: Taken) -> Self:
-        """What a decision needs to know of this worker; a job that it would join is staked on first."""
+        """Returns the facts about this worker that a decision needs; stakes first on a job that it would join."""
         me, job, draining = self.parts.address, taken.ledger.id, self._asked_to_leave > 0
         # INVARIANT: a worker stakes on and joins only jobs whose windows its machine can keep.
         fit = taken.joins and self._skills.admission.fits(taken, self._staked_on(), self._now)
@@ -286,7 +286,7 @@ class Worker:
     # -- end
 
     def _until(self) -> Seconds | None:
-        """When the last stake comes free at the latest; None: nothing is at stake, or a game decides."""
+        """Returns the chain time by which the last stake is free; None: nothing is at stake, or a game decides."""
         times: list[Seconds | None] = []
         for claim in self._ledger.staked(self.parts.address):
             job, number = self._ledger.places[claim]

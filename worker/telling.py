@@ -1,4 +1,4 @@
-"""What a watcher of a worker reads: one JSON line on stdout for each thing that happened to it on chain."""
+"""The events of a worker on chain, for its watcher: one JSON line on stdout for each."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _shown(name: str, value: Any) -> object:
 
 
 def _holder(e: Event, ledger: Ledger) -> Address | None:
-    """Who holds the slot that an event names."""
+    """Returns the holder of the slot that an event names; None if there is none."""
     job = ledger.jobs.get(e.args.get("job", b""))
     r = job.rounds.get(e.args["round"]) if job and "slot" in e.args else None
     return r.holders[e.slot][0] if r and e.slot in r.holders else None

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 RETRY_SECONDS = 2
 LASTING = (DoctorError, GuardRefused)
-"""What no second try mends."""
+"""Errors that no retry mends."""
 
 log = structlog.get_logger(__name__)
 
@@ -88,7 +88,7 @@ class Training:
         return trained
 
     def busy(self, claim: ClaimId, now: Seconds) -> bool:
-        """Whether a claim is being computed, or was, or waits to be tried again; raises what ends the worker."""
+        """Returns True if a claim is being computed, or was, or waits for a retry; raises what ends the worker."""
         if self.trained(claim) is not None or ("claim", claim) in self._bench:
             return True
         error = self._failed.pop(claim, None)

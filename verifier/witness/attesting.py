@@ -28,7 +28,7 @@ from verifier.witness.enrolling import LOAD_SECONDS
 from verifier.witness.looking import RETRY_SECONDS
 
 AGAIN_SECONDS = Seconds(1)
-"""Of chain time: after payloads were judged, until those that were not there are looked for again."""
+"""Chain time after payloads were judged, until those that were missing are looked for again."""
 
 log = structlog.get_logger(__name__)
 
@@ -103,6 +103,6 @@ class Attester:
     def _judge(
         self, job: JobId, params: JobParams, payloads: Mapping[int, merging.Payload], known: Mapping[int, Report]
     ) -> dict[int, Report]:
-        """What each revealed payload is. On the bench."""
+        """Returns a report on each revealed payload, by slot. Runs on the bench."""
         judged = merging.judge_payloads(self._jobs.get(job, params).job, self._party.store, payloads, known)
         return {**known, **{slot: report for slot, report, _ in judged}}

@@ -1,4 +1,4 @@
-"""What a witness does next: pure functions of what the chain's events say."""
+"""A witness's decisions: pure functions of the chain's events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from verifier.decide import ENDED
 
 
 class DutyAct(Enum):
-    """What is to be done about a duty."""
+    """The next act for a duty."""
 
     LOOK = auto()
     """Replay to t* and commit, while commitments are taken."""
@@ -24,7 +24,7 @@ class DutyAct(Enum):
 
 
 def next_act(audit: AuditLedger, duty: Duty, decided: bool, now: Seconds) -> DutyAct:
-    """What is to be done about a duty at `now`; `decided`: its round is over, for good or ill."""
+    """Returns the next act for a duty at `now`; `decided`: the function of that name returns True for it."""
     a = audit.state
     if duty.status == DutyStatus.DRAWN:
         return DutyAct.LOOK if now < a.commit_ends else DutyAct.SETTLE
@@ -38,7 +38,7 @@ def next_act(audit: AuditLedger, duty: Duty, decided: bool, now: Seconds) -> Dut
 
 
 def agrees(seen: tuple[StateRoot, ...], published: tuple[StateRoot, ...]) -> bool:
-    """Whether every root of the list up to t* is one's own."""
+    """Returns True if the published roots up to t* are the witness's own."""
     return published[: len(seen)] == seen
 
 
@@ -61,14 +61,17 @@ def round_of(ledger: Ledger, audit: AuditLedger) -> tuple[JobLedger, RoundLedger
 
 
 def decided(ledger: Ledger, audit: AuditLedger, duty: Duty) -> bool:
-    """Whether a duty that has spoken can be closed: its round is over or begun anew, or its word is shown false."""
+    """Returns True if a revealed duty can be closed.
+
+    Its round ended or began anew, or it agreed with a claim that was convicted.
+    """
     job, round_ = round_of(ledger, audit)
     over = job.done or round_.phase in ENDED or job.rounds[round_.number] is not round_
     return over or (duty.status == DutyStatus.AGREED and round_.claims[duty.slot].convicted)
 
 
 def owes(ledger: Ledger, me: Address, now: Seconds) -> bool:
-    """Whether a duty of ours can be failed by leaving now."""
+    """Returns True if leaving now could fail a duty of this account."""
     waits = (DutyAct.LOOK, DutyAct.SPEAK)
     return any(
         next_act(audit, duty, False, now) in waits or duty.status == DutyStatus.COMMITTED
@@ -79,6 +82,6 @@ def owes(ledger: Ledger, me: Address, now: Seconds) -> bool:
 
 
 def staked(ledger: Ledger, me: Address) -> bool:
-    """Whether a stake of ours in a job that is done is still locked."""
+    """Returns True if a stake of this account is still locked in a job that is done."""
     done = (job.id for job in ledger.jobs.values() if job.done)
     return any(draws.stake_key(job, me) in ledger.locks for job in done)

@@ -33,7 +33,7 @@ from verifier.witness.looking import RETRY_SECONDS, Look, Looker
 from verifier.witness.speaking import Speaker
 
 COURTESY_SECONDS = Seconds(30)
-"""Of chain time: how long duties of others are left to others."""
+"""Chain time from the end of the reveals until another account's duty is settled for it."""
 
 
 class Duties:

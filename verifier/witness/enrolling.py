@@ -34,7 +34,7 @@ LINKS = 4096
 """Preimages in a hash chain: as many duties."""
 
 LOAD_SECONDS = Seconds(15)
-"""Of chain time: how long a job rests that could not be loaded."""
+"""Chain time until a job that could not be loaded is tried again."""
 
 ENROL_SECONDS = Seconds(3)
 """The same for an enrolment that was sent, or was not due."""
@@ -86,7 +86,7 @@ class Enrolment:
             self._bench.begin(Trial(job.id), partial(self._try, job.id, view.params[job.id]))
 
     def take(self, view: MarketView, trial: Trial) -> None:
-        """What a trial has shown."""
+        """Takes a trial's result: the job is fit, refused, or tried again later."""
         job = trial.job
         try:
             self._bench.take(trial)

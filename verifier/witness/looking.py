@@ -32,7 +32,7 @@ from verifier.witness.decide import round_of
 from verifier.witness.enrolling import LOAD_SECONDS, Enrolment
 
 RETRY_SECONDS = Seconds(3)
-"""Of chain time: how long a duty rests whose data could not be had."""
+"""Chain time until a duty whose data could not be had is tried again."""
 
 log = structlog.get_logger(__name__)
 
@@ -47,11 +47,11 @@ class Look:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a replay gave: S_1 .. S_t*."""
+    """The result of a duty's replay: the roots S_1 .. S_t*."""
 
     roots: tuple[StateRoot, ...]
     seconds: float
-    """How long it took on this machine."""
+    """The duration of the replay on this machine."""
 
 
 class Looker:

@@ -1,1 +1,1 @@
-"""What every role stands on: its party to the chain, its identity, the ledger, replays, games, demands."""
+"""The parts that every role uses: its party to the chain, its identity, the ledger, replays, games, demands."""

@@ -1,4 +1,4 @@
-"""When something that failed is tried again: after a while, twice as long each time, up to a bound."""
+"""Retries with backoff: a failed thing rests for a while, twice as long each time, up to a bound."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Backoff(Generic[Key]):
-    """What rests, by key. The clock is the caller's: the chain's seconds, or this machine's."""
+    """The rests of keys that failed. The clock is the caller's: the chain's seconds, or this machine's."""
 
     def __init__(self, first: float, most: float | None = None) -> None:
         """A rest lasts `first` seconds, and up to `most` if a key fails again and again; always `first` without it."""
@@ -18,7 +18,7 @@ class Backoff(Generic[Key]):
         self._rests: dict[Key, tuple[float, float]] = {}
 
     def rests(self, key: Key, now: float) -> bool:
-        """Whether it is too early to try again."""
+        """Returns True if it is too early to try the key again."""
         # One look-up: the key may succeed on another thread.
         until, _ = self._rests.get(key, (now, 0.0))
         return now < until
@@ -33,16 +33,16 @@ class Backoff(Generic[Key]):
         self._rests[key] = (now + rest, rest) if at_most is None else (now + min(rest, at_most), last)
 
     def until(self, key: Key) -> int | None:
-        """When it is tried again; None if it does not rest."""
+        """Returns the time of the next try, on the caller's clock; None if the key does not rest."""
         return int(self._rests[key][0]) if key in self._rests else None
 
     def __contains__(self, key: Key) -> bool:
-        """Whether it failed, and did not succeed since."""
+        """Returns True if the key failed, and did not succeed since."""
         return key in self._rests
 
     @property
     def failing(self) -> int:
-        """How many failed, and did not succeed since."""
+        """The number of keys that failed, and did not succeed since."""
         return len(self._rests)
 
     def succeeded(self, key: Key) -> None:

@@ -44,14 +44,14 @@ class Bench(Generic[Key, Result]):
             self._work[key].add_done_callback(lambda _: self._wake())
 
     def __contains__(self, key: Key) -> bool:
-        """Whether a piece of work has this key: under way, or over and not taken."""
+        """Returns True if a piece of work has this key: under way, or over and not taken."""
         return key in self._work
 
     def __len__(self) -> int:
         return len(self._work)
 
     def over(self, key: Key) -> bool:
-        """Whether the work with this key can be taken."""
+        """Returns True if the work with this key can be taken."""
         return key in self._work and self._work[key].done()
 
     def finished(self) -> list[Key]:

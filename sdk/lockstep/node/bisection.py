@@ -23,11 +23,11 @@ from lockstep.protocol.programs.program import CHUNK, F32, Op, ProgramHeader
 from lockstep.protocol.types import Digest
 
 Label = Callable[[int, int], str]
-"""What people call the positions first .. last."""
+"""A function that names the positions first .. last for people."""
 
 
 class Said(StrEnum):
-    """What the challenger says of a range that the defender has shown."""
+    """The challenger's word on a range that the defender has shown."""
 
     DIFFERS = "differs"
     AGREES = "agrees"
@@ -203,7 +203,7 @@ def _partials(root: Range, events: Sequence[GameEvent], op: Op | None) -> None:
 
 
 def _first_of(name: str, first: int, last: int, picked: int, said: str) -> list[Range]:
-    """What was posted in a row: all before the picked one is agreed."""
+    """Splits a row of posted values at the picked one: all before it is agreed."""
     parts = []
     if picked > first:
         parts.append(Range(span(name, first, picked - 1), Said.AGREES, first=first, last=picked - 1))

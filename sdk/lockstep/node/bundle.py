@@ -44,7 +44,7 @@ LEAST_CHARACTERS = 4
 """A shorter spelling would take words out that are none."""
 _URL = re.compile(r"\b[a-z][a-z0-9+.-]{1,15}://[^/\s\"'<>\\)\]}][^\s\"'<>\\)\]}]*", re.IGNORECASE)
 Part = Callable[[], Any]
-"""What becomes a file of the bundle: text, or what becomes JSON."""
+"""A function that returns one file of the bundle: its text, or a value that becomes JSON."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ class Cleaner:
     """Takes out of a text what must not leave the machine."""
 
     spelled: frozenset[str]
-    """Of every secret."""
+    """Every secret, in each spelling of LEAST_CHARACTERS or more."""
 
     @staticmethod
     def of(settings: Settings) -> Cleaner:
-        """Of the keys and the password of a home, and of the URLs that a setting names."""
+        """Returns the cleaner for a home's keys and password, and for the URLs that the settings name."""
         for urls in (settings.rpc, settings.rpc_check, settings.storage, settings.coordinator):
             if "://" in urls and not urls.startswith("dir:"):
                 hide(urls)
@@ -113,7 +113,7 @@ def write(path: Path, parts: Mapping[str, Part], cleaner: Cleaner) -> list[dict[
 
 
 def _made(part: Part) -> tuple[Any, str]:
-    """What a part is, or says of its failure; and the failure's code."""
+    """Returns a part's value, or its failure as JSON; and the failure's code, else ""."""
     try:
         return part(), ""
     except LockstepError as failure:
@@ -123,7 +123,7 @@ def _made(part: Part) -> tuple[Any, str]:
 
 
 def versions() -> dict[str, Any]:
-    """Of Python, the system and the packages that matter."""
+    """Returns the versions of Python, the system and PACKAGES, with the machine's processors and memory."""
 
     def found(name: str) -> str | None:
         try:
@@ -158,7 +158,7 @@ def outbox_of(settings: Settings) -> list[dict[str, Any]]:
 
 
 def notes_of(settings: Settings) -> str:
-    """What the program said of itself last."""
+    """Returns the program's last notes about itself."""
     try:
         return (settings.home_path / "notes.json").read_text(errors="replace")
     except OSError:

@@ -46,7 +46,7 @@ from lockstep.protocol.types import ClaimId, GameId, StateRoot, Wei
 from lockstep.storage.store import write_atomically
 
 NONCE = 0
-"""Of the game that an account opens on a claim: the verifier's own."""
+"""The nonce of the one game that an account opens on a claim, by hand or as a verifier."""
 ROOTS, STATES = "disputes", "states"
 """Folders of a home: roots of claims that were replayed, and states that games argue from."""
 ROOT_BYTES = 32
@@ -67,7 +67,7 @@ def locked(home: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class OpenedGame:
-    """What became of `open`."""
+    """The outcome of `Hand.open`."""
 
     record: ClaimRecord
     t: int | None = None
@@ -80,14 +80,14 @@ class OpenedGame:
 
 @dataclass(frozen=True)
 class Played:
-    """What a command did in a game."""
+    """The moves that a command made in a game, and the game's state after them."""
 
     game: GameId
     side: Side | None
     """None: anybody's move."""
     moves: tuple[str, ...]
     state: Game
-    """Of the game afterwards."""
+    """The game after the moves."""
 
     @property
     def verdict(self) -> str:
@@ -103,7 +103,7 @@ class Hand:
     say: Say
     _ledger: Ledger | None = field(default=None, repr=False)
     _at_hand: dict[ClaimId, HeldClaim] = field(default_factory=dict, repr=False)
-    """What this command has replayed, or found in the home."""
+    """The claims that this command has replayed, or found in the home."""
 
     @cached_property
     def table(self) -> GameTable:
@@ -299,7 +299,7 @@ class Hand:
         self.party.outbox.wait(key)
 
     def _missing(self, bond: Wei) -> Wei:
-        """What has to be added to the stake for a bond; raises FundsError if the account has less."""
+        """Returns the amount to add to the stake for a bond; raises FundsError if the account has less."""
         missing = Wei(max(0, bond - self.party.contracts.vault.free(self.party.address)))
         held = self.party.contracts.token.balance_of(self.party.address)
         if held < missing:
@@ -383,7 +383,7 @@ class Hand:
         write_atomically(path, [sha256(claim + body).digest(), body])
 
     def _roots(self, claim: ClaimId) -> tuple[StateRoot, ...] | None:
-        """What a replay gave; None if there was none, or its file is damaged."""
+        """Returns the roots that a replay left in the home; None if there was none, or its file is damaged."""
         try:
             data = self._roots_file(claim).read_bytes()
         except OSError:

@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 
 class Asks:
-    """What one account demands of a market's data, and when: it once for one thing, where that pays or protects."""
+    """One account's demands for a market's data: each thing is demanded once, where that pays or protects."""
 
     def __init__(self, contracts: Contracts, me: Address) -> None:
         self._demands = contracts.demands
@@ -81,7 +81,7 @@ def to_demand(reports: Mapping[int, Report], stored: Round) -> int | None:
 
 
 class Answers:
-    """What one account does about the demands on a market."""
+    """One account's answers to the demands on a market."""
 
     def __init__(self, contracts: Contracts, store: ContentStore, me: Address, *, for_all: bool = False) -> None:
         """`for_all`: answer for the payloads of others too."""

@@ -57,7 +57,7 @@ class ListedGame:
 
     @property
     def mover(self) -> Side | None:
-        """Whose move it is; None once the game is over."""
+        """The side whose move is due; None once the game is over."""
         if not self.running:
             return None
         return Side.DEFENDER if self.stored.phase in DEFENDERS else Side.CHALLENGER
@@ -103,10 +103,10 @@ class Dispute(ListedGame):
     op: Op | None
     """The picked one's descriptor, where a move of the defender has shown it."""
     program: Program | None
-    """Of the step that is argued, where a store has it: for the names of its ops."""
+    """The Program of the step that is argued, where a store has it: for the names of its ops."""
     bond: Wei
     stake: Wei | None
-    """What the claim's stake is now; None once it was taken or given back."""
+    """The claim's present stake; None once it was taken or given back."""
     money: tuple[Payment, ...]
 
     @property
@@ -153,7 +153,7 @@ class Dispute(ListedGame):
         }
 
     def number(self, bits: bytes | None) -> float | int | str | None:
-        """What a word of the picked op is; a string where JSON has no word for it."""
+        """Returns a word of the picked op as a number; as a string where it is not finite, which JSON cannot say."""
         if bits is None or self.place.wrong is not Wrong.OP:
             return None
         value = value_of(int.from_bytes(bits[-4:], "big"), self.op)
@@ -195,7 +195,7 @@ class DisputeReader:
 
     contracts: Contracts
     store: ContentStore | None = None
-    """Where names of ops may be found."""
+    """The store in which names of ops may be found."""
     _receipts: dict[bytes, Any] = field(default_factory=dict, repr=False)
     _times: dict[int, Seconds] = field(default_factory=dict, repr=False)
     _ops: dict[bytes, Op | None] = field(default_factory=dict, repr=False)
@@ -204,7 +204,7 @@ class DisputeReader:
 
     @property
     def first_block(self) -> int:
-        """Of the deployment."""
+        """The block of the deployment."""
         return self.contracts.addresses.block
 
     def head(self) -> Head:
@@ -337,7 +337,7 @@ class DisputeReader:
         return self._programs[roots[name]]
 
     def _money(self, game: GameId, opened: moves.Opened, entries: Sequence[games.LoggedEvent]) -> list[Payment]:
-        """What the game's first and last transaction moved in the vault."""
+        """Returns the payments that the game's first and last transaction made in the vault."""
         ends = dict.fromkeys(e.transaction for e in entries if isinstance(e.event, moves.Opened | moves.Resolved))
         vault, found = self.contracts.addresses.vault.lower(), []
         for transaction in ends:
@@ -392,7 +392,7 @@ def _game_report(
 
 
 def _place(log: Sequence[GameEvent], claim: Claim, job: Job) -> dict[str, Any]:
-    """How far the game came: the transition, and where a proof decided, what it proved."""
+    """Returns the transition that the game is about and, where a proof decided, its finding."""
     place = place_of(log)
     if place.t is None:
         return {}

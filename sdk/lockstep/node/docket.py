@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from lockstep.chain.outbox import Outbox
 
 SLICE_SECONDS = 1.0
-"""Of this machine's time: how long a replay goes on before the order is looked at again."""
+"""The length of a replay's slice, in this machine's time: then the order is looked at again."""
 REST_SECONDS = (1.0, 10.0)
-"""How long a game rests whose move failed: at first, and at most, doubled each time."""
+"""The first and the longest rest of a game whose move failed; each is twice the one before."""
 
 PLAY, PREPARE = "play", "prepare"
 """The two kinds of work beside the caller, one piece of each at a time."""
@@ -65,7 +65,7 @@ class _Entry:
 
     @property
     def fields(self) -> dict[str, str]:
-        """What a line of the log says of it."""
+        """The entry's fields in a line of the log."""
         return {"game": self.id.hex(), "claim": self.claim.hex()}
 
 
@@ -144,7 +144,7 @@ class PartyDocket:
             self._settle(entry, entry.sent)
 
     def _settle(self, entry: _Entry, sent: Due) -> None:
-        """What became of the move that was sent."""
+        """Closes a sent move by its receipt, if it has one; raises ChainError if the move did nothing."""
         receipt = self._outbox.receipt(sent.key)
         if receipt is None:
             # The outbox sends again what waits for long.

@@ -1,4 +1,4 @@
-"""What a process needs before it starts, checked one by one: key, home, chain, contracts, store, money, machine.
+"""Checks before a process starts, made one by one: key, home, chain, contracts, store, money, machine.
 
     results = Examination(settings, "worker").run()
     [result.line() for result in results]
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from lockstep.base.settings import Settings
 
 GAME_GAS = 2_000_000
-"""What a game to its end costs one side, rounded up (docs/measured.md): less coin than this cannot defend a claim."""
+"""The gas of one side in a whole game, rounded up (docs/measured.md): less coin than this cannot defend a claim."""
 DISK_BYTES = 1 << 30
 MEMORY_BYTES = 512 << 20
 SKEW_SECONDS = 60
-"""How far the latest block may be ahead of this machine's clock."""
+"""The most that the latest block may be ahead of this machine's clock."""
 STALE_SECONDS = 900
 """An older latest block is one of a node that does not follow the chain."""
 DEVNET = 31337

@@ -14,11 +14,11 @@ from lockstep.protocol.jobs import JobStatus
 from lockstep.protocol.types import ClaimId, GameId, JobId, Seconds
 
 REREAD_BLOCKS = 128
-"""How far back openings are asked for again: a reorganisation may have moved them."""
+"""The depth to which openings are read again: a reorganisation may have moved them."""
 
 
 class Change(StrEnum):
-    """What was seen."""
+    """The kind of a sighting."""
 
     MOVED = "moved"
     UNDONE = "undone"
@@ -37,7 +37,7 @@ class Sighting:
     """It is the last move so far: the game stands as it left it."""
 
     def to_dict(self, now: Seconds) -> dict[str, Any]:
-        """Of a move, or of the game where it has ended; as JSON has it."""
+        """Returns the move, or the game where it has ended, as JSON has it."""
         names = {"game": self.dispute.id.hex(), "claim": self.dispute.opened.claim.hex()}
         if self.move is None:
             whole = self.dispute.to_dict(now)
@@ -63,12 +63,12 @@ class Follower:
     _claims: dict[ClaimId, JobId] = field(default_factory=dict, repr=False)
     _found: dict[GameId, None] = field(default_factory=dict, repr=False)
     _seen: list[Sighting] = field(default_factory=list, repr=False)
-    """What a poll that failed had seen before: the next one tells it."""
+    """The sightings of a poll before it failed: the next poll returns them."""
     _read_to: int = 0
     _ended: bool = False
 
     def poll(self) -> list[Sighting]:
-        """What happened since the last poll. Raises what reading raises; the next poll goes on from there."""
+        """Returns the sightings since the last poll. Raises what reading raises; the next poll goes on from there."""
         for game in self._games():
             before = self.latest.get(game)
             if before is None or before.running:

@@ -40,7 +40,7 @@ DUE = {
     GamePhase.ALIAS: "to show what the state's entry should be",
     GamePhase.PADDING: "to show that the position should be empty",
 }
-"""What is due in each phase."""
+"""The move that is due in each phase, in words."""
 
 PROOFS = frozenset({GamePhase.PROOF, GamePhase.ALIAS, GamePhase.PADDING})
 """The phases that end with a proof."""
@@ -75,7 +75,7 @@ class MoveMade:
     """None: anybody may make it."""
     events: tuple[GameEvent, ...]
     shows: str
-    """What is known after it, in words."""
+    """The facts that the move makes known, in words."""
     block: int
     transaction: bytes
     time: Seconds = NEVER
@@ -84,7 +84,7 @@ class MoveMade:
 
     @property
     def by(self) -> str:
-        """Who made it."""
+        """The maker of the move."""
         return "anybody" if self.side is None else self.side.value
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,13 +103,13 @@ class MoveMade:
 
 @dataclass(frozen=True)
 class GamePlace:
-    """How far a game came; what is not known yet is None."""
+    """The place that a game has come to; what is not known yet is None."""
 
     t: int | None = None
     wrong: Wrong | None = None
-    """What stands at the position that was picked."""
+    """The kind of the picked position: an op, an entry of the state block, or padding."""
     position: int | None = None
-    """Of the op in the Program, of the entry in the state block, or of the leaf that should be empty."""
+    """The index of the op in the Program, of the entry in the state block, or of the leaf that should be empty."""
     leaf: int | None = None
     element: int | None = None
     group: int | None = None
@@ -157,7 +157,7 @@ class Telling:
     """Nodes that were revealed last."""
 
     def of(self, event: GameEvent) -> str:
-        """What is known after it."""
+        """Puts the facts that an event makes known into words."""
         match event:
             case moves.Opened():
                 self._height = (self.transitions - 1).bit_length()
@@ -231,7 +231,7 @@ class Telling:
 
 
 def place_of(events: Sequence[GameEvent]) -> GamePlace:
-    """How far a log leads."""
+    """Returns the place to which a log leads."""
     place, header = GamePlace(), None
     for event in events:
         match event:

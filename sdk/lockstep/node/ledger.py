@@ -1,4 +1,4 @@
-"""What the chain's events say of jobs: rounds, claims, games, and where their data lies.
+"""A read model of jobs from the chain's events: rounds, claims, games, and the CIDs of their data.
 
 A fold over the events, made anew from the first one at every start; the logs of final blocks come from a copy on disk
 (`chain/logcache.py`). Phases and books come from the contracts' views; what is here only events tell.
@@ -59,26 +59,26 @@ class ClaimRecord:
     out: Digest
     out2: Digest
     trace_cid: Cid | None
-    """Of S_1 ‖ .. ‖ S_T; empty as long as witnesses look; None for a merge, whose outputs say it."""
+    """The CID of S_1 ‖ .. ‖ S_T; empty while witnesses look; None for a merge, whose outputs determine its trace."""
     payload_cid: Cid
-    """Of a merge: the checkpoint's. Empty if the claimant wrote no CID there: content that nobody can fetch."""
+    """The payload's CID, for a merge the checkpoint's. Empty if the claimant wrote no CID: nobody can fetch it."""
     claimed_at: Seconds
-    """When its challenge window began."""
+    """The chain time at which its challenge window began."""
     convicted: bool = False
 
     @property
     def body(self) -> Body:
-        """What it says."""
+        """The roots that it claims: the trace root and both outputs."""
         return Body(self.trace_root, StateRoot(self.out), StateRoot(self.out2))
 
     @property
     def payload(self) -> Payload:
-        """Of a slot: what it publishes."""
+        """The payload that a slot's claim publishes."""
         return Payload(self.payload_cid, self.out, self.out2)
 
     @property
     def is_merge(self) -> bool:
-        """Whether it claims a merge and not a slot."""
+        """True if it claims a merge and not a slot."""
         return self.slot == MERGE_SLOT
 
 
@@ -119,11 +119,11 @@ class RoundLedger:
 
     @property
     def bodies(self) -> list[Body]:
-        """What `freeze` takes: of the revealed slots that nobody has convicted, in order."""
+        """The argument of `freeze`: bodies of the revealed slots that nobody has convicted, in order."""
         return [self.claims[slot].body for slot in sorted(self.claims) if not self.claims[slot].convicted]
 
     def accepted(self, slots: int) -> tuple[Payload | None, ...]:
-        """What the merge takes, in slot order; None for a slot that was not accepted."""
+        """Returns the merge's input payloads in slot order; None for a slot that was not accepted."""
         payloads = self.payloads
         return tuple(payloads.get(s) if self.mask >> s & 1 else None for s in range(slots))
 
@@ -212,7 +212,7 @@ class JobLedger:
         return (before, claim) if merged and claim is not None and claim.worker == owner else None
 
     def all_rounds(self) -> Iterator[RoundLedger]:
-        """Of every attempt, as they are now: a bench may read while the loop goes on writing."""
+        """Yields the rounds of every attempt from a copy: a bench may read while the loop goes on writing."""
         yield from [*self.past, *self.rounds.values()]
 
 
@@ -233,7 +233,7 @@ class GameRecord:
 
 @dataclass(frozen=True)
 class Pay:
-    """What a claim earned."""
+    """The payment that a claim earned."""
 
     job: JobId
     round: int
@@ -250,7 +250,7 @@ class DemandRecord:
     id: Digest
     job: JobId
     claim: ClaimId | None
-    """Whose payload is demanded; None: a row is."""
+    """The claim whose payload is demanded; None: a row is."""
     row: int
     asker: Address
     deadline: Seconds
@@ -264,7 +264,7 @@ class Ledger:
     nodes: dict[Address, bytes] = field(default_factory=dict)
     """Registered ed25519 keys, in the order of registration."""
     registrations: dict[Address, int] = field(default_factory=dict)
-    """How often each account has registered."""
+    """The number of times that each account has registered."""
     games: dict[GameId, GameRecord] = field(default_factory=dict)
     """Those that run."""
     ended: dict[GameId, GameRecord] = field(default_factory=dict)
@@ -276,11 +276,11 @@ class Ledger:
     slashed: dict[bytes, int] = field(default_factory=dict)
     """By ClaimId or GameId: what was taken."""
     deposits: dict[Address, int] = field(default_factory=dict)
-    """What each account put into the vault and has not taken out again: free, locked, unbonding or lost."""
+    """Each account's deposits into the vault less its withdrawals: free, locked, unbonding or lost."""
     demands: dict[Digest, DemandRecord] = field(default_factory=dict)
     """Those that nobody has answered or settled."""
     locks: dict[bytes, Address] = field(default_factory=dict)
-    """Whose stake is locked, by the lock's key: a ClaimId, a GameId, a demand's id, a witness's key."""
+    """The account whose stake is locked, by the lock's key: a ClaimId, a GameId, a demand's id, a witness's key."""
     places: dict[ClaimId, tuple[JobId, int]] = field(default_factory=dict)
     """Job and round of every claim that anybody has staked on."""
 
@@ -337,7 +337,7 @@ _E = TypeVar("_E", bound=events.Logged)
 Fold = Callable[[Ledger, _E, "Event"], None]
 
 _FOLDS: dict[type[events.Logged], Fold[Any]] = {}
-"""What each event changes: the ledger, what was logged, and where."""
+"""The handler of each event type; it takes the ledger, the decoded event and its log entry."""
 
 
 def _folds(kind: type[_E]) -> Callable[[Fold[_E]], Fold[_E]]:
@@ -605,7 +605,7 @@ def _settled(ledger: Ledger, e: events.Settled, _: Event) -> None:
 
 
 class _OfRound(Protocol):
-    """What is about a round."""
+    """An event about a round."""
 
     @property
     def job(self) -> JobId: ...
@@ -630,7 +630,7 @@ def _close(r: RoundLedger, become: dict[ClaimStatus, ClaimStatus | None]) -> Non
 
 
 def ledger_of(reader: EventReader) -> Ledger:
-    """What the events say by now, for who reads once."""
+    """Returns a ledger of all events so far, for a caller that reads once."""
     watcher = Watcher(reader)
     watcher.poll()
     return watcher.ledger

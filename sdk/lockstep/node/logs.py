@@ -15,7 +15,7 @@ NOISY = ("web3", "urllib3", "httpx2", "asyncio", "celery", "kombu", "alembic", "
 
 
 RETRIED = "stamina.retry_scheduled"
-"""What stamina says of each attempt: the endpoint that rests in the end is told of."""
+"""stamina's event for each retry; dropped: an endpoint that rests after them is logged."""
 
 
 def scrub(_logger: object, _name: str, line: Any) -> str:

@@ -63,7 +63,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class MetricSample:
-    """What the chain said of an account."""
+    """An account's money and game clock and the chain's head, as sampled."""
 
     coin: float
     wallet: float
@@ -74,7 +74,7 @@ class MetricSample:
     head: int
     head_time: int
     clock_left: float | None
-    """Of the open game that ends first; None: there is none."""
+    """Seconds to the deadline of the open game that ends first; None: there is none."""
 
 
 class Sampler:
@@ -118,7 +118,7 @@ def reader(settings: Settings, me: Address, vitals: Vitals = VITALS) -> Callable
 
 
 def sample(contracts: Contracts, me: Address, vitals: Vitals) -> MetricSample:
-    """What the latest block says of an account, its locks and its games."""
+    """Reads an account's money, locks and games from the latest block."""
     held, vault = Holdings.of(contracts, me), contracts.vault
     head = vault.w3.eth.get_block("latest")
     locks = (vault.lock_of(key) for key in vitals.locks[:LOCKS_READ])

@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 
 class Outage:
-    """Whether the chain or the store answers, of one loop. The clock is this machine's."""
+    """One loop's record of an outage of the chain or the store. The clock is this machine's."""
 
     def __init__(self, tell: Callable[..., None], clock: Callable[[], float] = time.monotonic) -> None:
         """`tell(event, **fields)` prints an event."""

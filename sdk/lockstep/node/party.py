@@ -1,4 +1,4 @@
-"""What a process of the market stands on: chain, contracts, storage, its own key and outbox; opened once."""
+"""The resources of a process of the market: chain, contracts, storage, its own key and outbox; opened once."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Party:
     account: LocalAccount
     outbox: Outbox
     check: CrossCheck | None = None
-    """Who must agree with the chain's provider."""
+    """The second provider, which must agree with the chain's provider; None: no check."""
 
     @staticmethod
     def open(settings: Settings, *, stored: bool = True) -> Party:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from lockstep.chain.events import Event
 
 BOND = "bond locked"
-"""What the payment is called that opens a game."""
+"""The name of the payment that opens a game."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Payment:
 
 
 def payments_of(event: Event, game: GameId, opened: moves.Opened) -> list[Payment]:
-    """What an event of the vault says of a game's money."""
+    """Returns the payments of a game that an event of the vault reports."""
     a, claim = event.args, opened.claim
     match event.name:
         case "Locked" if a["key"] == game:

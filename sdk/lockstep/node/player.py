@@ -122,7 +122,7 @@ class HeldClaim:
         return step
 
     def place(self, t: int) -> TensorShelf:
-        """Where the tensors of transition t lie between moves."""
+        """Returns the shelf that holds the tensors of transition t between moves."""
         return TensorShelf(self.shelf, (self, "tensors", t), lambda: t in self.wanted)
 
     def keep(self, t: int, step: MaterialisedStep) -> None:
@@ -193,7 +193,7 @@ class HeldClaim:
 
 @dataclass(frozen=True)
 class Tree:
-    """What of a materialised step stays in memory."""
+    """The part of a materialised step that stays in memory."""
 
     program: Program
     graph: Levels
@@ -209,7 +209,7 @@ class InMemory:
         raise NotAtHand
 
     def arrays(self, ops: frozenset[int]) -> Mapping[int, Array]:
-        """What is in memory is not asked for here."""
+        """Raises NotAtHand: outputs in memory are found before this is called."""
         raise NotAtHand
 
 
@@ -298,7 +298,7 @@ class GameTable:
 
     contract: GameContract
     first_block: int
-    """Of the deployment: no log is older."""
+    """The block of the deployment: no log is older."""
     market: Market | None = None
     """Given, a challenger also ends games whose claim another game has decided: its bond comes back at once."""
 
@@ -311,7 +311,7 @@ class GameTable:
         return games.log(self.contract, game, self.first_block)
 
     def decided_elsewhere(self, game: Game) -> bool:
-        """Whether a verdict on the game's claim counts no more."""
+        """Returns True if a verdict on the game's claim counts no more."""
         return self.market is not None and not self.market.live(game.claim)
 
 
@@ -369,7 +369,7 @@ class Seat:
         return due.move
 
     def moved_on(self, due: Due) -> bool:
-        """Whether the game stands elsewhere than when the move was decided."""
+        """Returns True if the game's phase or node has changed since the move was decided."""
         # INVARIANT: a move answers one node; if the game stands elsewhere, that node was answered.
         after = self.table.game(self.game)
         return (after.phase, after.node) != (due.state.phase, due.state.node)

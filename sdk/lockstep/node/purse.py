@@ -47,7 +47,7 @@ PERMIT_SECONDS = 3600
 
 @dataclass(frozen=True)
 class Holdings:
-    """Where an account's money is; tokens but for `coin`, all in the smallest unit."""
+    """An account's balances by place; tokens but for `coin`, all in the smallest unit."""
 
     address: Address
     coin: Wei
@@ -61,7 +61,7 @@ class Holdings:
     credits: Wei
     """Earned, refunded or won, and not withdrawn."""
     owner: Address | None = None
-    """Who alone unbonds and is paid; None: the account itself."""
+    """The account that alone unbonds and is paid; None: the account itself."""
     proposed_owner: Address | None = None
     """To whom the account was offered, and who has not accepted."""
 
@@ -114,15 +114,15 @@ class Holdings:
 
 @dataclass(frozen=True)
 class Moved:
-    """What a command did to an account's money."""
+    """The effect of a command on an account's money."""
 
     amount: Wei
     transactions: tuple[str, ...]
     """Their hashes, 0x-prefixed."""
     completed: bool
-    """Whether this is what an earlier command had sent, which was cut off before it said so."""
+    """True if an earlier command sent this, and was cut off before it said so."""
     keys: tuple[str, ...] = ()
-    """Of the outbox."""
+    """The transactions' keys in the outbox."""
 
 
 @dataclass(frozen=True)
@@ -156,11 +156,11 @@ class Purse:
 
     @property
     def key(self) -> Address:
-        """Whose transactions these are."""
+        """The account that signs the transactions."""
         return Address(self.account.address)
 
     def holdings(self) -> Holdings:
-        """Where its money is now."""
+        """Reads the account's balances from the latest block."""
         return Holdings.of(self.contracts, self.address)
 
     def wallet(self) -> Wei:
@@ -168,7 +168,7 @@ class Purse:
         return self.contracts.token.balance_of(self.key)
 
     def is_first_stake(self) -> bool:
-        """Whether nobody has staked from this home by hand."""
+        """Returns True if nobody has staked from this home by hand."""
         return not self.outbox.keys(_STAKED)
 
     def now(self) -> Seconds:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 ROOT_BYTES = 32
 
 UNAVAILABLE = (BlobMissing, Unreachable, Mismatch)
-"""What `PublicData.run_of` and `audit` raise when public data cannot be had: it decides neither way."""
+"""Errors of `PublicData.run_of` and `audit` when public data cannot be had: they decide neither way."""
 
 Told = Callable[[int, StateRoot], None]
 """Called with (t, S_t) after each transition; may raise to stop."""
@@ -51,7 +51,7 @@ Hold = Callable[[ClaimRun, Sequence[StateRoot]], HeldClaim]
 
 @dataclass(frozen=True)
 class Replay:
-    """What replaying a claim showed."""
+    """The result of replaying a claim."""
 
     matches: bool
     t: int | None
@@ -94,7 +94,7 @@ class PublicData:
         return run
 
     def carried(self, ledger: JobLedger, round_: RoundLedger, slot: int) -> Carried | None:
-        """What a slot starts from beside its base; a carry that cannot be had is computed again, round by round."""
+        """Returns the carry that a slot starts from, or None; an unavailable one is computed again, round by round."""
         behind = ledger.carry_behind(round_, slot) if self.job.params.role.carry else None
         if behind is None:
             return None
@@ -140,7 +140,7 @@ class PublicData:
             self._keep_payload((claim.out, claim.out2), payload_of(self.job, final))
 
     def fault_of_payload(self, claim: ClaimRecord) -> str | None:
-        """What is wrong with a slot's stored payload, None if it decodes to what was claimed.
+        """Returns the error code of a slot's stored payload, None if it decodes to what was claimed.
 
         It is kept in the place of one that was computed: a mapped file is memory that others share.
         """

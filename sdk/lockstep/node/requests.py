@@ -31,7 +31,7 @@ HEADERS = (ACCOUNT_HEADER, NONCE_HEADER, EXPIRES_HEADER, DIGEST_HEADER, SIGNATUR
 
 NONCE_BYTES = 16
 LIFETIME = Seconds(120)
-"""How long a client lets its request live."""
+"""The time that a client lets its request live."""
 
 MAX_LIFETIME = Seconds(900)
 """The furthest expiry that a coordinator accepts: it must remember every nonce for that long."""

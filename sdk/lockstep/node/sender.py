@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from lockstep.chain.outbox import Outbox
 
 MINED_SECONDS = 30.0
-"""How long `mined` waits; what is not mined then is waited for again at the next look."""
+"""The longest wait of `mined`; what is not mined then is waited for again at the next look."""
 
 Act = TypeVar("Act", bound=Hashable)
-"""What a call is for, in the terms of who decided it."""
+"""The purpose of a call, in the caller's own terms."""
 
 log = structlog.get_logger(__name__)
 
@@ -64,7 +64,7 @@ class Sender(Generic[Act]):
         return True
 
     def known(self, key: str) -> bool:
-        """Whether a call was sent or done under this key."""
+        """Returns True if a call was sent or done under this key."""
         return key in self._sent or self._outbox.receipt(key) is not None
 
     def settle(self) -> None:
@@ -80,11 +80,11 @@ class Sender(Generic[Act]):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way."""
+        """True if no call is under way."""
         return not self._sent
 
     def acts(self) -> frozenset[Act]:
-        """What the calls under way are for."""
+        """Returns the purposes of the calls under way."""
         return frozenset(act for act in self._sent.values() if act is not None)
 
     # -- waiting for blocks
@@ -124,7 +124,7 @@ class Sender(Generic[Act]):
         return True
 
     def allowed(self, call: Call) -> bool:
-        """Whether the chain would do it now."""
+        """Returns True if the call succeeds when simulated on the chain's pending state."""
         try:
             self._outbox.simulate(call)
         except (ChainError, FundsError):

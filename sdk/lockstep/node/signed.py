@@ -24,7 +24,7 @@ _SIGNED = table(
     {"claim": _CLAIM, "worker": account, "signature": hexes(65)},
     {"trace_cid": text(128), "payload_cid": text(128)},
 )
-"""What an announcement says beside the claim is not signed."""
+"""The form of an announcement; its fields beside the claim are not signed."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class SignedClaim:
         return claim_id(self.said.job, self.said.round, self.said.attempt, self.said.slot)
 
     def digest(self, chain_id: int, market: Address) -> Digest:
-        """What is signed, in the domain of one market."""
+        """Returns the EIP-712 digest that is signed, in the domain of one market."""
         return typed_hash(chain_id, market, self.said, self.body, self.seed, self.base)
 
     def signer(self, chain_id: int, market: Address) -> Address:
-        """Whose signature it is; raises Mismatch if it is none."""
+        """Recovers the account that signed; raises Mismatch if the signature is none."""
         message = typed_data(chain_id, market, self.said, self.body, self.seed, self.base)
         try:
             return Address(Account.recover_message(encode_typed_data(full_message=message), signature=self.signature))
@@ -68,7 +68,7 @@ class SignedClaim:
             raise Mismatch(f"that is no signature: {error}", hint="65 bytes r ‖ s ‖ v of the EIP-712 claim") from error
 
     def contradicts(self, other: SignedClaim) -> bool:
-        """Whether both are about the same work and say different things of it: what `equivocate` convicts."""
+        """Returns True if both claim different results of the same work, which `equivocate` convicts."""
         same = self.work() == other.work()
         return same and (self.body, self.said.transitions) != (other.body, other.said.transitions)
 

@@ -31,13 +31,13 @@ class Unit:
     """The `lockstep` executable."""
     password_file: Path
     cache: Path
-    """Of compiled code and of blobs."""
+    """The folder of compiled code and of blobs."""
     flags: Sequence[str] = ()
-    """Of `up`, beside the settings."""
+    """Flags of `up`, beside the settings."""
     writable: Sequence[Path] = ()
     """Folders that it writes, beside its home and the cache."""
     user: str = ""
-    """Whose it is, as a unit of the system; empty: a unit of the user's own."""
+    """The user that a system unit runs as; empty: a unit of the user's own."""
 
     def text(self) -> str:
         """The unit file."""
@@ -121,7 +121,7 @@ def settings_text(role: str, values: Mapping[str, object]) -> str:
 
 
 def is_ours(text: str, role: str) -> bool:
-    """Whether a file was written by `install`, and may be replaced."""
+    """Returns True if `install` wrote the file, which may then be replaced."""
     return text.startswith(MARK.format(role=role))
 
 

@@ -27,7 +27,7 @@ LATER = (408, 425, 429)
 WAITING = 1_000
 """Events that wait at most; what comes on top is dropped with a warning."""
 FLUSH_SECONDS = 5.0
-"""How long the end waits for what is still under way."""
+"""The time that `close` waits for what is still under way."""
 
 log = structlog.get_logger(__name__)
 

@@ -34,7 +34,7 @@ MAX_CID = 128
 
 
 class JobStatus(IntEnum):
-    """Of a job; CANCELLED still finishes the rounds in flight."""
+    """A job's status; CANCELLED still finishes the rounds in flight."""
 
     NONE = 0
     ACTIVE = 1
@@ -45,7 +45,7 @@ class JobStatus(IntEnum):
 
 
 class Phase(IntEnum):
-    """Of a round. Each act has one phase in which it is allowed."""
+    """A round's phase. Each act has one phase in which it is allowed."""
 
     NONE = 0
     JOINING = 1
@@ -62,7 +62,7 @@ class Phase(IntEnum):
 
 
 class ClaimStatus(IntEnum):
-    """Of a claim. REVEALED, ACCEPTED and EXCLUDED can be convicted."""
+    """A claim's status. REVEALED, ACCEPTED and EXCLUDED can be convicted."""
 
     NONE = 0
     JOINED = 1
@@ -90,7 +90,7 @@ class SpecRef:
 
 @dataclass(frozen=True)
 class Genesis:
-    """Where the first round starts."""
+    """The state roots that the first round starts from."""
 
     shared: StateRoot
     outer: StateRoot
@@ -100,7 +100,7 @@ class Genesis:
 
 @dataclass(frozen=True)
 class RoundSchedule:
-    """How many rounds there are, and what each stands on."""
+    """The number of rounds, the limits on lead and failures, and each round's base."""
 
     rounds: int
     max_lead: int
@@ -113,7 +113,7 @@ class RoundSchedule:
 
 @dataclass(frozen=True)
 class Windows:
-    """How long the phases of a round and the clocks of a game last; a role has windows of its own."""
+    """The durations of a round's phases and of a game's clocks; a role has windows of its own."""
 
     join_seconds: Seconds
     challenge_seconds: Seconds
@@ -130,23 +130,23 @@ class Windows:
 
 @dataclass(frozen=True)
 class Merging:
-    """What a merge is and earns."""
+    """The merge's Program, aggregator, turns, price and stake."""
 
     program: Digest
     aggregator: Address
     """Merges first; the zero address: nobody does."""
     turn_seconds: Seconds
-    """Of each merge turn: the aggregator's, then each accepted slot owner's."""
+    """The length of each merge turn: the aggregator's, then each accepted slot owner's."""
     price: Wei
     stake: Wei
 
 
 @dataclass(frozen=True)
 class Pricing:
-    """What challengers and witnesses lock, and what gas costs in tokens."""
+    """The stakes of challengers and witnesses, and the price of gas in tokens."""
 
     bond: Wei
-    """What a challenger locks per game, beside the price of gas."""
+    """The tokens that a challenger locks per game, beside the price of gas."""
     witness_stake: Wei
     gas_price: Wei
     """Tokens for one gas at the cap."""
@@ -156,7 +156,7 @@ class Pricing:
 
 @dataclass(frozen=True)
 class Role:
-    """What the slots of one kind do and earn; field by field the Solidity struct."""
+    """The work, windows and pay of one kind of slot; field by field the Solidity struct."""
 
     step_program: Digest
     encode_program: Digest
@@ -176,7 +176,7 @@ class Role:
     carry_period: int
     """Rounds after which a carry is zero again. Today 0: never."""
     merged: bool
-    """Whether the merge reads the role's payloads. Today it does."""
+    """True if the merge reads the role's payloads. Today it does."""
     inner_steps: int
     """H."""
     slots: int
@@ -208,7 +208,7 @@ class Role:
 
 @dataclass(frozen=True)
 class JobParams:
-    """What a job fixes for ever, in groups; its hash is part of the JobId. Field order is the ABI's.
+    """A job's immutable parameters, in groups; their hash is part of the JobId. Field order is the ABI's.
 
     Fields whose other values are refused today are there so that no id moves when they are allowed (job_rules).
     """
@@ -241,7 +241,7 @@ class JobParams:
 
     @property
     def deposit(self) -> Wei:
-        """What the requester pays in beside the escrow: the pay of every round that can be in flight, and one more."""
+        """The requester's payment beside the escrow: the pay of every round that can be in flight, and one more."""
         return Wei((self.schedule.max_lead + 1) * self.round_pay)
 
     def encode(self) -> bytes:
@@ -283,11 +283,11 @@ class JobState:
     paid: Wei = NOTHING
     refunded: Wei = NOTHING
     deposit: Wei = NOTHING
-    """What a void job still has for those who worked on it, and for its prover."""
+    """The tokens that a void job still has for those who worked on it, and for its prover."""
     fees_due: Wei = NOTHING
     """Fees of witnesses who were drawn and are neither paid nor out of time."""
     prover: Address = ZERO_ADDRESS
-    """Who proved the job invalid; the zero address if nobody did."""
+    """The account that proved the job invalid; the zero address if nobody did."""
     lingering: int = 0
     """Games open on claims of rounds that a convicted merge voided."""
 
@@ -314,7 +314,7 @@ class Round:
     merge_opens: Seconds = NEVER
     merged_at: Seconds = NEVER
     receipts: int = 0
-    """How many were given."""
+    """The number of receipts given."""
     witnesses: int = 0
     """Drawn, once `drawn`."""
     drawn: bool = False
@@ -349,7 +349,7 @@ class Claim:
     status: ClaimStatus = ClaimStatus.NONE
     transitions: int = 0
     claimed_at: Seconds = NEVER
-    """When it was revealed or merged; the challenge window starts here."""
+    """The time of the claim's reveal or merge; the challenge window starts here."""
     round: int = 0
     attempt: int = 0
     slot: int = 0
@@ -364,13 +364,13 @@ class Claim:
 
     @property
     def is_merge(self) -> bool:
-        """Whether it claims a merge and not a slot."""
+        """True if the claim is for a merge and not a slot."""
         return self.slot == MERGE_SLOT
 
 
 @dataclass(frozen=True)
 class Body:
-    """What a claim says: T transitions from S_0 to node(out, out2), their states under `trace_root`."""
+    """A claim's contents: T transitions from S_0 to node(out, out2), their states under `trace_root`."""
 
     trace_root: TraceRoot
     out: StateRoot
@@ -384,7 +384,7 @@ class Body:
 
 @dataclass(frozen=True)
 class Reveal:
-    """What a worker committed to, opened."""
+    """A worker's commitment, opened."""
 
     body: Body
     nonce: Digest
@@ -404,12 +404,12 @@ class Receipt:
     """s: the owner of slot s; 64 + i: the round's i-th drawn witness."""
     mask: int
     signature: bytes
-    """Of `claims.receipt_hash`, by the speaker or its delegate."""
+    """The signature of `claims.receipt_hash`, by the speaker or its delegate."""
 
 
 @dataclass(frozen=True)
 class GameTerms:
-    """What a game must know when it opens."""
+    """The terms that a game takes from the market when it opens."""
 
     defender: Address
     transitions: int
@@ -422,12 +422,12 @@ class GameTerms:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the market knows of one transition of a claim."""
+    """The market's facts about one transition of a claim."""
 
     program: ProgramRoot
-    """Of the Program that it runs."""
+    """The root of the Program that the transition runs."""
     state_zero: StateRoot
-    """Of the first transition, S_0; of any other 0."""
+    """S_0 for the first transition; 0 for any other."""
     dataset_root: TensorRoot
     dataset_rows: int
     row_length: int

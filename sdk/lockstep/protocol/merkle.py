@@ -99,7 +99,7 @@ def climb(start: bytes, index: int, siblings: Sequence[bytes]) -> Digest:
 
 
 def verify(root: bytes, start: bytes, index: int, siblings: Sequence[bytes]) -> bool:
-    """Whether `start` stands at `index` under `root`; an index beyond the tree is refused."""
+    """Returns True if `start` stands at `index` under `root`; False for an index beyond the tree."""
     return index >> len(siblings) == 0 and climb(start, index, siblings) == root
 
 
@@ -168,7 +168,7 @@ def data_root(data: bytes | memoryview, threads: int = 1) -> Digest:
 
 @dataclass(frozen=True)
 class TensorHeader:
-    """What a tensor root binds beside the contents."""
+    """The dtype and shape that a tensor root binds beside the contents."""
 
     dtype: int
     """0 = f32, 1 = i32."""

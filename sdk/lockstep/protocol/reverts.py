@@ -126,5 +126,5 @@ def revert(name: str, *arguments: Any) -> ChainRevert | FundsRevert:
 
 
 def overflow() -> ChainRevert | FundsRevert:
-    """What checked arithmetic reverts with: Panic(0x11)."""
+    """Returns the revert of checked arithmetic: Panic(0x11)."""
     return revert("Panic", 0x11)

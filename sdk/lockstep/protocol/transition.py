@@ -68,7 +68,7 @@ def execute(state: State, block: Block, call: MarketCall) -> tuple[State, tuple[
 
 
 def view(state: State, block: Block, contract: str, function: str, *arguments: Any) -> Any:
-    """What a view function answers in a block. Raises `Reverted` where it reverts."""
+    """Returns a view function's answer in a block. Raises `Reverted` where it reverts."""
     asked = VIEWS.get((contract, function))
     if asked is None:
         raise LookupError(f"{contract} has no view {function}")

@@ -38,7 +38,7 @@ Step = NewType("Step", int)
 """t of a claim: 1..T."""
 
 Seconds = NewType("Seconds", int)
-"""Of chain time (the latest block's timestamp); never of a machine's clock."""
+"""Seconds of chain time (the latest block's timestamp); never of a machine's clock."""
 
 Wei = NewType("Wei", int)
 """The smallest unit of the job's ERC-20."""

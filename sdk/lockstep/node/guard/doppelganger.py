@@ -35,7 +35,7 @@ _AT_WORK = (Phase.JOINING, Phase.TRAINING, Phase.REVEALING)
 
 
 class Watch:
-    """Whether a home may sign for its account, and whether somebody else does."""
+    """A home's watch over its account: it permits signing, and notices somebody else who signs."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Watch:
         self._fence: int | None = None
 
     def begin(self, ledger: Ledger, now: Seconds) -> list[str]:
-        """Why this home must listen, from the chain's history; nothing if it need not."""
+        """Begins to listen if it must; returns the reasons, from the chain's history: none if it need not."""
         reasons = [] if self._memory.trusted() else ["this home has not listened before"]
         if ledger.nodes.get(self._me, self._node_key) != self._node_key:
             reasons.append("another home was the last to register for this account")
@@ -71,7 +71,7 @@ class Watch:
 
     @property
     def until(self) -> Seconds | None:
-        """When listening ends at the earliest; None if the home need not listen."""
+        """The earliest end of listening; None if the home need not listen."""
         return self._until
 
     def hear(self, events: Iterable[Event]) -> None:
@@ -88,7 +88,7 @@ class Watch:
                 )
 
     def heard(self, ledger: Ledger, now: Seconds) -> bool:
-        """Whether listening is over; the home may register then, and is trusted from now on."""
+        """Returns True if listening is over; the home may register then, and is trusted from now on."""
         if self._until is None:
             return True
         if now < self._until or any(self._held_elsewhere(job) for job in ledger.jobs.values()):
@@ -99,7 +99,7 @@ class Watch:
         return True
 
     def may_sign(self, ledger: Ledger, now: Seconds, block: int) -> bool:
-        """Whether this home may join, commit, reveal and merge."""
+        """Returns True if this home may join, commit, reveal and merge."""
         if not self.heard(ledger, now):
             return False
         if self._fence is None:
@@ -112,7 +112,7 @@ class Watch:
     # -- inside
 
     def _unknown(self, job: JobLedger, r: RoundLedger) -> bool:
-        """Whether a round has a claim by this account that the memory did not promise."""
+        """Returns True if a round has a claim by this account that the memory did not promise."""
         for claim in (*r.claims.values(), *r.merges):
             if claim.worker != self._me:
                 continue
@@ -123,7 +123,7 @@ class Watch:
         return False
 
     def _held_elsewhere(self, job: JobLedger) -> bool:
-        """Whether the account holds a slot whose claim is due: somebody joined it, and may be at work on it."""
+        """Returns True if the account holds a slot whose claim is due: somebody joined it, and may be at work."""
         return any(
             holder == self._me and status in _UNREVEALED and self._phase(job.id, r.number) in _AT_WORK
             for r in job.rounds.values()

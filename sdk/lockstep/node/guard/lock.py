@@ -25,7 +25,7 @@ class Holder:
 
 
 def holder(home: Path) -> Holder | None:
-    """Who holds `home` now; None if nobody does."""
+    """Returns the process that holds `home` now; None if none does."""
     try:
         lock = os.open(home / FILE_NAME, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

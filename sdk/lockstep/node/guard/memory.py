@@ -1,4 +1,4 @@
-"""What a home has promised: one row a claim, on disk before anything about it is signed or committed.
+"""The promises of a home: one row a claim, on disk before anything about it is signed or committed.
 
 EIP-3076's signing database for claims. Its unit of slashing is two signatures over one (chain, market, job, round,
 attempt, slot, seed, base), so that is the key: a slot whose seed a reorganisation drew again is another claim.
@@ -41,7 +41,7 @@ _MACHINE_ID = Path("/etc/machine-id")
 
 @dataclass(frozen=True)
 class Scope:
-    """Whose promises on which chain: what is signed for one binds nobody on another."""
+    """The account and the market of a chain that promises bind: no promise binds outside its scope."""
 
     chain_id: int
     genesis: bytes
@@ -62,18 +62,18 @@ class Scope:
 
 @dataclass(frozen=True)
 class Place:
-    """What may be promised once."""
+    """The key of a promise: each place may be promised once."""
 
     claim: ClaimId
     """(chain, market, job, round, attempt, slot)."""
     seed: Seed
     base: StateRoot
-    """Of a slot: the round's base. Of a merge: what the contract froze."""
+    """The round's base for a slot; for a merge, what the contract froze."""
 
 
 @dataclass(frozen=True)
 class Promise:
-    """What a place is bound to, once and for all."""
+    """The values to which a place is bound, once and for all."""
 
     trace_root: TraceRoot
     out: Digest
@@ -82,13 +82,13 @@ class Promise:
     """32 random bytes of the commitment; zeros for a merge, which commits to nothing beforehand."""
     trace_cid: Cid
     payload_cid: Cid
-    """Of a merge: the checkpoint's."""
+    """The payload's address; for a merge, the checkpoint's."""
     torn: bool = False
-    """Whether two machines promised different things: then nothing is signed for this place any more."""
+    """True if two machines promised different things: then nothing is signed for this place any more."""
 
     @property
     def values(self) -> tuple[bytes, bytes, bytes]:
-        """What is claimed; the rest is transport."""
+        """The claimed values; the rest is transport."""
         return self.trace_root, self.out, self.out2
 
 
@@ -114,7 +114,7 @@ class GuardMemory:
             ) from error
 
     def promised(self, place: Place) -> Promise | None:
-        """What the place was bound to earlier, if anything."""
+        """Returns the place's earlier promise, if there is one."""
         with self._lock:
             return self._row(place)
 
@@ -157,7 +157,7 @@ class GuardMemory:
         return changed
 
     def trusted(self) -> bool:
-        """Whether this very file on this machine has listened; a fresh, imported, copied or restored one has not."""
+        """Returns True if this file has listened on this machine; a fresh, imported, copied or restored one has not."""
         with self._lock:
             row = self._db.execute("SELECT home FROM trust WHERE scope = ?", (self.scope.key,)).fetchone()
         return row is not None and row[0] == self._identity()

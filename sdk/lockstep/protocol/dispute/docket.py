@@ -20,10 +20,10 @@ WINNERS = 3
 
 @dataclass(frozen=True)
 class Award:
-    """What a conviction asks of the market."""
+    """The payments that a conviction asks of the market."""
 
     winners: tuple[Address, ...]
-    """Who shares the prize by 2 : 1 : 1, the one who convicted first."""
+    """The accounts that share the prize by 2 : 1 : 1, the convicting challenger first."""
     gas: tuple[tuple[Address, int], ...]
     """Gas that challengers spent on games still open, to be given back in this order."""
 

@@ -52,7 +52,7 @@ class MoveRefused(ChainRevert):
 
 
 class Arbiter(Protocol):
-    """What executes: numerics in Python, contracts/Arbiter.sol on the chain."""
+    """The executor of ops: numerics in Python, contracts/Arbiter.sol on the chain."""
 
     def execute(
         self,
@@ -83,20 +83,20 @@ class Arbiter(Protocol):
 
 @dataclass(frozen=True)
 class DisputedClaim:
-    """What the market says of a claim when a game opens on it, and of its job; field by field the Solidity struct."""
+    """The market's view of a claim and its job when a game opens on it; field by field the Solidity struct."""
 
     id: ClaimId
     defender: Address
     transitions: int
     """T."""
     body: Body
-    """What it says."""
+    """The claim's contents."""
     state_zero: StateRoot
     """S_0, computed by the contract."""
     program: ProgramRoot
-    """Of the transitions 1 .. T - 1."""
+    """The root of the Program of the transitions 1 .. T - 1."""
     last_program: ProgramRoot
-    """Of transition T."""
+    """The root of the Program of transition T."""
     seed: Seed
     round: int
     slot: int
@@ -109,11 +109,11 @@ class DisputedClaim:
     open_games: int = 0
     """Games that the defender has open on all of its claims, the new one not counted."""
     live: bool = True
-    """Whether a verdict on the claim still counts."""
+    """True if a verdict on the claim still counts."""
     carried: moves.Proof = ()
     """The words of the claim whose carry is in S_0; none if that is zero."""
     delegate: Address | None = None
-    """Who may answer beside the defender, if it named anybody."""
+    """The account that may answer beside the defender, if it named one."""
 
     @property
     def trace_root(self) -> TraceRoot:
@@ -125,7 +125,7 @@ class DisputedClaim:
         return self.last_program if t == self.transitions else self.program
 
     def facts(self, t: int, carried: moves.Proof) -> Facts:
-        """What is certain of transition t: the market's answer to a game (JobMarket.factsOf)."""
+        """Returns the market's facts about transition t, as a game asks for them (JobMarket.factsOf)."""
         # The market refuses what was not claimed.
         if t == 1 and self.carried and carried != self.carried:
             raise MoveRefused("CommitmentMismatch")
@@ -154,7 +154,7 @@ class Game:
     group: int
     """The picked top partial of a fold of two levels."""
     node: Digest
-    """What the next move answers; from the partials on, the keccak of the posted words."""
+    """The node that the next move answers; from the partials on, the keccak of the posted words."""
     statement: Digest
     """keccak of the statement's bytes; the claim's trace root until t is known."""
     phase: GamePhase
@@ -168,7 +168,7 @@ class Game:
     word: int
     """The claimed bits of the picked element, then of the picked top partial."""
     position: int
-    """Of `node` in its tree; from ELEMENT on, the flat element."""
+    """The position of `node` in its tree; from ELEMENT on, the flat element."""
     mode: int
     spent: int = 0
     """Gas of the challenger's moves so far: the chain's to meter, 0 here."""
@@ -178,12 +178,12 @@ class Game:
 
     @property
     def defender_moves(self) -> bool:
-        """Whether the next move is the defender's."""
+        """True if the next move is the defender's."""
         return self.phase in DEFENDERS
 
     @property
     def mover(self) -> Address:
-        """Whose turn it is."""
+        """The account whose turn it is."""
         return self.defender if self.defender_moves else self.challenger
 
 
@@ -191,7 +191,7 @@ NO_GAME = Game(
     NO_CLAIM, NOBODY, 0, 0, NOBODY, 0, 0, 0, 0, EMPTY, EMPTY, GamePhase.NONE, 0, Seconds(0), Verdict.NONE, Seconds(0),
     Seconds(0), 0, 0, 0,
 )  # fmt: skip
-"""What the contract stores where nothing was opened."""
+"""The contract's stored value where no game was opened."""
 
 Played = tuple[Game, tuple[GameEvent, ...]]
 
@@ -360,7 +360,7 @@ def _post_partials(
 
 
 def partial_count(terms: int, group: int | None) -> int:
-    """How many partials a fold posts: of the top level (None), or of the chunks behind its `group`-th."""
+    """Returns the number of partials that a fold posts: its top level (None), or the chunks behind its `group`-th."""
     chunks = -(-terms // CHUNK)
     if chunks <= CHUNK:
         return chunks
@@ -383,7 +383,7 @@ def _pick(game: Game, move: moves.Pick, now: Seconds, claim: DisputedClaim, arbi
 
 
 def _bottom(game: Game, position: int) -> GamePhase:
-    """What stands at `position` of the tree that was descended: the phase in which it is argued about."""
+    """Returns the phase in which the node at `position` of the descended tree is argued about."""
     if game.phase == GamePhase.TRACE_PICK:
         return GamePhase.ADJACENT if position < game.size else GamePhase.PADDING
     if game.phase == GamePhase.TENSOR_PICK:
@@ -447,7 +447,7 @@ def _prove_op(game: Game, move: moves.ProveOp, now: Seconds, claim: DisputedClai
 
 
 def _claimed(game: Game, move: moves.Stage | moves.ProveOp) -> tuple[int, int]:
-    """What is claimed of the element, or of the chunk that the proof names among the posted words; and which it is."""
+    """Returns (word, chunk) as claimed: of the element, or of the chunk that the proof names among the posted words."""
     if game.terms <= CHUNK:
         return game.word, 0
     # INVARIANT: the words are those that were posted.
@@ -484,7 +484,7 @@ def _prove_padding(
 
 
 def equivocate(defender: Address, first: Digest, second: Digest, signers: tuple[Address, Address]) -> Finding:
-    """What two signed claims for the same work prove; `first` and `second` are the EIP-712 digests. Needs no game."""
+    """Returns the finding of two signed claims for the same work, given their EIP-712 digests. Needs no game."""
     # INVARIANT: a claim that is signed twice is still one claim.
     if first == second:
         raise MoveRefused("EqualBits", first)

@@ -103,7 +103,7 @@ class GameLog:
 
     @cached_property
     def statement(self) -> Statement:
-        """What is argued, with G_t once it is defended. Raises Inconclusive before t is known."""
+        """The statement that is argued, with G_t once it is defended. Raises Inconclusive before t is known."""
         argued, defended = self.last(moves.Argued), self.last(moves.Defended)
         if argued is None:
             raise Inconclusive("the game's log does not say yet what is argued", hint="read the log to its end")

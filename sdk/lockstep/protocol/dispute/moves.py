@@ -51,7 +51,7 @@ DEFENDERS = frozenset(
 
 
 class Verdict(IntEnum):
-    """How a game ended."""
+    """The outcome of a game."""
 
     NONE = 0
     FRAUD = 1
@@ -61,8 +61,8 @@ class Verdict(IntEnum):
 
 
 class Wrong(IntEnum):
-    """What was proved wrong: an op's element, an entry of the state block, a position that must be EMPTY, or that two
-    claims were signed for the same work."""
+    """The kind of fault proved: in an op's element, in an entry of the state block, in a position that must be EMPTY,
+    or by two claims signed for the same work."""
 
     OP = 0
     ALIAS = 1
@@ -109,7 +109,7 @@ class Transition:
 
 
 NO_TRANSITION = Transition(StateRoot(bytes(32)), (), b"", Digest(bytes(32)), Digest(bytes(32)))
-"""What `open` carries where t is not known."""
+"""The transition that `open` carries where t is not known."""
 
 
 # -- the moves
@@ -133,7 +133,7 @@ class Open(Move):
     call = "open"
     claim: ClaimId
     body: Body
-    """What the claim says."""
+    """The claim's contents."""
     nonce: int
     t: int
     next: StateRoot
@@ -273,12 +273,12 @@ class PickPartial(Answer):
 
 @dataclass(frozen=True)
 class _Execution(Answer):
-    """What shows an op's operands (Solidity: `Proof`)."""
+    """A move that shows an op's operands (Solidity: `Proof`)."""
 
     descriptor: bytes
     descriptor_proof: Proof
     chunk: int
-    """Of the posted partials; 0 where there are none."""
+    """The chunk's index among the posted partials; 0 where there are none."""
     words: bytes
     openings: tuple[Opening, ...]
     context: bytes
@@ -423,13 +423,13 @@ class Staged(GameEvent):
 
 @dataclass(frozen=True)
 class Finding:
-    """What was claimed, and what the contract computed."""
+    """The claimed value, the contract's own, and the place where they differ."""
 
     wrong: Wrong
     program: ProgramRoot
     t: int
     position: int
-    """Of the op in G, of the entry in the state block, or of the padding leaf in its tree."""
+    """The position of the op in G, of the entry in the state block, or of the padding leaf in its tree."""
     element: int
     chunk: int
     claimed_bits: Digest

@@ -1,4 +1,4 @@
-"""What an op's element reads: the leaves of its operands, opened against the committed roots.
+"""The openings of an op's element: the leaves of its operands, proven against the committed roots.
 
 One rule on two sides. The challenger builds the openings from a materialised step, with `Known` in the place of its own
 G, because what is argued is the *defender's*; the Arbiter (here `Opened`, twin of contracts/libraries/Openings.sol)
@@ -57,7 +57,7 @@ class MaterialisedStep(Protocol):
 
     @property
     def program(self) -> Program:
-        """What the transition runs."""
+        """The Program that the transition runs."""
 
     @property
     def prev(self) -> Levels:
@@ -101,7 +101,7 @@ class Contents:
 
 @dataclass
 class Known:
-    """What the challenger knows of the defender's tree: its own, except where the defender has shown something else.
+    """The defender's tree as the challenger knows it: its own, except where the defender has shown something else.
 
     Left of the picked path the two trees are equal; on it and right of it every sibling was revealed. So every position
     left of the path has a proof in the defender's tree.
@@ -259,7 +259,7 @@ def _opening(tensor: CommittedTensor, leaf: int, root_proof: tuple[Digest, ...])
 
 
 def staged_count(staged: int) -> int:
-    """How many tensor operands are staged."""
+    """Returns the number of staged tensor operands."""
     return staged >> _COUNT_AT
 
 

@@ -26,11 +26,11 @@ from lockstep.protocol.reverts import overflow, revert
 from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds, Wei
 
 LEAVES = 8
-"""Of a payload that a demand names: half of them the asker, half the beacon."""
+"""The leaves of a payload that a demand names: the asker chooses half of them, the beacon the other half."""
 WANTED = 4
-"""Of them the asker names."""
+"""The leaves of a demand that its asker names."""
 ORDINAL_BITS, NUMBER_BITS = 24, 40
-"""Of a leaf that the asker names: its tensor's number among those that are not EMPTY, and its own."""
+"""The bits that name a leaf in `wanted`: its tensor's number among those that are not EMPTY, and its own number."""
 
 
 def payload_demand_id(claim: ClaimId, n: int) -> Digest:
@@ -211,7 +211,7 @@ def seed_of(s: Reader, block: Block, demand: Digest) -> Digest:
 
 
 def row_bond_of(s: Reader, job: JobId, row: int) -> Wei:
-    """What the asker of a row locks now."""
+    """Returns the bond that the asker of a row locks now."""
     p = s.params[job]
     if p is None:
         raise overflow()
@@ -287,7 +287,7 @@ def _named(wanted: int, seed: Digest, i: int) -> tuple[int, int]:
 
 
 def pack_wanted(leaves: Sequence[tuple[int, int]], salt: bytes) -> int:
-    """What `unavailable` takes: up to four (tensor, leaf) that the asker lacks, the rest drawn from the salt."""
+    """Packs `wanted` of `unavailable`: up to four (tensor, leaf) that the asker lacks, the rest drawn from a salt."""
     drawn = int.from_bytes(keccak(salt), "big")
     width = ORDINAL_BITS + NUMBER_BITS
     for i, (ordinal, number) in enumerate(leaves[:WANTED]):

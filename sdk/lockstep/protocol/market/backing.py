@@ -18,8 +18,10 @@ def wanted(params: JobParams, r: int) -> int:
 
 
 def affordable(params: JobParams, free: int, most: int) -> int:
-    """How many rounds, at most `most`, a merger with `free` stake backs: it keeps one slot's stake if it can, so that
-    it can work on what it lets start."""
+    """Returns the number of rounds, at most `most`, that a merger with `free` stake backs.
+
+    It keeps one slot's stake if it can, so that it can work in the rounds that it lets start.
+    """
     if most <= 0:
         return 0
     spare = max(0, free - params.role.slot_stake) // params.round_pay
@@ -27,15 +29,15 @@ def affordable(params: JobParams, free: int, most: int) -> int:
 
 
 def blocked_by(leads: Iterable[tuple[int, int]], started: int) -> list[int]:
-    """Of unsettled merged rounds (number, rounds backed), those that keep the next round from starting."""
+    """Returns those of the unsettled merged rounds (number, rounds backed) that keep the next round from starting."""
     return [r for r, backed in leads if r + backed < started]
 
 
 def stake(params: JobParams) -> Wei:
-    """What a merger of every round in flight locks to back all that may start on each before it is settled."""
+    """Returns the stake that backs, for every round in flight, all rounds that may start on it before it is settled."""
     return Wei(cover(params) * params.round_pay)
 
 
 def cover(params: JobParams, first: int = 0) -> int:
-    """How many rounds the merges of all rounds in flight, from `first` on, back together."""
+    """Returns the sum of the rounds that the merges of all rounds in flight, from `first` on, back."""
     return sum(wanted(params, r) for r in range(first, min(first + params.schedule.max_lead, params.schedule.rounds)))

@@ -20,7 +20,7 @@ class Block:
     number: int
     time: Seconds
     hashes: Mapping[int, bytes] = field(default_factory=dict)
-    """Of earlier blocks; those older than HASH_BLOCKS are not asked for."""
+    """The hashes of earlier blocks; none older than HASH_BLOCKS is asked for."""
     base_fee: int = 0
     """Wei per gas."""
 

@@ -43,7 +43,7 @@ MAX_SPENT = (1 << 24) - 1
 
 @dataclass(frozen=True)
 class Work:
-    """What a worker signs its claim for."""
+    """The work that a worker signs a claim for: slot, attempt, seed and base."""
 
     job: JobId
     round: int
@@ -65,7 +65,7 @@ class Signed:
 
 
 class OperandProof(NamedTuple):
-    """What shows an op's operands (Solidity: `Proof`)."""
+    """The proof of an op's operands (Solidity: `Proof`)."""
 
     descriptor: bytes
     descriptor_proof: Proof
@@ -149,7 +149,7 @@ def equivocate(d: Draft, sender: Address, work: Work, a: Signed, b: Signed) -> N
 
 
 def _digest_of(d: Draft, work: Work, said: Signed) -> Digest:
-    """What is signed: EIP-712, in the domain of the market."""
+    """Returns the digest of a claim that its worker signs: EIP-712, in the domain of the market."""
     parts = (
         work.job, work.round, work.attempt, work.slot, work.seed, work.base, said.trace_root, said.transitions,
         said.out, said.out2,
@@ -267,5 +267,5 @@ def _log(d: Draft, id_: GameId, events: tuple[moves.GameEvent, ...]) -> None:
 
 
 def defender_moves(s: Reader, id_: GameId) -> bool:
-    """Whether the next move is the defender's."""
+    """Returns True if the next move is the defender's."""
     return s.games[id_].defender_moves

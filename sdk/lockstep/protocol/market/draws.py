@@ -1,4 +1,4 @@
-"""Who is drawn for what, how far it looks, and what it commits to. Twin of contracts/libraries/Draws.sol."""
+"""The witnesses' draws: account, slot, step and commitment of a duty. Twin of contracts/libraries/Draws.sol."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def beacon_of(block_hash: bytes, audit: AuditId) -> Digest:
 
 
 def account_word(beacon: Digest, i: int) -> int:
-    """Where in the list the i-th duty's account is looked for, before the remainder."""
+    """Returns the place in the list, modulo its length, where the search for the i-th duty's account begins."""
     return int.from_bytes(keccak(beacon + word(2 * i)), "big")
 
 
 def slot_word(beacon: Digest, i: int) -> int:
-    """Which of the revealed slots still to be dealt out the i-th duty gets, before the remainder."""
+    """Returns the place of the i-th duty's slot, modulo their number, among the revealed slots not yet dealt out."""
     return int.from_bytes(keccak(beacon + word(2 * i + 1)), "big")
 
 

@@ -1,4 +1,4 @@
-"""What the contracts log, typed: a class for each event that a party acts on, fields in the ABI's order.
+"""The contracts' events, typed: a class for each one that a party acts on, fields in the ABI's order.
 
 A game's moves are logged as `protocol.dispute.moves` has them; of DisputeGame here are the ends alone. A test holds the
 fields equal to the ABI.

@@ -11,7 +11,7 @@ from lockstep.protocol.jobs import Body, Claim, JobParams, Reveal, word
 from lockstep.protocol.types import Address, AuditId, ClaimId, Digest, JobId, Seed, StateRoot
 
 HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
-"""Of secp256k1, rounded down: of the two signatures s and -s, OpenZeppelin's ECDSA takes the lower."""
+"""Half the order of secp256k1, rounded down: of the two signatures s and -s, OpenZeppelin's ECDSA takes the lower."""
 
 REMEMBERED_IDS = 1 << 14
 """Ids are asked for again at every look."""
@@ -135,7 +135,7 @@ def separator(name: str, chain_id: int, contract: Address) -> Digest:
 
 
 def typed_digest(name: str, chain_id: int, contract: Address, struct_hash: Digest) -> Digest:
-    """What is signed of a struct in a contract's domain (EIP-712)."""
+    """Returns the digest that is signed for a struct in a contract's domain (EIP-712)."""
     return keccak(b"\x19\x01" + separator(name, chain_id, contract) + struct_hash)
 
 

@@ -46,12 +46,12 @@ LEAVE_PARTS = 2
 """A slot is given back in the first of this many parts of the join window."""
 MAX_WINDOW = Seconds(30 * 86_400)
 MAX_LOCK = Wei((1 << 88) - 1)
-"""What a lock's field holds."""
+"""The highest amount that a lock's field holds."""
 
 
 @dataclass(frozen=True)
 class ChainTimes:
-    """What a deployment promises of its chain; jobs whose clocks are too short for it are refused."""
+    """The times that a deployment promises of its chain; jobs whose clocks are too short for them are refused."""
 
     inclusion: Seconds = ONE_SECOND
     """Within which the chain takes a transaction that nobody censors."""

@@ -12,7 +12,7 @@ from lockstep.protocol.types import Address, Digest
 
 
 def digest_of(sender: Address, data: bytes) -> Digest:
-    """What `sender` commits to before it sends a transaction with these data: keccak(abi.encode(sender, keccak))."""
+    """Returns the commitment of `sender` to a transaction with these data: keccak(abi.encode(sender, keccak))."""
     return keccak(word(sender) + keccak(data))
 
 

@@ -37,12 +37,12 @@ MAX_FEE_CAP = ((1 << (FEE_BITS - 1)) - 2) * FEE_UNIT
 """The highest fee that can be remembered, about 1,099 gwei: no job's cap lies above it."""
 
 BOND_PERCENT_DEFENDER = 60
-"""Of a lost bond; the rest is burned."""
+"""The defender's percentage of a lost bond; the rest is burned."""
 PROVER_PERCENT = 30
-"""Of a void job's deposit, to who had it voided (JobMarket.finish); the rest is burned."""
+"""The percentage of a void job's deposit that its prover gets (JobMarket.finish); the rest is burned."""
 SLASH_PERCENT_WINNERS = 30
 SLASH_PERCENT_REQUESTER = 20
-"""Of a slash, gas refunds included; the rest, at least half, is burned."""
+"""The requester's percentage of a slash, gas refunds included; the rest, at least half, is burned."""
 SLASH_PERCENT_REFUNDS = 10
 WINNER_WEIGHTS = (2, 1, 1)
 """The convicting game's challenger, then the two earliest other live games'."""
@@ -72,12 +72,12 @@ def gas_cost(gas: int, gas_price: Wei, fee_cap: int, base_fee: int) -> Wei:
 
 
 def bond_of(bond: Wei, gas_price: Wei, fee_cap: int, base_fee: int) -> Wei:
-    """What a challenger locks: the job's own bond and three times the defender's gas at a base fee."""
+    """Returns the bond of a challenger: the job's own and three times the defender's gas at a base fee."""
     return Wei(bond + gas_cost(BOND_GAMES * DEFENDER_GAS, gas_price, fee_cap, base_fee))
 
 
 def row_bond_of(game_bond: Wei, bond: Wei, leaves: int) -> Wei:
-    """What an asker of a row locks, given a game's bond now and the part of it that is the job's own.
+    """Returns the bond of a row's asker, given a game's bond now and the part of it that is the job's own.
 
     The rest is the gas of BOND_GAMES defences; that of as many postings of each leaf is in proportion, rounded up.
     """
@@ -117,7 +117,7 @@ def ceil_div(a: int, b: int) -> int:
 
 @dataclass(frozen=True)
 class Slash:
-    """Where a convicted claim's stake goes; the parts sum to the stake."""
+    """The parts of a convicted claim's stake, by receiver; they sum to the stake."""
 
     burned: Wei
     winners: tuple[Wei, ...]

@@ -1,4 +1,5 @@
-"""Who says that which payload can be had: counted as contracts/libraries/Receipts.sol does, and given honestly."""
+"""Receipts, which name the payloads that can be had: counted as contracts/libraries/Receipts.sol does, and given
+honestly."""
 
 from __future__ import annotations
 
@@ -24,14 +25,14 @@ def add(named: tuple[int, int], mask: int, who: int) -> tuple[int, int]:
 
 
 def accepts(named: tuple[int, int], spoke: int, receipts: int, s: int) -> bool:
-    """Whether two thirds of the others name slot s; if nobody else has spoken, it is taken as had."""
+    """Returns True if two thirds of the others name slot s, or if nobody else has spoken."""
     others = receipts - (spoke >> s & 1)
     count = named[s // LANES] >> 8 * (s % LANES) & 0xFF
     return QUORUM_OF * count >= QUORUM * others
 
 
 class Report(Enum):
-    """What fetching and decoding a revealed payload gave."""
+    """The result of fetching and decoding a revealed payload."""
 
     DECODED = "decoded"
     """Here, well-formed, and its subtree root is the claim's `out`."""
@@ -49,20 +50,22 @@ FINAL_REPORTS = (Report.DECODED, Report.REFUSED)
 
 
 def last_chance(attest_ends: int, attest_seconds: int, now: int) -> bool:
-    """Whether to speak now, even of payloads that may yet come: a quarter of the window is left."""
+    """Returns True if a speaker must speak now, though payloads may yet come: a quarter of the window is left, or two
+    seconds."""
     return now >= attest_ends - max(2, attest_seconds // 4)
 
 
 def batch_due(attest_ends: int, attest_seconds: int, now: int) -> bool:
-    """Whether who collects receipts hands in what it has, complete or not: a quarter of the window is over."""
+    """Returns True if a collector hands in its receipts, complete or not: a quarter of the window is over."""
     return now >= attest_ends - attest_seconds + attest_seconds // 4
 
 
 def own_way(attest_ends: int, attest_seconds: int, now: int) -> bool:
-    """Whether to hand in one's receipt oneself, whoever else has it: half of the window is left, or two seconds."""
+    """Returns True if a speaker hands in its receipt itself, whoever else has it: half of the window is left, or two
+    seconds."""
     return now >= attest_ends - max(2, attest_seconds // 2)
 
 
 def mask_of(reports: Mapping[int, Report]) -> int:
-    """What an honest receipt names: the slots whose payload was fetched and decoded, and no other."""
+    """Returns the mask of an honest receipt: the slots whose payload was fetched and decoded, and no other."""
     return sum(1 << slot for slot, report in reports.items() if report is Report.DECODED)

@@ -1,4 +1,4 @@
-"""What a requester does with its job. Twin of contracts/JobMarket.sol, section "the requester"."""
+"""The requester's verbs: create and cancel a job. Twin of contracts/JobMarket.sol, section "the requester"."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lockstep.protocol.reverts import revert
 from lockstep.protocol.types import Address, JobId, Wei
 
 MAX_ESCROW = Wei((1 << 120) - 1)
-"""Of a job's escrow: what is added to it fits its field."""
+"""The highest escrow of a new job: what is added to it later fits its field."""
 
 
 def create(d: Draft, sender: Address, p: JobParams, nonce: int, escrow: int) -> JobId:

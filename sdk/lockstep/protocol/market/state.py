@@ -130,7 +130,7 @@ class Overlay(Generic[K, V]):
 
 
 class NoArbiter:
-    """Of a deployment on which no game is played as far as an execution."""
+    """The arbiter of a deployment on which no game is played as far as an execution."""
 
     def execute(
         self,
@@ -161,7 +161,7 @@ class NoArbiter:
 
 @dataclass(frozen=True)
 class Deployment:
-    """What never changes: the contracts' addresses, what they were created with, and what the machine computes."""
+    """The constants of a deployment: the contracts' addresses and creation arguments, and the machine's functions."""
 
     chain_id: int
     token: Address
@@ -210,7 +210,7 @@ class State:
     credits: Table[Address, int]
     delegate_of: Table[Address, Address]
     owner_of: Table[Address, Address]
-    """Who alone unbonds and is paid what leaves the vault; zero: the account itself."""
+    """The address that alone unbonds and is paid when tokens leave the vault; zero: the account itself."""
     proposed_owner_of: Table[Address, Address]
     unbonding: Table[Address, Unbond]
     locks: Table[bytes, Lock]
@@ -221,7 +221,7 @@ class State:
     rounds: Table[tuple[JobId, int], Round]
     claims: Table[ClaimId, Claim]
     barred: Table[tuple[JobId, Address], bool]
-    """Who was convicted of a merge of the job: it merges there no more."""
+    """Accounts convicted of a merge of the job: they merge there no more."""
     rewound: Table[AuditId, bool]
     """Audits of rounds that a convicted merge voided: who agreed there is paid."""
 
@@ -244,16 +244,16 @@ class State:
     games_on: Table[tuple[ClaimId, int], GameId | None]
     """Games in the order of their opening."""
     first_live: Table[ClaimId, int]
-    """Of a claim's games, those before this number are closed."""
+    """The number of the first game on a claim that may be live: all games before it are closed."""
     defending: Table[Address, int]
     """Games that an account defends, on whatever claims."""
 
     total_supply: int = 0
-    """Of the token."""
+    """The token's supply."""
     total_escrow: int = 0
-    """Of the vault."""
+    """The escrow of all jobs in the vault."""
     base_fees: int = 0
-    """Of the last seals (economics.push)."""
+    """The base fees of the last seals (prices.push)."""
 
     @staticmethod
     def empty(at: Deployment) -> State:
@@ -317,7 +317,7 @@ class Draft:
         self.before = before
         self.block = block
         self.data = data
-        """Of the transaction's call."""
+        """The data of the transaction's call."""
         self.gas = gas
         """Metered between the begin and the end of its move."""
         self.at = before.at
@@ -343,11 +343,11 @@ class Draft:
 
 
 Reader = State | Draft
-"""What a view reads: the tables have the same names in both."""
+"""The argument of a view: State and Draft have the same tables under the same names."""
 
 
 def checked(value: int, bits: int = 256) -> int:
-    """What Solidity's checked arithmetic gives for an unsigned integer of that many bits."""
+    """Returns `value`, or reverts as Solidity's checked arithmetic does if it is no unsigned integer of `bits` bits."""
     if not 0 <= value < 1 << bits:
         raise overflow()
     return value

@@ -80,14 +80,14 @@ def permit(
 
 
 def permit_digest(s: Reader, owner: Address, spender: Address, amount: int, deadline: int) -> Digest:
-    """What a permit signs, with the owner's next nonce."""
+    """Returns the digest that a permit signs, with the owner's next nonce."""
     parts = (owner, spender, amount, s.permits[owner], deadline)
     struct = keccak(keccak(PERMIT_TYPE.encode()) + b"".join(word(part) for part in parts))
     return typed_digest(NAME, s.at.chain_id, s.at.token, struct)
 
 
 def domain_separator(s: Reader) -> Digest:
-    """Of the permits' EIP-712 domain."""
+    """Returns the hash of the permits' EIP-712 domain."""
     return separator(NAME, s.at.chain_id, s.at.token)
 
 

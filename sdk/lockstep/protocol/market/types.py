@@ -29,7 +29,7 @@ class Lock:
     account: Address = ZERO_ADDRESS
     amount: Wei = NOTHING
     keeper: Keeper = Keeper.MARKET
-    """Which contract locked: it alone unlocks or takes."""
+    """The contract that locked it, which alone unlocks or takes it."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ NO_STEP = Step(0)
 
 
 class Standing(IntEnum):
-    """Of a witness in one job."""
+    """The standing of a witness in one job."""
 
     NONE = 0
     LISTED = 1
@@ -57,7 +57,7 @@ class Standing(IntEnum):
 
 
 class AuditStatus(IntEnum):
-    """Of the audit of one round."""
+    """The status of the audit of one round."""
 
     NONE = 0
     DRAWING = 1
@@ -66,7 +66,7 @@ class AuditStatus(IntEnum):
 
 
 class DutyStatus(IntEnum):
-    """Of one witness's duty."""
+    """The status of one witness's duty."""
 
     NONE = 0
     DRAWN = 1
@@ -77,7 +77,7 @@ class DutyStatus(IntEnum):
 
 
 class Outcome(IntEnum):
-    """How a duty closed."""
+    """The outcome of a closed duty."""
 
     PAID = 0
     FINED = 1
@@ -95,7 +95,7 @@ class Witness:
     head: Digest = ZERO
     """The deepest value of its hash chain that is known."""
     spent: int = 0
-    """How deep `head` lies: 0 at enrolment."""
+    """The depth of `head` in the chain: 0 at enrolment."""
     drawn: int = 0
     """Duties drawn so far; each takes the next preimage."""
     open: int = 0
@@ -120,12 +120,12 @@ class Audit:
 
 @dataclass
 class Duty:
-    """What one witness was drawn to do."""
+    """The check of one slot that a witness was drawn for."""
 
     account: Address = ZERO_ADDRESS
     slot: int = 0
     serial: int = 0
-    """Which preimage of the witness's chain it takes: 1, 2, ..."""
+    """The number of the preimage that it takes from the witness's chain: 1, 2, ..."""
     status: DutyStatus = DutyStatus.NONE
     t: Step = NO_STEP
     """t*, once revealed."""
@@ -137,12 +137,12 @@ class Word:
     """A witness's verdict, opened."""
 
     preimage: Digest
-    """Of its hash chain: fixed at enrolment, before any beacon."""
+    """The duty's value of the witness's hash chain, fixed at enrolment, before any beacon."""
     state: StateRoot
     """Its own S_t*."""
     salt: Digest
     agrees: bool
-    """Whether every root of the published trace up to t* is its own."""
+    """True if every root of the published trace up to t* is its own."""
     body: Body
     proof: tuple[Digest, ...]
     """Agreeing: leaf(state) is at position t* - 1 of the trace. Differing: empty."""
@@ -152,7 +152,7 @@ class Word:
 
 
 class Status(IntEnum):
-    """Of a demand."""
+    """The status of a demand."""
 
     NONE = 0
     OPEN = 1
@@ -200,7 +200,7 @@ class Shown:
     leaf_proof: tuple[Digest, ...]
     entry_proof: tuple[Digest, ...]
     descriptor: bytes
-    """Of the op behind the entry; empty where the entry is a tensor of the encode's input."""
+    """The descriptor of the op behind the entry; empty where the entry is a tensor of the encode's input."""
     descriptor_proof: tuple[Digest, ...]
 
 

@@ -16,7 +16,7 @@ from lockstep.protocol.reverts import Reverted, revert
 from lockstep.protocol.types import Address, Seconds, Wei
 
 MAX_UNBOND = Wei((1 << 192) - 1)
-"""What an unbonding stake's field holds."""
+"""The highest amount that an unbonding stake's field holds."""
 
 
 class Refund(NamedTuple):
@@ -332,7 +332,7 @@ def credit(d: Draft, sender: Address, account: Address, amount: int) -> None:
 
 
 def _keeper(d: Draft, sender: Address) -> Keeper:
-    """Which of the keepers calls."""
+    """Returns the keeper that calls; reverts if the sender is none."""
     if sender == d.at.market:
         return Keeper.MARKET
     if sender == d.at.game:

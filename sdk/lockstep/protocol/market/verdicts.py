@@ -1,4 +1,4 @@
-"""What the other contracts tell the market: games, proofs of invalidity, witnesses, demands.
+"""The other contracts' reports to the market: games, proofs of invalidity, witnesses, demands.
 
 Twin of contracts/JobMarket.sol, sections "the game" and "the validator, the witnesses, demands", with Rounds.sol.
 """
@@ -117,7 +117,7 @@ def on_invalid(d: Draft, sender: Address, job: JobId, prover: Address) -> None:
 
 
 def on_drawn(d: Draft, sender: Address, job: JobId, r: int, count: int) -> None:
-    """How many witnesses were drawn for the round; reserves their fees."""
+    """Notes the number of witnesses drawn for the round and reserves their fees."""
     # INVARIANT: the witnesses' contract alone says who was drawn.
     _only(sender, d.at.witnesses)
     p, ro = rounds.in_phase(d, job, r, Phase.ATTESTING)

@@ -1,4 +1,4 @@
-"""What the market's contracts answer, and what their verbs ask of each other. Same names as on chain.
+"""The views of the market's contracts, for callers and for each other's verbs. Same names as on chain.
 
 `startable` to `finishable` say what a verb would take now: programs ask them before they send it.
 """
@@ -91,18 +91,18 @@ def phase(s: Reader, block: Block, job: JobId, r: int) -> Phase:
 
 
 def startable(p: JobParams, j: JobState) -> bool:
-    """Whether the job has rounds to come."""
+    """Returns True if the job has rounds to come."""
     return j.status == JobStatus.ACTIVE and j.started < p.schedule.rounds and j.failed <= p.schedule.max_fail
 
 
 def unbacked(j: JobState, leads: Iterable[tuple[int, Round]]) -> list[int]:
-    """Of the rounds that are merged and not final, (number, round), those that keep the next one from starting."""
+    """Returns those of the merged rounds not yet final, (number, round), that keep the next one from starting."""
     # INVARIANT: a merge's stake covers the pay of every round that its conviction would void.
     return backing.blocked_by(((r, ro.backed) for r, ro in leads if r >= j.settled), j.started)
 
 
 def round_startable(p: JobParams, j: JobState, before: Phase, leads: Iterable[tuple[int, Round]]) -> bool:
-    """Whether `startRound` takes the next round now.
+    """Returns True if `startRound` takes the next round now.
 
     `before`: the phase of the last round that was started, NONE before the first. `leads`: as in `unbacked`.
     """
@@ -116,18 +116,18 @@ def round_startable(p: JobParams, j: JobState, before: Phase, leads: Iterable[tu
 
 
 def turns_over(p: JobParams, ro: Round, now: Seconds) -> bool:
-    """Whether everybody entitled has failed to merge a round that is in MERGING."""
+    """Returns True if everybody entitled has failed to merge a round that is in MERGING."""
     return turn(p, ro, now) > ro.accepted
 
 
 def finalizable(p: JobParams, j: JobState, r: int, ro: Round, now: Seconds) -> bool:
-    """Whether nobody can overturn a round that is in LEAD."""
+    """Returns True if nobody can overturn a round that is in LEAD."""
     # INVARIANT: final iff the challenge window is over, no game is open and the base is final.
     return now >= ro.merged_at + p.windows.challenge_seconds and ro.open_games == 0 and r == j.settled
 
 
 def finishable(p: JobParams, j: JobState) -> bool:
-    """Whether no round is in flight and none can start."""
+    """Returns True if no round is in flight and none can start."""
     live = j.status in (JobStatus.ACTIVE, JobStatus.CANCELLED, JobStatus.VOID)
     return live and not startable(p, j) and j.settled == j.started
 
@@ -144,7 +144,7 @@ def params(s: Reader, job: JobId) -> JobParams:
 
 
 def is_voided(j: JobState) -> bool:
-    """Whether the job was proven invalid: it stays so once it is Done."""
+    """Returns True if the job was proven invalid; it stays so once it is Done."""
     return j.prover != ZERO_ADDRESS
 
 
@@ -164,7 +164,7 @@ def merger_of(s: Reader, block: Block, job: JobId, r: int) -> Address:
 
 
 def bond_of(s: Reader, job: JobId) -> Wei:
-    """What a game on a claim of the job costs its challenger now."""
+    """Returns the bond that a challenger of a claim of the job locks now."""
     p = s.params[job]
     if p is None:
         # A division by the fee cap, which is zero.
@@ -173,7 +173,7 @@ def bond_of(s: Reader, job: JobId) -> Wei:
 
 
 def bond(s: Reader, p: JobParams) -> Wei:
-    """What a challenger locks now."""
+    """Returns the bond that a challenger locks now, under the job's parameters."""
     fee = prices.median(s.base_fees, p.prices.fee_cap)
     return prices.bond_of(p.prices.bond, p.prices.gas_price, p.prices.fee_cap, fee)
 
@@ -213,13 +213,13 @@ def is_void(s: Reader, id_: ClaimId, c: Claim) -> bool:
 
 
 def live(s: Reader, id_: ClaimId) -> bool:
-    """Whether a verdict on the claim still counts."""
+    """Returns True if a verdict on the claim still counts."""
     c = s.claims[id_]
     return c.status in JUDGED and not is_void(s, id_, c) and s.rounds[c.job, c.round].phase != Phase.FINAL
 
 
 def window_open(s: Reader, block: Block, id_: ClaimId) -> bool:
-    """Whether a game may be opened on the claim now."""
+    """Returns True if a game may be opened on the claim now."""
     c = s.claims[id_]
     # A failed round, and a void one, keep the games that they have.
     if not live(s, id_) or s.rounds[c.job, c.round].phase >= Phase.FAILED:
@@ -228,7 +228,7 @@ def window_open(s: Reader, block: Block, id_: ClaimId) -> bool:
 
 
 def facts_of(s: Reader, id_: ClaimId, t: int, carried: Sequence[bytes] = ()) -> Facts:
-    """What is certain of transition t (1..T) of the claim.
+    """Returns the undisputed facts of transition t (1..T) of the claim.
 
     `carried`, of t = 1: the three words of the Body that S_0's carry comes from; where that is zero, they are not read.
     """
@@ -255,7 +255,7 @@ def _state_zero(s: Reader, id_: ClaimId, c: Claim, p: JobParams, ro: Round, carr
 
 
 def _carry_in(s: Reader, c: Claim, zero: StateRoot, carried: Sequence[bytes]) -> StateRoot:
-    """What a slot's S_0 holds as its carry."""
+    """Returns the carry in a slot's S_0."""
     if c.round == 0:
         return zero
     before = s.rounds[c.job, c.round - 1]
@@ -278,7 +278,7 @@ def witness_of(s: Reader, job: JobId, r: int, i: int) -> Address:
 
 
 def missing(s: Reader, block: Block, id_: ClaimId) -> bool:
-    """Whether a demand for the claim's payload ended unanswered; raises while one is open."""
+    """Returns True if a demand for the claim's payload ended unanswered; raises while one is open."""
     asked = s.asked[id_]
     if asked.missing:
         return True
@@ -291,10 +291,10 @@ def missing(s: Reader, block: Block, id_: ClaimId) -> bool:
 
 
 def may_act(s: Reader, account: Address, actor: Address) -> bool:
-    """Whether `actor` answers for `account`: itself, or its delegate."""
+    """Returns True if `actor` answers for `account`: it is the account or its delegate."""
     return actor == account or (actor != ZERO_ADDRESS and actor == s.delegate_of[account])
 
 
 def is_signed(s: Reader, account: Address, digest: Digest, signature: bytes) -> bool:
-    """Whether `account` signed `digest` (contracts/libraries/Signatures.sol). No account here has code to ask."""
+    """Returns True if `account` signed `digest` (contracts/libraries/Signatures.sol); no account here has code."""
     return account != ZERO_ADDRESS and s.at.recover(digest, signature) == account

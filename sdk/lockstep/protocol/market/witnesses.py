@@ -245,7 +245,7 @@ def _set_windows(a: Audit, commit_ends: int, p: JobParams) -> None:
 
 
 def _is_open(d: Draft, job: JobId, r: int) -> bool:
-    """Whether the round's witnesses can be drawn."""
+    """Returns True if the round's witnesses can be drawn."""
     return phase(d, d.block, job, r) == Phase.ATTESTING
 
 
@@ -275,7 +275,7 @@ def _spend(w: Witness, serial: int, preimage: Digest) -> None:
 
 
 def _outcome(d: Draft, a: Audit, duty: Duty) -> Outcome:
-    """What becomes of a duty; reverts while that is open."""
+    """Returns the outcome of a duty; reverts while it is open."""
     claimed = _claim_of(a, duty)
     convicted = claim(d, claimed).status == ClaimStatus.CONVICTED
     convicted_at = d.claims[claimed].convicted_at

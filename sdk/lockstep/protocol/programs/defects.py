@@ -41,7 +41,7 @@ NAMES = ("step", "encode", "merge")
 
 
 class Subject(IntEnum):
-    """What of a job is shown to be wrong."""
+    """The part of a job that evidence is about."""
 
     HEADER = 0
     INPUT = 1
@@ -59,7 +59,7 @@ class Subject(IntEnum):
 
 
 class JobFacts(Protocol):
-    """What of a job's parameters (`protocol.jobs.JobParams`) its rules depend on."""
+    """The parameters of a job (`protocol.jobs.JobParams`) that its rules depend on."""
 
     @property
     def step_program(self) -> bytes: ...
@@ -96,12 +96,12 @@ JOB_FIELDS = (
     "genesis_outer", "zero_carry", "zero_payload", "shared_depth", "payload_depth", "slots",
     "carry",
 )  # fmt: skip
-"""Of the contract's struct Job, in its order."""
+"""The fields of the contract's struct Job, in its order."""
 
 
 @dataclass(frozen=True)
 class JobParts:
-    """What of a job's parameters the rules depend on, as the contract takes it from them."""
+    """The parameters of a job that the rules depend on, as the contract extracts them."""
 
     step_program: bytes
     encode_program: bytes
@@ -155,7 +155,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is shown of a job."""
+    """The pieces of a job that are shown, and the subject that they are about."""
 
     subject: Subject
     program: int = 0
@@ -309,7 +309,7 @@ class OpenedProgram:
 
 
 def _stands(root: bytes, value: bytes, index: int, count: int, proof: Sequence[bytes]) -> bool:
-    """Whether what a proof shows is a leaf of the full tree of `count`: a leaf elsewhere, or EMPTY, is none.
+    """Returns True if a proof shows a leaf of the full tree of `count`: a leaf elsewhere, or EMPTY, is none.
 
     Of a tree with all its leaves neither can be shown, since leaves and nodes are hashed apart.
     """

@@ -58,7 +58,7 @@ _UNARY = (
 _TERNARY = (Opcode.FFMA, Opcode.SELECT)
 
 ARITY: dict[Opcode, int] = dict.fromkeys(Opcode, 2) | dict.fromkeys(_UNARY, 1) | dict.fromkeys(_TERNARY, 3)
-"""How many of the operands a, b, c an operation reads. IMM reads its immediate, which stands in a's place."""
+"""The number of operands a, b, c that an operation reads. IMM reads its immediate, which stands in a's place."""
 
 FUNCTIONS = frozenset({Opcode.FEXP, Opcode.FLOG, Opcode.FTANH})
 """The operations that are sequences of others: an expression has at most 8 of them."""

@@ -26,11 +26,11 @@ CHUNK = 256
 
 F32, I32 = 0, 1
 WORD_BYTES = 4
-"""Of an element of either dtype."""
+"""Bytes of an element of either dtype."""
 
 
 class Kind(IntEnum):
-    """What an op computes."""
+    """The kind of an op."""
 
     MAP = 1
     FOLD = 2
@@ -51,7 +51,7 @@ class Fold(IntEnum):
 
 
 class Tag(IntEnum):
-    """What a view reads."""
+    """The source that a view reads."""
 
     OP = 0
     STATE = 1
@@ -194,7 +194,7 @@ class Op:
 
 @dataclass(frozen=True)
 class Alias:
-    """What an entry of the output state names: nothing, the output of an op, or an entry of the input state."""
+    """An entry of the output state: it names nothing, the output of an op, or an entry of the input state."""
 
     kind: int
     """0 EMPTY, 1 op, 2 input state."""
@@ -304,7 +304,7 @@ class Program:
 
     @cached_property
     def root(self) -> ProgramRoot:
-        """What a job commits to."""
+        """The Program root, which a job commits to."""
         return merkle.program_root(self.header, self.ops_root, self.consts_root)
 
     def output_header(self, entry: int) -> TensorHeader | None:
@@ -326,7 +326,7 @@ class Program:
         return WORD_BYTES * sum(self.ops[op].header.elements for op in asked)
 
     def name_of(self, index: int) -> str:
-        """What people call op `index`."""
+        """Returns the readable name of op `index`."""
         return self.names[index] if index < len(self.names) else f"{self.ops[index].kind.name.lower()}_{index}"
 
     @staticmethod
@@ -409,7 +409,7 @@ class HeaderFields:
 
     @property
     def foreign(self) -> bool:
-        """Whether the header is of another format, profile or op-set than this build's."""
+        """True if the header is of another format, profile or op-set than this build's."""
         return (self.magic, self.profile, self.opset) != (MAGIC, PROFILE, OPSET)
 
     @property

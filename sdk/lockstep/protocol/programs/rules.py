@@ -20,12 +20,12 @@ from lockstep.protocol.programs.program import CHUNK, F32, I32, Alias, Fold, Ins
 MAX_OPS = 1 << 14
 MAX_AXES = 8
 MAX_ELEMENTS = (1 << 31) - 1
-"""Of one tensor."""
+"""The most elements of one tensor."""
 MAX_TERMS = CHUNK**3
 """K of a fold: two levels of partials."""
 MAX_OPERANDS = 8
 MAX_TENSOR_OPERANDS = 6
-"""Of a map: those that cost an opening."""
+"""The most tensor operands of a map: those that cost an opening."""
 MAX_INSTRS = 32
 MAX_FUNCTIONS = 8
 MAX_TOTAL = 1 << 40
@@ -36,7 +36,7 @@ LAYOUT_HINT = "trace the three Programs of a job together"
 
 
 class Rule(IntEnum):
-    """What a Program or job breaks; the numbers are IValidator.Rule's."""
+    """The rule that a Program or job breaks; the numbers are IValidator.Rule's."""
 
     HOLDS = 0
     HEADER_LENGTH = 1
@@ -228,7 +228,7 @@ def check_names(i: int, op: Op, inputs: Sequence[TensorHeader | None], consts: i
 
 
 def check_kind(op: Op) -> None:
-    """What an op's kind asks of its descriptor alone."""
+    """Checks the rules of an op's kind that concern its descriptor alone."""
     _KINDS[op.kind](op)
 
 
@@ -386,7 +386,7 @@ def check_cumulative(op: Op, before: int) -> None:
 # -- one operand -------------------------------------------------------------------------------------------------------
 
 CONTEXT = TensorHeader(I32, (3,))
-"""What a context operand reads: round, slot, t."""
+"""The header of the tensor that a context operand reads: round, slot, t."""
 
 
 def check_operand(op: Op, j: int, source: TensorHeader | None) -> None:
@@ -437,7 +437,7 @@ def _check_range(op: Op, j: int, source: TensorHeader | None) -> None:
 
 
 class Shapes(Protocol):
-    """What of a job's parameters (`protocol.jobs.JobParams`) the layouts of its states follow from."""
+    """The parameters of a job (`protocol.jobs.JobParams`) that determine the layouts of its states."""
 
     @property
     def shared_depth(self) -> int:
@@ -473,7 +473,7 @@ class Free:
 
 FREE = Free()
 Due = TensorHeader | tuple[LayoutSide, int] | Free | None
-"""What an entry must be: a tensor, the same as an entry of another layout, anything, or EMPTY."""
+"""The requirement on an entry: a tensor, the same as an entry of another layout, anything, or EMPTY."""
 
 
 def width_of(side: LayoutSide, p: Shapes) -> int:
@@ -483,7 +483,7 @@ def width_of(side: LayoutSide, p: Shapes) -> int:
 
 
 def due(side: LayoutSide, k: int, p: Shapes) -> Due:
-    """What entry k of a layout must be (docs/protocol.md, section 3)."""
+    """Returns the requirement on entry k of a layout (docs/protocol.md, section 3)."""
     # INVARIANT: layouts of consecutive Programs are equal.
     quarter, width, room = 1 << p.shared_depth, 1 << p.payload_depth, 1 << (p.payload_depth + ceil_log2(p.slots))
     if side in (LayoutSide.STEP_OUT, LayoutSide.ENCODE_IN):
