@@ -31,7 +31,7 @@ def test_a_dry_run_prices_deployment_job_and_game_offline(lockstep: Lockstep, fe
 def test_a_dry_run_in_words_has_money_where_a_coin_has_a_price(lockstep: Lockstep) -> None:
     ended = lockstep("contracts", "deploy", "--dry-run", "--fees", "mainnet", "--base-fee", "1", "--coin-price", "3000")
     assert (ended.code, ended.err) == (0, "")
-    assert re.search(r"deployment +10 +34,\d{3},\d{3} .*0\.0348\d ETH +104\.\d\d", ended.out), ended.out
+    assert re.search(r"deployment +10 +35,\d{3},\d{3} .*0\.0350?\d ETH +105\.\d\d", ended.out), ended.out
 
 
 @pytest.mark.parametrize(
