@@ -1,7 +1,7 @@
 """Gas of each transaction as measured, and its cost at the chain's fees or at stated ones.
 
 >>> Fees(base=2 * 10**9, tip=10**9).cost(WORKER_ROUND)
-798171000000000
+798303000000000
 
 On a rollup the fee for its data on the other chain comes on top.
 """
