@@ -22,6 +22,7 @@ from lockstep.chain import artifacts
 from lockstep.chain import games as chain_games
 from lockstep.chain.contracts import Call
 from lockstep.chain.devnet import HARDFORK, Devnet
+from lockstep.chain.gas import VERBS
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import moves
 from lockstep.protocol.dispute.game import DisputedClaim, game_id
@@ -32,6 +33,7 @@ from tests.support.games import Lie, PlainClaim
 from tests.support.params import amended
 
 SNAPSHOT = Path(__file__).parents[1] / "vectors/gas.json"
+QUOTED = Path(__file__).parents[2] / "sdk/lockstep/chain/gas.json"
 CONTRACTS = ("StakeVault", "JobMarket", "DisputeGame")
 GENESIS = Seconds(2_000_000_000)
 STEP, ENCODE = games.step_program(), games.encode_program()
@@ -241,4 +243,8 @@ def text(found: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        SNAPSHOT.write_text(text(snapshot(Path(folder))))
+        found = snapshot(Path(folder))
+    SNAPSHOT.write_text(text(found))
+    # Quotes count with some of them, and a wheel has no tests/.
+    units = {name.partition(".")[2]: row["gas"] for name, row in found["verbs"].items()}
+    QUOTED.write_text(json.dumps({verb: units[verb] for verb in VERBS}, indent=1) + "\n")

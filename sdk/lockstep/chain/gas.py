@@ -8,10 +8,13 @@ On a rollup the fee for its data on the other chain comes on top.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from importlib import resources
 from typing import TYPE_CHECKING
 
+from lockstep.chain.fees import GWEI
 from lockstep.chain.wire import TIP_WEI
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.types import Wei
@@ -21,24 +24,8 @@ if TYPE_CHECKING:
 
     from web3 import Web3
 
-VERBS = {
-    "create": 556_953,
-    "startRound": 158_273,
-    "join": 153_484,
-    "seal": 92_837,
-    "commit": 59_778,
-    "reveal": 52_839,
-    "freeze": 172_048,
-    "merge": 282_244,
-    "finalize": 147_354,
-    "finish": 64_247,
-    "depositWithPermit": 80_960,
-    "registerNode": 22_929,
-    "requestUnbond": 53_585,
-    "withdrawUnbonded": 43_900,
-    "withdraw": 43_715,
-}
-"""As tests/vectors/gas.json has them, which a test compares."""
+VERBS: dict[str, int] = json.loads(resources.files(__package__).joinpath("gas.json").read_text())
+"""Units of each verb that a quote counts: those of tests/vectors/gas.json, written by `make gas-snapshot`."""
 PERMIT_GAS = 55_000
 """Gas that a permit adds to `create`: its signature is checked, a nonce and an allowance are written."""
 
@@ -48,7 +35,6 @@ WORKER_ONCE = ("registerNode", "depositWithPermit")
 WORKER_END = ("requestUnbond", "withdrawUnbonded", "withdraw")
 ANYBODY_ROUND = ("startRound", "seal", "freeze", "finalize")
 """Once a round, by whoever is first."""
-GWEI = 10**9
 
 
 @dataclass(frozen=True)
