@@ -1,4 +1,4 @@
-"""What every strategy and every optimizer of the registry must do; a new one is a row of STRATEGY_CASES or
+"""The duties of every strategy and every optimizer of the registry; a new one is a row of STRATEGY_CASES or
 OPTIMIZER_CASES."""
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Traced(NamedTuple):
     start: list[Any]
 
     def context(self, t: int) -> StepContext:
-        """Of the first round, since its slots start from a zero carry."""
+        """The step t of the first round, whose slots start from a zero carry."""
         return StepContext(SEED, 0, 1, t)
 
     def trained(self, state: list[Any], first: int, last: int, **how: Any) -> list[Any]:
@@ -71,7 +71,7 @@ class Traced(NamedTuple):
         return state
 
     def payload(self) -> list[Any]:
-        """What the slot puts out after its steps: its payload, then its carry."""
+        """The slot's output after its steps: its payload, then its carry."""
         state = self.trained(self.start, 1, H)
         return list(compile(self.job.programs.encode).run(state, self.context(H + 1), DATA))
 
