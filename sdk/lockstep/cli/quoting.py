@@ -29,7 +29,7 @@ class QuotedTerms:
     operations: int
     """The operations of a slot in a round."""
     tokens: int
-    """Rows of its texts that the whole job draws."""
+    """Tokens of its texts that the whole job draws."""
     fees: Fees
     expected: float
     """Seconds from the opening to the last payment, on machines like this one."""
