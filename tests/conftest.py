@@ -169,7 +169,7 @@ def published_lines(watch_of_lines: published.Watch) -> Iterator[None]:
     """After each test: what commands printed in it is what `lockstep schema` says."""
     watch_of_lines.faults.clear()
     yield
-    assert watch_of_lines.faults == [], "not as published"
+    assert watch_of_lines.faults == [], "not as published: " + "\n".join(watch_of_lines.faults)
 
 
 def url_of(w3: Web3) -> str:

@@ -90,7 +90,7 @@ def test_a_demanded_row_is_posted_by_the_coordinator_which_holds_the_data(market
 
 
 def test_killed_at_every_act_and_its_index_deleted_it_goes_on(market: Market) -> None:
-    job = market.submit(rounds=1, max_lead=1)
+    job = market.submit(rounds=1, max_lead=1, merge_seconds=300)
     coordinator = market.coordinator()
     home = market.folder / "coordinator"
     for worker in market.workers:

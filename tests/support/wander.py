@@ -508,7 +508,7 @@ class Wanderer:
 
     def _owners(self, s: State, who: Address, other: Address, amount: int) -> Iterator[MarketCall]:
         """An account names its owner; the owner acts for it, and hands it on; strangers try to."""
-        d, owned = self.dice, list(s.owner_of.items())
+        d, owned = self.dice, [pair for pair in s.owner_of.items() if pair[1] in self.keys]
         account, owner = d.choice(owned) if owned and d.random() < 0.8 else (who, other)
         offered = s.proposed_owner_of[account]
         if len(owned) < 3 or d.random() < 0.1:

@@ -14,6 +14,7 @@ from lockstep.base.decoding import file_bytes, from_toml
 from lockstep.base.naming import JOBS_SHOWN, digits_of
 from lockstep.base.settings import resolve
 from lockstep.chain.keys import KEYSTORE
+from lockstep.cli.narrator import short
 from lockstep.cli.options import DeploymentFile, GasPrice, Home, Json, PasswordFile, Rpc, Storage, Threads
 from lockstep.cli.output import emit, say
 from lockstep.protocol.errors import Inconclusive, Malformed, Mismatch, TryLater, UsageError
@@ -199,7 +200,7 @@ def list_(
         if mine is None or requester.lower() == mine.lower()
     ]
     text = [
-        f"{r['job'][:16]}  {r['status']:<9}  round {r['settled']:>3} of {r['rounds']:<3}  "
+        f"{short(r['job'])}  {r['status']:<9}  round {r['settled']:>3} of {r['rounds']:<3}  "
         f"escrow {tokens(r['escrow']):<10}  {r['requester']}"
         for r in rows
     ]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -285,6 +286,11 @@ def _once(job: TrainingJob) -> int:
 # -- money
 
 
+def _digits(value: Fraction) -> str:
+    """Returns six significant digits without an exponent, which an amount in JSON must not have."""
+    return format(Decimal(f"{float(value):.6g}"), "f")
+
+
 def _cost(params: JobParams, tokens: int) -> Cost:
     drawn = params.schedule.rounds * params.role.slots * params.role.inner_steps * tokens
     return Cost(
@@ -297,7 +303,7 @@ def _cost(params: JobParams, tokens: int) -> Cost:
         merge_stake=params.merge.stake,
         witness_stake=params.prices.witness_stake,
         bond=params.prices.bond,
-        per_token=f"{float(Fraction(params.escrow, drawn)):.6g}" if drawn else "",
+        per_token=_digits(Fraction(params.escrow, drawn)) if drawn else "",
     )
 
 

@@ -69,8 +69,8 @@ def test_list_has_running_games_and_with_all_the_others(lockstep: Lockstep, play
     assert running[0]["deadline"] == stored[13]
     assert running[0]["seconds_left"]["defender"] == stored[15]
     text = lockstep("dispute", "list", *places).out
-    assert played.honest.hex()[:12] in text
-    assert played.convicted.hex()[:12] not in text
+    assert played.honest.hex()[:8] in text
+    assert played.convicted.hex()[:8] not in text
     other = lockstep("dispute", "list", "--job", "cd" * 32, *places, "--json")
     assert (other.code, other.error["code"]) == (7, "not_found")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -120,3 +121,15 @@ def test_cost_follows_from_the_terms_and_json_keeps_every_digit(folder: Path) ->
     assert float(told["cost"]["per_token"]) == pytest.approx(params.escrow / drawn, rel=1e-5)
     assert told["memory"]["worker"]["total"] == sum(v for k, v in told["memory"]["worker"].items() if k != "total")
     assert all(figure in "\n".join(found.lines()) for figure in ("estimated", "escrow", "worker", "aggregator"))
+
+
+@pytest.mark.parametrize(
+    ("value", "digits"),
+    [
+        (Fraction(5 * 10**18, 272), "18382400000000000"),
+        (Fraction(1, 3), "0.333333"),
+        (Fraction(1, 10**9), "0.000000001"),
+    ],
+)
+def test_a_price_has_no_exponent(value: Fraction, digits: str) -> None:
+    assert quoting._digits(value) == digits
