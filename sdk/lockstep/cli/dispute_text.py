@@ -14,7 +14,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from lockstep.base.amounts import tokens
-from lockstep.cli.narrator import ALERT, BAD, DIGITS, GOOD, QUIET, STRONG, Line, clock, countdown
+from lockstep.cli.narrator import ALERT, BAD, GOOD, QUIET, STRONG, Line, clock, countdown, short
 from lockstep.cli.output import event
 from lockstep.cli.screen import Screen
 from lockstep.node.bisection import Range, Said, described, shown_word
@@ -43,7 +43,7 @@ def rendered(thing: Any) -> str:
     return "\n".join(line.rstrip() for line in target.getvalue().splitlines())
 
 
-def short(account: str) -> str:
+def _account(account: str) -> str:
     """An address for a table."""
     return f"{account[:8]}..{account[-4:]}"
 
@@ -83,8 +83,8 @@ def table(rows: Sequence[ListedGame], now: Seconds, ended: bool) -> str:
         drawn.add_column(name, overflow="fold")
     for row in rows:
         drawn.add_row(
-            row.id.hex()[:DIGITS], row.claim.job.hex()[:DIGITS], place_of_claim(row), short(row.opened.challenger),
-            short(row.opened.defender), state(row, now), clocks(row, now), row.verdict,
+            short(row.id), short(row.claim.job), place_of_claim(row), _account(row.opened.challenger),
+            _account(row.opened.defender), state(row, now), clocks(row, now), row.verdict,
         )  # fmt: skip
     return rendered(drawn)
 
@@ -149,7 +149,7 @@ def _moves(found: Dispute) -> Table:
     for name in ("block", "by", "move", "gas", "transaction", "shows"):
         drawn.add_column(name, justify="right" if name in ("block", "gas") else "left", overflow="fold")
     for move in found.made:
-        transaction = "0x" + move.transaction.hex()[:DIGITS]
+        transaction = f"0x{short(move.transaction)}"
         drawn.add_row(str(move.block), move.by, move.call, f"{move.gas:,}", transaction, move.shows)
     return drawn
 
@@ -161,7 +161,7 @@ def _gas_line(found: Dispute) -> str:
 
 def drawn(found: Dispute, root: Range, now: Seconds) -> str:
     """The bisection as a tree, and how it ended or what is due."""
-    head = f"game {found.id.hex()[:DIGITS]} about claim {found.opened.claim.hex()[:DIGITS]}, round/slot "
+    head = f"game {short(found.id)} about claim {short(found.opened.claim)}, round/slot "
     top = Tree(Text(f"{head}{place_of_claim(found)}"), guide_style="dim")
     _grow(top, root)
     top.add(Text(state(found, now), style="bold"))
@@ -211,13 +211,13 @@ class GameScreen:
         """Returns a line on the clocks of each running game; between blocks this machine's own time goes on."""
         now = Seconds(self._now + int(time.monotonic() - self._read_at))
         games = [d for d in self._follower.latest.values() if d.running]
-        return [Line(f"{d.id.hex()[:DIGITS]} {state(d, now)}: {named_clocks(d, now)}", STRONG) for d in games]
+        return [Line(f"{short(d.id)} {state(d, now)}: {named_clocks(d, now)}", STRONG) for d in games]
 
 
 def line(seen: Sighting, now: Seconds, *, timed: bool = True) -> Line:
     """One thing that happened in a game; `timed`: with the chain's time of day."""
     dispute, move = seen.dispute, seen.move
-    name = dispute.id.hex()[:DIGITS]
+    name = short(dispute.id)
     if move is None:
         numbers = [_word(dispute, bits) for bits in (dispute.place.claimed, dispute.place.computed)]
         told = "" if dispute.place.computed is None else f": claimed {numbers[0]}, the contract computed {numbers[1]}"
