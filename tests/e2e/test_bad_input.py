@@ -161,13 +161,14 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 def test_an_rpc_that_is_down_is_9_for_every_program(desk: Desk) -> None:
     status = ["worker", "status", *desk.where()[:2], *desk.where()[4:], "--home", "home"]
     doctor = ["coordinator", "doctor", *desk.where(), "--home", "home", "--password-file", "password"]
-    *programs, examined = together(desk.folder, *desk.programs("home"), desk.replay(), status, doctor)
-    for ended in programs:
+    for ended in together(desk.folder, *desk.programs("home"), desk.replay(), status):
         assert desk.rpc in ended.failed(9, "unreachable"), ended.command
+    assert desk.begun() == {"keystore.json"}
+    # The doctor writes to the store, to see that it can be read again.
+    (examined,) = together(desk.folder, doctor)
     assert examined.code == 3
     (wrong,) = [c for c in examined.envelope["data"] if not c["ok"] and desk.rpc in c["message"]]
     assert wrong["hint"], "what is wrong with the set-up is named"
-    assert desk.begun() == {"keystore.json"}
 
 
 def test_a_wrong_password_is_4_for_every_program(desk: Desk) -> None:
