@@ -46,7 +46,9 @@ def test_a_round_is_trained_merged_audited_and_paid_without_torch(market: Market
     for name in ("w0", "w1", "w2"):
         home = market.home(name)
         key = ["--home", str(home), "--password-file", str(home / "password")]
-        workers.append(market.group.start(name, ["worker", "up", *market.arguments(), *key, *alone], env))
+        workers.append(
+            market.group.start(name, ["worker", "up", "--max-stake", "all", *market.arguments(), *key, *alone], env)
+        )
 
     wait_until(lambda: len(verifier.named("audited")) == 4, "three claims and a merge are audited")
     assert {e["verdict"] for e in verifier.named("audited")} == {"match"}

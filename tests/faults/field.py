@@ -131,7 +131,7 @@ class Field:
         self.parties["coordinator"].command = ["coordinator", "up", "--port", port]
         self._start("verifier", "verifier", ["verifier", "up", "--coordinator", url])
         for i in range(WORKERS):
-            self._start(f"worker-{i}", "worker", ["worker", "up", "--coordinator", url])
+            self._start(f"worker-{i}", "worker", ["worker", "up", "--max-stake", "all", "--coordinator", url])
         for name in ("verifier", *(f"worker-{i}" for i in range(WORKERS))):
             self.parties[name].process.wait_for("ready", READY_SECONDS)
         self.market = Market(self.folder, self.devnet, self.world.contracts, self.world.store)
