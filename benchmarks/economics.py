@@ -17,6 +17,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
@@ -31,8 +32,11 @@ from benchmarks.charts import Chart, Line
 from benchmarks.society import Kind, Play, Rules, Society
 from lockstep import economics
 from lockstep.economics import AuditPlan
-from lockstep.presets import CHAINS, DEVNET, MAINNET
-from lockstep.protocol.types import Seconds
+from lockstep.presets import CHAINS, DEVNET, MAINNET, PRESETS
+from lockstep.protocol.hashing import keccak
+from lockstep.protocol.market.draws import beacon_of, pick, slot_order
+from lockstep.protocol.market.job_rules import GAME_MOVES, ChainTimes
+from lockstep.protocol.types import Address, AuditId, Seconds
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 UNIT = 10**9
@@ -45,6 +49,10 @@ GRID_STAKES = (5, 8, 12, 18, 27, 40, 60, 90)
 GRID_WITNESSES = (1, 2, 3, 5, 8, 12, 18, 27)
 
 
+DRAWS = (1, 2, 4, 16, 256)
+SIMULATED_DRAWS = 16
+WITNESS_LIST = 600
+"""Enrolled accounts of the job that is drawn from."""
 BLOCK_SECONDS = {"devnet": 1, "ethereum": 12, "op-stack": 2, "arbitrum": 0.25}
 """A block's time on each chain of the presets."""
 
@@ -310,6 +318,49 @@ def attack_lines() -> list[str]:
     return table("attack, without the rule: cost, damage, factor, with it: cost, damage, factor", cells)
 
 
+def choice_lines(seed: int) -> list[str]:
+    """The gain of a party that picks the beacon of its lies among several, by the contract's own draw."""
+    cells = []
+    for lies, draws in product((1, 8), DRAWS):
+        drawn = chosen(AUDIT, lies, draws, seed) if draws <= SIMULATED_DRAWS else None
+        simulated = "" if drawn is None else f"{1 - (1 - AUDIT.volunteers) * (1 - drawn / lies):.2%}"
+        d = economics.chosen_detection(AUDIT, lies, draws)
+        cells.append(
+            (
+                *(str(lies), f"{draws:,}", f"{d:.2%}", simulated),
+                *(f"{economics.chosen_stake(AUDIT, lies, draws):.1f}",),
+                f"{economics.volunteers_for(AUDIT, MAINNET.slot_stake / MAINNET.slot_price, lies, draws):.2%}",
+            )
+        )
+    header = "lies a round, beacons to pick from, detection, simulated, stake in prices, volunteers at 40 prices"
+    return table(header, cells)
+
+
+def chosen(audit: AuditPlan, lies: int, draws: int, seed: int, trials: int = 2_000) -> float:
+    """The mean of the fewest lies that an honest witness is drawn for, over so many beacons, by `market.draws`.
+
+    The first `lies` slots lie; every third witness of the list is the liar's.
+    """
+    accounts = [Address(f"0x{i + 1:040x}") for i in range(WITNESS_LIST)]
+    bought = frozenset(accounts[: round(audit.cartel * len(accounts))])
+    # The list's order is that of enrolment, which nobody arranges: shuffled once.
+    order = [accounts[i] for i in np.random.default_rng(seed).permutation(len(accounts))]
+    liar, slots, total = Address("0x" + "ff" * 20), list(range(audit.slots)), 0
+    for trial in range(trials):
+        fewest = lies
+        for k in range(draws):
+            if not fewest:
+                break
+            beacon = beacon_of(keccak(f"{seed}/{trial}/{k}".encode()), AuditId(bytes(32)))
+            drawn: list[Address] = []
+            for i in range(audit.witnesses):
+                drawn.append(pick(order, beacon, i, liar, drawn))
+            dealt = slot_order(beacon, slots, audit.witnesses)
+            fewest = min(fewest, sum(s < lies and a not in bought for s, a in zip(dealt, drawn, strict=True)))
+        total += fewest
+    return total / trials
+
+
 def chain_lines() -> list[str]:
     """Returns the table of windows that each chain of the presets needs."""
     cells = []
@@ -319,6 +370,31 @@ def chain_lines() -> list[str]:
         cells.append((name, f"{BLOCK_SECONDS[name]:g} s", *map(span, times)))
     header = "chain, block, inclusion, forced inclusion, least clock, clock, challenge, answer, unbonding"
     return table(header, cells)
+
+
+def held_lines() -> list[str]:
+    """The moves of one side that may each be held back until they are forced in, before its clock runs out."""
+
+    def shown(chain: ChainTimes, clock: Seconds) -> str:
+        # INVARIANT of JobRules: each move of a game in its time, and one of them held back.
+        if clock < chain.clock_floor:
+            return "refused"
+        return "-" if not chain.censor else f"{survived(chain, clock)} of {GAME_MOVES}"
+
+    cells = [
+        (
+            *(name, *(shown(chain, terms.clock_seconds) for terms in PRESETS.values())),
+            *(shown(chain, WINDOWS[name].clock), span(GAME_MOVES * (chain.inclusion + chain.censor))),
+        )
+        for name, chain in CHAINS.items()
+    ]
+    presets = ", ".join(f"`{preset}`: {span(terms.clock_seconds)}" for preset, terms in PRESETS.items())
+    return table(f"chain, {presets}, the clock above, a clock for all {GAME_MOVES}", cells)
+
+
+def survived(chain: ChainTimes, clock: Seconds) -> int:
+    """Those of one side's moves that a clock lets be held back: all take the inclusion, these the censorship, too."""
+    return min(GAME_MOVES, (clock - GAME_MOVES * chain.inclusion) // chain.censor)
 
 
 def span(seconds: float) -> str:
@@ -363,7 +439,9 @@ def main() -> None:
         "audits": audit_lines(),
         "capital": capital_lines(),
         "attacks": attack_lines(),
+        "choice": choice_lines(given.seed),
         "chains": chain_lines(),
+        "held": held_lines(),
     }
     if given.json:
         results = [{"what": "verification of training", **asdict(cost), "ratio": round(cost.simulated / cost.limit, 3)}]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from lockstep.base.files import write_atomically
 from lockstep.base.shelf import Shelf, bytes_of
 from lockstep.execution import jobs, merging
 from lockstep.execution.jobs import ClaimRun, Job, Tensors
@@ -31,7 +32,6 @@ from lockstep.storage.payload import (
     format_of,
     store_checkpoint,
 )
-from lockstep.storage.store import write_atomically
 from lockstep.storage.tensors import head_line, read_tensors
 
 

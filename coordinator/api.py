@@ -211,6 +211,7 @@ def status(context: Ctx) -> StatusOut:
             jobs=session.scalar(select(func.count()).select_from(JobRow)) or 0,
             claims=session.scalar(select(func.count()).select_from(ClaimRow)) or 0,
             games_open=session.scalar(select(func.count()).select_from(GameRow).where(GameRow.verdict.is_(None))) or 0,
+            held=(cursor.held if cursor else "") or None,
         )
 
 

@@ -31,12 +31,12 @@ from coordinator.db import Database
 from coordinator.models import AnnouncementRow, IndexTable, ReceiptRow, SignedClaimRow
 from coordinator.nonces import FILE_NAME as NONCES
 from lockstep.base.decoding import MAX_FILE_BYTES, U64, from_json, mapping, refusing, table, text, whole
+from lockstep.base.files import sync_folder
 from lockstep.chain.keys import KEYSTORE, NODE_KEY, account_address
 from lockstep.node.guard.memory import FILE_NAME as GUARD
 from lockstep.node.purse import OUTBOX
 from lockstep.protocol.errors import DoctorError, GuardRefused, Malformed, Mismatch, UsageError
 from lockstep.protocol.types import Address
-from lockstep.storage.store import sync_folder
 
 FORMAT, VERSION = "lockstep-coordinator-backup", 1
 MANIFEST = "manifest.json"

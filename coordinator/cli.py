@@ -45,6 +45,7 @@ def up(
     from coordinator.parts import CoordinatorParts
     from coordinator.poking import Pokes
     from coordinator.watching import WatchedAccount
+    from lockstep.base.signals import ignore_stops
     from lockstep.node import logs
     from lockstep.node.guard import lock
     from lockstep.node.metrics import Sampler, reader
@@ -67,6 +68,7 @@ def up(
 
         try:
             supervisor.run(api, sock, supervisor.queue_children(), settings.environment(), ready)
+            ignore_stops()
         finally:
             sampler.close()
             pokes.close()

@@ -101,6 +101,15 @@ class Indexer:
             if (cursor := session.get(CursorRow, 1)) is not None:
                 cursor.checked = int(time.time())
 
+    def note(self, held: str) -> None:
+        """Write down what waits for a lower fee, if that has changed."""
+        with self._database.reading() as session:
+            cursor = session.get(CursorRow, 1)
+            if cursor is None or cursor.held == held:
+                return
+        with self._database.session() as session:
+            session.get_one(CursorRow, 1).held = held
+
     def catch_up(self) -> int:
         """Step until the index stands at the head; returns the number of events taken in."""
         taken = 0

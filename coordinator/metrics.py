@@ -54,6 +54,11 @@ class _Index(Collector):
                     cursor.unreadable if cursor else 0,
                 ),
                 ("unprojected_events", "Events that fit no row.", cursor.unprojected if cursor else 0),
+                (
+                    "held_by_fee",
+                    "1 while own transactions wait: the base fee is above max_fee.",
+                    int(bool(cursor.held)) if cursor else 0,
+                ),
             ):
                 yield GaugeMetricFamily(f"lockstep_coordinator_{name}", what, value=value)
             for name, column in (

@@ -54,6 +54,8 @@ class CursorRow(IndexTable):
     """Logs that were skipped, or of which a CID could not be read."""
     unprojected: Mapped[int] = mapped_column(default=0)
     """Events that fit no row and were skipped."""
+    held: Mapped[str] = mapped_column(Text, default="")
+    """Transactions that wait for a lower fee, and why; "" if there are none."""
 
 
 class EventRow(IndexTable):

@@ -134,6 +134,8 @@ class StatusOut(BaseModel):
     jobs: int
     claims: int
     games_open: int
+    held: str | None
+    """Transactions that wait for a lower fee, and why."""
 
 
 class ClaimBody(BaseModel):

@@ -25,6 +25,7 @@ from coordinator.projections import MARKET
 from coordinator.settings import CoordinatorSettings
 from lockstep.cli.output import event
 from lockstep.node.backoff import Backoff
+from lockstep.node.feewatch import FeeWatch
 from lockstep.node.isolation import Isolation
 from lockstep.node.party import Head, Heads
 from lockstep.node.sender import Sender
@@ -64,6 +65,7 @@ class Coordinator:
         self._idle: dict[str, tuple[int, int]] = {}
         """By job: the block in which nothing was due, and how many receipts were held then."""
         self._indexed = 0
+        self._fees = FeeWatch(parts.party.outbox, event)
         self._heads = Heads(lambda: parts.party.head(), HEAD_SECONDS)
         self._differ = False
         """Whether the last step was not agreed on."""
@@ -97,6 +99,8 @@ class Coordinator:
             if done.behind <= 0:
                 self._taken = head
                 break
+        # The API is a process of its own: it reads what is held from the index.
+        self._indexer.note(self._fees.look(head))
         self._parts.nonces.forget(head.time)
         with self._parts.database.reading() as session:
             return [job for job in jobs_to_look_at(session, self._parts.me) if job not in self._closed]

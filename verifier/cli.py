@@ -11,6 +11,7 @@ import typer
 
 from lockstep.base.naming import JOBS_SHOWN, digits_of
 from lockstep.base.settings import resolve
+from lockstep.base.signals import ignore_stops
 from lockstep.cli import health, purse, service
 from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import (
@@ -89,6 +90,7 @@ def up(
         tell(chosen)
         event("ready", time=party.head().time, address=party.address, pid=os.getpid())
         Verifier(party, journal, witness=witness, volunteer=volunteer or not witness).run(stop)
+        ignore_stops()
 
 
 @app.command("void")

@@ -29,10 +29,12 @@ from lockstep.cli.output import event
 from lockstep.execution import invalidity
 from lockstep.execution.states import States
 from lockstep.node.backoff import Backoff
+from lockstep.node.feewatch import FeeWatch
 from lockstep.node.isolation import Isolation
 from lockstep.node.outage import Outage
 from lockstep.node.party import Head, Heads, Party
 from lockstep.node.player import GameTable
+from lockstep.node.resting import Resting
 from lockstep.node.sender import Sender
 from lockstep.protocol.errors import TryLater, Unreachable
 from lockstep.protocol.types import ClaimId, Seconds
@@ -80,6 +82,8 @@ class Verifier:
         self._market = MarketReader(party)
         self._isolation = Isolation()
         self._outage = Outage(event)
+        self._resting = Resting()
+        self._fees = FeeWatch(party.outbox, event)
         self._teller = teller = Teller()
         self._wallet = Wallet(party, sender, teller)
         self._seats = Seats(party, table, states, teller)
@@ -110,7 +114,7 @@ class Verifier:
                 except (Unreachable, TryLater) as error:
                     # INVARIANT: no outage ends the process.
                     pause = self._outage.failed(error)
-                    if draining and not len(self._seats):
+                    if draining and not len(self._seats) and self._resting.always:
                         return
                     time.sleep(pause)
                 time.sleep(POLL_SECONDS)
@@ -128,6 +132,7 @@ class Verifier:
         if fresh:
             self._step(view)
             self._seen = head
+        self._fees.look(head)
         self._collect(view)
         self._seats.play(view)
         self._beat(view, fresh)
@@ -139,8 +144,10 @@ class Verifier:
             self._waiting = self._backlog.waiting(view)
         me, ledger = self._party.address, view.ledger
         own = tuple(key for key, owner in ledger.locks.items() if owner == me)
+        games = tuple(g.id for g in ledger.games.values() if g.challenger == me)
+        self._resting.see(bool(own or games), view.head.number)
         VITALS.beat(
-            view.head.number, view.now, tuple(g.id for g in ledger.games.values() if g.challenger == me), own,
+            view.head.number, view.now, games, own,
             {
                 "jobs_known": sum(not job.done for job in ledger.jobs.values()),
                 "jobs_refused": self._backlog.refusals, "replays_waiting": self._waiting,
@@ -207,4 +214,6 @@ class Verifier:
     def _at_rest(self, view: MarketView) -> bool:
         """Tells if nothing is lost by leaving now."""
         done = self._duties is None or self._duties.at_rest(view)
-        return done and self._seats.at_rest(view) and not len(self._challenger)
+        if not done or not self._seats.at_rest(view) or len(self._challenger):
+            return False
+        return self._resting.at(self._party.relied(view.head))

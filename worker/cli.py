@@ -13,6 +13,7 @@ import typer
 from lockstep.base.amounts import tokens
 from lockstep.base.naming import JOBS_SHOWN, digits_of
 from lockstep.base.settings import Settings, resolve
+from lockstep.base.signals import ignore_stops
 from lockstep.cli import guard, health, purse, service
 from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import (
@@ -21,15 +22,21 @@ from lockstep.cli.options import (
     Device,
     GasPrice,
     Home,
+    Hours,
+    JobsFrom,
     Json,
     Listen,
+    MaxMemory,
+    MaxStake,
     Metrics,
+    MinPrice,
     PasswordFile,
     Rpc,
     RpcCheck,
     Storage,
     Threads,
     Yes,
+    a_job,
 )
 from lockstep.cli.output import confirm, emit, interactive, say
 from lockstep.protocol.errors import TryLater, Unreachable, UsageError
@@ -42,26 +49,6 @@ app = typer.Typer(name="worker", help="Stake, train, commit, defend.", no_args_i
 app.add_typer(guard.app)
 
 JobOption = Annotated[str | None, typer.Option("--job", help="Take this job alone; its id, or 6 hex digits of it.")]
-MaxStake = Annotated[
-    str | None,
-    typer.Option(
-        "--max-stake", metavar="AMOUNT|all",
-        help="What this account may have staked in all, lost stake included. On a terminal it is asked for.",
-    ),
-]  # fmt: skip
-JobsFrom = Annotated[
-    str | None, typer.Option("--jobs-from", metavar="ADDRESS,...", help="Take the jobs of these requesters alone.")
-]
-MinPrice = Annotated[
-    str | None,
-    typer.Option("--min-price", metavar="AMOUNT", help="The least that a slot pays for 10^15 operations of training."),
-]
-Hours = Annotated[
-    str | None, typer.Option("--hours", metavar="FROM-TO", help="Join rounds in these local hours alone, as 22-6.")
-]
-MaxMemory = Annotated[
-    int | None, typer.Option("--max-memory", metavar="MIB", help="Take no job that needs more memory than this.")
-]
 
 
 @app.command("up")
@@ -116,12 +103,14 @@ def up(
             signal.signal(name, lambda *_: worker.drain())
         tell(chosen)
         worker.run()
+        ignore_stops()
 
 
 @app.command("quote")
 def quote(
     job: Annotated[
-        str | None, typer.Argument(metavar="JOB", help="A job's id, or six and more of its first digits.")
+        str | None,
+        typer.Argument(metavar="JOB", callback=a_job, help="A job's id, or six and more of its first digits."),
     ] = None,
     rpc: Rpc = None,
     storage: Storage = None,
@@ -165,7 +154,8 @@ def fund(
     home: Home = None,
     password_file: PasswordFile = None,
     job: Annotated[
-        str | None, typer.Option("--job", help="What this job needs alone; its id or six and more first digits.")
+        str | None,
+        typer.Option("--job", callback=a_job, help="What this job needs alone; its id or six and more first digits."),
     ] = None,
     max_stake: MaxStake = None,
     wait: Annotated[

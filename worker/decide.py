@@ -138,8 +138,8 @@ class Self:
     """True if its machine keeps up with the job; else what was joined is finished, nothing more is begun."""
     base: Roots | None = None
     """The checkpoint that it holds."""
-    confirmations: int = 0
-    """Blocks after the one that drew a round's seed before it commits to what the seed decided."""
+    relied: int | None = None
+    """The last block that it relies on (`Party.relied`); None: any."""
 
 
 def acts(view: JobView, me: Self) -> list[Act]:
@@ -306,7 +306,7 @@ def _settled(view: JobView, r: RoundView, me: Self) -> bool:
     """Tells if a round's seed stands, as far as blocks can tell."""
     # INVARIANT: who commits waits until the seed is deep: a commitment outlives the block that drew another seed.
     late = view.now >= r.state.commit_ends - view.params.role.train_seconds // LATE_PARTS
-    return late or view.block - r.sealed >= me.confirmations
+    return late or me.relied is None or r.sealed <= me.relied
 
 
 def _releasable(view: JobView, r: RoundView) -> bool:

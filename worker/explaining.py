@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockstep.base.amounts import tokens
+from lockstep.base.naming import short
 from lockstep.node.guard import lock
 from lockstep.node.ledger import JobLedger, RoundLedger
 from lockstep.node.purse import Holdings, moment
@@ -107,7 +108,7 @@ class WorkerStatus:
         rows = [
             f"  round {c['round']:>3}  slot {c['slot']}  {c['reason']:<8}  {c['next']['text']}" for c in self.claims
         ]
-        games = [f"  game {g['game'][:16]}  {g['next']}" for g in self.games]
+        games = [f"  game {short(g['game'])}  {g['next']}" for g in self.games]
         held = self.holdings.lines()
         head = [f"worker     {running}: {_sentence(self.state)}", *held[:3], locked, *held[3:]]
         return [*head, f"claims     {len(rows)} not settled", *rows, f"games      {len(games)} open", *games]
@@ -138,10 +139,9 @@ class Why:
     def lines(self) -> list[str]:
         """As people read it."""
         jobs = [
-            f"job {job.hex()[:16]}  not joined: {_sentence(note)}; {hint_of(note.code)}"
-            for job, note in self.jobs.items()
+            f"job {short(job)}  not joined: {_sentence(note)}; {hint_of(note.code)}" for job, note in self.jobs.items()
         ]
-        rounds = [f"job {r['job'][:16]}  round {r['round']:>3}  {r['reason']:<12}  {_told(r)}" for r in self.rounds]
+        rounds = [f"job {short(r['job'])}  round {r['round']:>3}  {r['reason']:<12}  {_told(r)}" for r in self.rounds]
         if not rounds and not jobs:
             rounds = ["no job has been opened here yet"]
         account = [f"account  {_sentence(note)}; {hint_of(note.code)}" for note in self.account]
@@ -159,7 +159,7 @@ def status_of(account: Account) -> WorkerStatus:
     games = [
         {
             "game": g.id.hex(), "claim": g.claim.hex(), "challenger": g.challenger,
-            "next": f"a move of yours may be due: a worker has to run; `lockstep dispute show {g.id.hex()}`",
+            "next": f"a move of yours may be due: a worker has to run; `lockstep dispute show {short(g.id)}`",
         }
         for g in account.ledger.games_against(me)
     ]  # fmt: skip
@@ -304,7 +304,7 @@ def _unjoined(account: Account, job: JobLedger, running: bool) -> Note:
 
 def _lock_name(account: Account, key: bytes) -> str:
     place = account.ledger.places.get(ClaimId(key))
-    return "bond or witness stake" if place is None else f"claim of job {place[0].hex()[:16]}, round {place[1]}"
+    return "bond or witness stake" if place is None else f"claim of job {short(place[0])}, round {place[1]}"
 
 
 def _told(row: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lockstep.base.amounts import amount_of, tokens
-from lockstep.base.naming import identified
+from lockstep.base.naming import identified, short
 from lockstep.chain import gas
 from lockstep.chain.devnet import CHAIN_ID
 from lockstep.node.purse import Holdings, Purse
@@ -121,7 +121,7 @@ def missing_of(account: Account, settings: Settings, only: str | None, stated: F
     if only is not None:
         job = JobId(identified(only, open_jobs, "open job", "`lockstep train list` shows every job"))
         params = contracts.market.params(job)
-        wanted, least, why = decide.stake_wanted(params), least_stake(params), f"for job {job.hex()[:16]}"
+        wanted, least, why = decide.stake_wanted(params), least_stake(params), f"for job {short(job)}"
     elif limit and limit.lower() != ALL:
         wanted, least = amount_of(limit, "max_stake", least=0), NOTHING
         why = "for --max-stake"

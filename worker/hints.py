@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from lockstep.node import feewatch
+
 HINTS = {
     # of the process
     "working": "nothing has to be done",
@@ -9,6 +11,7 @@ HINTS = {
     "draining": "nothing has to be done; it leaves by itself",
     "stopped": "`lockstep worker up --max-stake AMOUNT` starts it",
     "killed": "`lockstep worker up --max-stake AMOUNT` starts it again",
+    "fee": feewatch.HINT,
     "hours": "--hours of `lockstep worker up` names other hours",
     # of the account
     "gas": "send the account some of the chain's coin: `lockstep worker fund` shows where to and how much",

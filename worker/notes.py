@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.base.decoding import MAX_FILE_BYTES, file_bytes, from_json
+from lockstep.base.files import write_atomically
 from lockstep.cli.output import event
 from lockstep.protocol.errors import LockstepError, Malformed
 from lockstep.protocol.types import JobId, Seconds
-from lockstep.storage.store import write_atomically
 
 FILE_NAME = "notes.json"
 

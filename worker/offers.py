@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from lockstep.base.amounts import tokens
 from lockstep.base.durations import readable_seconds
 from lockstep.base.machine import readable
-from lockstep.base.naming import identified
+from lockstep.base.naming import identified, short
 from lockstep.chain import gas
 from lockstep.execution import capacity, footprint, invalidity, schedule
 from lockstep.execution.jobs import load_programs
@@ -139,7 +139,7 @@ class JobOffer:
         verbs, merge = self.fees.cost(gas.WORKER_ROUND), self.fees.cost(["merge"])
         span = readable_seconds(self.locked_seconds)
         rows = [
-            f"job {self.job.hex()[:16]}  of {self.requester}, {left} of {p.schedule.rounds} rounds to start",
+            f"job {short(self.job)}  of {self.requester}, {left} of {p.schedule.rounds} rounds to start",
             f"  earns    slot {tokens(p.role.slot_price)} a round, merge {tokens(p.merge.price)}",
             f"  risks    slot {tokens(p.role.slot_stake)}, merge {tokens(p.merge.stake)} if a claim is proven wrong",
             f"           {tokens(p.role.slot_price)} for a slot that is joined and not revealed in time",

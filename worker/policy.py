@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from lockstep.base.amounts import amount_of, tokens
+from lockstep.base.naming import address_of
 from lockstep.execution.rates import PRICED_OPERATIONS, price_of, slot_operations
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import NOTHING
@@ -45,7 +46,7 @@ class Policy:
         limit = settings.max_stake.strip()
         return Policy(
             max_stake=None if limit.lower() == ALL else amount_of(limit, "max_stake", least=0),
-            jobs_from=frozenset(_address(text) for text in settings.jobs_from.split(",") if text.strip()),
+            jobs_from=frozenset(address_of(x.strip(), "jobs_from") for x in settings.jobs_from.split(",") if x.strip()),
             min_price=amount_of(settings.min_price, "min_price", least=0) if settings.min_price else NOTHING,
             hours=_hours(settings.hours),
         )
@@ -92,14 +93,6 @@ class Policy:
             "min_price": str(self.min_price),
             "hours": None if self.hours is None else "{}-{}".format(*self.hours),
         }
-
-
-def _address(text: str) -> Address:
-    from eth_utils.address import is_address, to_checksum_address
-
-    if not is_address(text.strip()):
-        raise UsageError(f"jobs_from names {text.strip()!r}, which is no address", hint="0x and 40 hex digits each")
-    return Address(to_checksum_address(text.strip()))
 
 
 def _hours(text: str) -> tuple[int, int] | None:

@@ -9,7 +9,6 @@ it.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 import structlog
 
+from lockstep.base.files import remove_partials, write_atomically
 from lockstep.execution.jobs import ClaimRun, Entries, State, trace_root
 from lockstep.execution.merging import Payload
 from lockstep.protocol import merkle
@@ -108,10 +108,12 @@ class WorkFolder:
         head = {"t": t, "seed": run.seed.hex(), "roots": [r.hex() for r in roots], "entries": changed}
         # No fsync: this guards against a killed process, whose writes the system keeps. After a power cut the root
         # below tells, and the claim starts again from S_0.
-        _replace(self._folder() / PROGRESS, [head_line(head), *(_words(state[k]) for k in changed)], sync=False)
+        parts: list[bytes | memoryview] = [head_line(head), *(_words(state[k]) for k in changed)]
+        write_atomically(self._folder() / PROGRESS, parts, sync=False)
 
     def resume(self, run: ClaimRun) -> tuple[State, list[StateRoot]]:
         """(tensors of S_t, S_1..S_t) of the last whole step; (S_0's tensors, []) if there is none to believe."""
+        remove_partials(self.path / PROGRESS)
         try:
             head, body = read_tensors(self.path / PROGRESS)
             t = int(head["t"])
@@ -126,7 +128,7 @@ class WorkFolder:
 
     def save_material(self, material: Material) -> None:
         """Keep what defends the claim; on disk, whatever happens next, when this returns."""
-        _replace(self._folder() / MATERIAL, [material.to_json().encode()], sync=True)
+        write_atomically(self._folder() / MATERIAL, [material.to_json().encode()])
 
     def material(self) -> Material | None:
         """Returns the material that `save_material` kept; None if it is missing or damaged."""
@@ -188,19 +190,3 @@ def _restored(run: ClaimRun, t: int, entries: Sequence[int], body: memoryview) -
 def _words(tensor: np.ndarray | None) -> memoryview:
     assert tensor is not None, "changed entries hold tensors"
     return words_of(tensor)
-
-
-def _replace(path: Path, parts: Sequence[bytes | memoryview], *, sync: bool) -> None:
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        file.writelines(parts)
-        if sync:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(partial, path)
-    if sync:
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)

@@ -18,11 +18,13 @@ from lockstep.base.vitals import VITALS
 from lockstep.cli.output import event
 from lockstep.execution.jobs import ClaimRun
 from lockstep.node.demands import Answers
+from lockstep.node.feewatch import FeeWatch
 from lockstep.node.isolation import Isolation
 from lockstep.node.ledger import Ledger
 from lockstep.node.outage import Outage
 from lockstep.node.party import Head, Heads
 from lockstep.node.purse import moment
+from lockstep.node.resting import Resting
 from lockstep.node.sender import Sender
 from lockstep.protocol.errors import DoctorError, FundsError, GuardRefused, LockstepError, TryLater, Unreachable
 from lockstep.protocol.jobs import ZERO_ADDRESS
@@ -66,10 +68,15 @@ class Worker:
         self._teller = WorkerTeller(parts.address)
         self._isolation = Isolation()
         self._outage = Outage(event)
+        self._fees = FeeWatch(parts.outbox, event)
         self._heads = Heads(lambda: parts.party.head(), POLL_SECONDS)
         self._loaded = self._head
         """The block that was taken in to the end."""
         self._told_why = False
+        self._resting = Resting()
+        self._relied = -1
+        """The last block that is relied on (`Party.relied`), as far as the provider has said."""
+        self._relied_at: Head | None = None
 
     def skills(self, sender: Sender[Act], wake: Callable[[], None]) -> Skills:
         """Returns the parts that carry out this worker's acts."""
@@ -151,12 +158,29 @@ class Worker:
         head = self._heads.look()
         if head != self._loaded:
             self._load(began, head)
+        self._rely(head)
         # INVARIANT: nothing is signed before the home knows that nobody else signs for its key.
         if self.parts.watch.may_sign(self._ledger, self._now, self._head.number):
             for taken in list(self._jobs.taken.values()):
                 if taken.view is not None:
                     self._guarded(taken, partial(self._act, taken, taken.view))
         self._skills.defence.play(self._ledger, self._head, self._run_of)
+
+    def _rely(self, head: Head) -> None:
+        """Asks once a head for the last block that is relied on; what was said last stands where nobody says."""
+        if head == self._relied_at:
+            return
+        self._relied_at = head
+        # INVARIANT: a provider that names no final block keeps no move from being made.
+        try:
+            self._relied = self.parts.party.relied(head)
+        except (TryLater, Unreachable) as error:
+            log.warning("no block to rely on is named: the last one stands", why=error.message, hint=error.hint)
+
+    def _at_stake(self) -> tuple[int, int]:
+        """Own stakes that are locked, and games about own claims."""
+        me = self.parts.address
+        return len(self._ledger.staked(me)), len(self._ledger.games_against(me))
 
     def _load(self, began: int, head: Head) -> None:
         """Takes in a new block: events, jobs, a look at each of them."""
@@ -173,20 +197,28 @@ class Worker:
             self._skills.training.forget(over)
         for taken in self._jobs.taken.values():
             self._guarded(taken, partial(self._look, taken))
+        staked, games = self._at_stake()
+        self._resting.see(bool(staked or games), watcher.block)
         self._answer()
         # Whoever did not answer meanwhile is asked again at the next look.
         self._loaded = head
 
     def _state(self) -> Note:
         """Returns the state of this process, which `worker status` shows."""
+        held = self._fees.look(self._head)
         if self.parts.watch.until is not None:
             return Note("listening", "it listens whether another home uses its key", self.parts.watch.until)
         if self._asked_to_leave:
-            staked, games = self._ledger.staked(self.parts.address), self._ledger.games_against(self.parts.address)
-            held = f"{len(staked)} stakes, {len(games)} games" if staked or games else "nothing is"
+            staked, games = self._at_stake()
+            held = f"{staked} stakes, {games} games" if staked or games else "nothing is"
+            if not (staked or games) and not self._resting.at(self._relied):
+                held += f", which is relied on once that block is {self.parts.party.settings.finality_told}"
             return Note(
                 "draining", f"it joins nothing more, and leaves once nothing is at stake: {held}", self._until()
             )
+        if held:
+            by = self._until()
+            return Note("fee", held if by is None else f"{held}; a missed deadline costs stake", by)
         closed = self.parts.policy.closed_now()
         if closed:
             # To the minute: the note is rewritten when it changes.
@@ -232,7 +264,7 @@ class Worker:
         me, job, draining = self.parts.address, taken.ledger.id, self._asked_to_leave > 0
         # INVARIANT: a worker stakes on and joins only jobs whose windows its machine can keep.
         fit = taken.joins and self._skills.admission.fits(taken, self._staked_on(), self._now)
-        resting, settings = self.parts.policy.closed_now() > 0, self.parts.party.settings
+        resting = self.parts.policy.closed_now() > 0
         if fit and not taken.staked and not draining and not resting:
             self._skills.admission.stake(taken, self._free, bool(self._ledger.at_stake(me)), self._now)
         if fit and taken.staked:
@@ -247,7 +279,7 @@ class Worker:
             ready,
             fit and taken.staked,
             held,
-            settings.confirmations,
+            self._relied,
         )
 
     def _staked_on(self) -> list[Taken]:
@@ -306,10 +338,12 @@ class Worker:
         if any(decide.owes(t.view, me) for t in self._jobs.taken.values() if t.view is not None):
             return False
         # INVARIANT: who could still lose a stake by silence stays.
-        staked, games = self._ledger.staked(me), self._ledger.games_against(me)
+        staked, games = self._at_stake()
         if (staked or games) and not self._told_why:
             self._told_why, until = True, self._until()
-            event("staying", time=self._now, stakes=len(staked), games=len(games), until=until)
+            event("staying", time=self._now, stakes=staked, games=games, until=until)
             free = "once the games end" if until is None else f"by {moment(until)} if nobody challenges"
-            log.warning(f"it stays until nothing is at stake: {free}", stakes=len(staked), games=len(games))
-        return not staked and not games and not self._skills.defence.busy(self._ledger)
+            log.warning(f"it stays until nothing is at stake: {free}", stakes=staked, games=games)
+        if staked or games or self._skills.defence.busy(self._ledger):
+            return False
+        return self._resting.at(self._relied)

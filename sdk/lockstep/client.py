@@ -24,10 +24,13 @@ from filelock import FileLock
 
 from lockstep.base import markup
 from lockstep.base.amounts import tokens
+from lockstep.base.files import write_atomically
+from lockstep.base.naming import short
 from lockstep.base.settings import resolve
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.events import Event, EventReader
+from lockstep.chain.finality import relied_block
 from lockstep.chain.keys import KEYSTORE, load_account
 from lockstep.chain.rpc import connect as connect_rpc
 from lockstep.execution.jobs import Job, TrainingJob, load, subtree_root
@@ -64,7 +67,6 @@ from lockstep.storage import ContentStore, cid_of, cid_of_block, load_manifest, 
 from lockstep.storage.containers import MAX_PROGRAM_BYTES, JobSpec, encode_program
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.payload import Checkpoint, encode_checkpoint, store_checkpoint
-from lockstep.storage.store import write_atomically
 from lockstep.training.metrics import NAME as EVALUATION
 from lockstep.training.metrics import EvaluationSpec, Metrics, read_metrics
 
@@ -142,8 +144,16 @@ class Network:
         store: ContentStore,
         account: LocalAccount | Callable[[], LocalAccount],
         home: Path,
+        max_fee_wei: int | None = None,
+        max_tip_wei: int | None = None,
+        finality: str = "latest",
     ) -> None:
-        """`account`: the key, or what opens it once something is to be signed. Reading needs none."""
+        """`account`: the key, or what opens it once something is to be signed. Reading needs none.
+
+        `max_fee_wei`, `max_tip_wei`: the bounds of `chain.outbox`. `finality`: as in the settings.
+        """
+        self.finality = finality
+        self._bounds = (max_fee_wei, max_tip_wei)
         self.w3 = w3
         self.contracts = contracts
         self.store = store
@@ -151,9 +161,7 @@ class Network:
         self.home = home
 
     def _repr_html_(self) -> str:
-        jobs = [
-            (handle.id.hex()[:SHOWN], f"{handle.status()['status']}, of {who}") for handle, who in self.jobs()[:SHOWN]
-        ]
+        jobs = [(short(handle.id), f"{handle.status()['status']}, of {who}") for handle, who in self.jobs()[:SHOWN]]
         places = [("chain", self.contracts.addresses.chain_id), ("market", self.contracts.addresses.market)]
         return markup.table("market", [*places, ("storage", self.store.url), *jobs])
 
@@ -167,7 +175,7 @@ class Network:
         from lockstep.chain.outbox import Outbox
 
         self._make_home()
-        return Outbox(self.home / "outbox.sqlite", self.w3, self.account)
+        return Outbox(self.home / "outbox.sqlite", self.w3, self.account, *self._bounds)
 
     def quote(self, job: TrainingJob) -> Quote:
         """Validate a job's Programs and terms, compute everything that it will bind.
@@ -302,7 +310,7 @@ class JobHandle:
         status = self.status()
         money = [(name, tokens(status[name])) for name in ("escrow", "paid", "refunded")]
         rows = [("status", status["status"]), ("rounds settled", f"{status['settled']} of {status['rounds']}"), *money]
-        return markup.table(f"job {self.id.hex()[:SHOWN]}", rows)
+        return markup.table(f"job {short(self.id)}", rows)
 
     def cancel(self) -> None:
         """Stop new rounds; what no round in flight has reserved is paid back at once. A second call does nothing."""
@@ -310,7 +318,7 @@ class JobHandle:
         self.net.withdraw()
 
     def watch(self, poll_seconds: float = POLL_SECONDS) -> Iterator[Event]:
-        """The job's events from its beginning until it is done, as they come.
+        """The job's events from its beginning as they come, until the block that ends it is relied on (`finality`).
 
         In a notebook the cell shows how far the job is, each time in the place of the last.
         """
@@ -325,15 +333,19 @@ class JobHandle:
 
     def _events(self, poll_seconds: float) -> Iterator[Event]:
         reader = EventReader(self.net.w3, self.net.contracts.addresses)
-        cursor = reader.start()
+        cursor, done = reader.start(), None
         while True:
             batch = reader.poll(cursor)
             cursor = batch.cursor
+            if batch.rolled_back_to is not None and done is not None and done > batch.rolled_back_to:
+                done = None
             for event in batch.events:
-                if event.args.get("job") == self.id:
+                if event.args.get("job") == self.id and done is None:
                     yield event
-                    if event.name == "JobDone":
-                        return
+                    done = event.block if event.name == "JobDone" else None
+            # INVARIANT: a job is over once the block that says so is relied on.
+            if done is not None and done <= relied_block(self.net.w3, self.net.finality, cursor.next_block - 1):
+                return
             if not batch.events:
                 time.sleep(poll_seconds)
 
@@ -519,7 +531,10 @@ def connect(
     contracts, store = Contracts.at(w3, addresses), open_store(settings.storage)
     store.check()
     key = account or (lambda: load_account(settings.home_path / KEYSTORE, settings.password()))
-    return Network(w3, contracts, store, key, settings.home_path)
+    return Network(
+        w3, contracts, store, key, settings.home_path, settings.max_fee_wei, settings.max_tip_wei,
+        settings.finality,
+    )  # fmt: skip
 
 
 def _name_of(model: Any) -> str:
@@ -545,6 +560,7 @@ def _spec(job: TrainingJob, genesis: Checkpoint) -> JobSpec:
         model=job.model,
         parameters=job.parameters,
         strategy=job.strategy,
+        arithmetic=job.arithmetic,
     )
 
 

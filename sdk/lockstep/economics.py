@@ -6,8 +6,8 @@ A model: probabilities and shares are floats and decide nothing on chain. The ru
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import ceil, inf
+from dataclasses import dataclass, replace
+from math import ceil, comb, inf
 
 from lockstep.protocol.market.prices import (
     SLASH_PERCENT_REQUESTER,
@@ -122,6 +122,52 @@ class AuditPlan:
         """Returns a duty's pay: its expected replay with a margin, in thousandths of the price rounded up, and
         its gas."""
         return Wei(ceil_div(ceil(1000 * FEE_MARGIN * self.replay_share()) * price, 1000) + gas)
+
+
+# -- a draw that is chosen
+
+
+def seen_lies(audit: AuditPlan, lies: int) -> list[float]:
+    """P(X = x) for x = 0.. `lies`: how many of one party's lies in a round an honest witness replays in full.
+
+    Duties fall on different claims, J of them on lies: hypergeometric; each has an honest witness with 1 - c: binomial.
+    Raises ValueError for more duties than claims, or more lies.
+    """
+    n, q, honest = audit.slots, audit.witnesses, 1 - audit.cartel
+    if not (q <= n and 0 <= lies <= n):
+        raise ValueError(f"{q} duties, {lies} lies and {n} claims")
+    found = [0.0] * (lies + 1)
+    for j in range(min(lies, q) + 1):
+        drawn = comb(lies, j) * comb(n - lies, q - j) / comb(n, q)
+        for x in range(j + 1):
+            found[x] += drawn * comb(j, x) * honest**x * (1 - honest) ** (j - x)
+    return found
+
+
+def chosen_detection(audit: AuditPlan, lies: int, draws: int) -> float:
+    """Detection of a lie whose party picks, of `draws` beacons, the one that shows the fewest of its `lies` lies.
+
+    E[min of k] = sum over x >= 1 of P(X >= x)^k, per lie; volunteers see a lie as before. One draw: `detection()`.
+    """
+    chances = seen_lies(audit, lies)
+    fewest = sum(sum(chances[x:]) ** draws for x in range(1, lies + 1))
+    return 1 - (1 - audit.volunteers) * (1 - fewest / lies)
+
+
+def chosen_stake(audit: AuditPlan, lies: int, draws: int) -> float:
+    """The stake, in prices, from which no saving of work pays a party that picks among so many beacons."""
+    return break_even_multiple(chosen_detection(audit, lies, draws))
+
+
+def volunteers_for(audit: AuditPlan, multiple: float, lies: int, draws: int) -> float:
+    """The share of claims that volunteers must replay so that a stake of so many prices suffices all the same."""
+    drawn = chosen_detection(replace(audit, volunteers=0.0), lies, draws)
+    return max(0.0, 1 - (1 - break_even_detection(multiple)) / (1 - drawn))
+
+
+def chosen_turn(share: float, draws: int) -> float:
+    """The probability of the first merge turn for the owner of this share of a round's slots, by picking its seed."""
+    return 1 - (1 - share) ** draws
 
 
 def most_witnesses(slots: int, transitions: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,7 +10,9 @@ from typing import Any
 import httpx2
 import psutil
 import pytest
+from sqlalchemy import MetaData, text
 
+from coordinator.db import Database
 from lockstep.chain.events import Event, EventReader
 from lockstep.protocol.jobs import JobStatus, Phase
 from lockstep.protocol.market.availability import row_demand_id
@@ -24,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
 
 @pytest.fixture
-def market(tmp_path: Path) -> Iterator[Market]:
+def market(tmp_path: Path, index: str) -> Iterator[Market]:
     market = Market.build(tmp_path)
     yield market
     market.close()
@@ -89,7 +90,7 @@ def test_a_demanded_row_is_posted_by_the_coordinator_which_holds_the_data(market
     assert market.contracts.market.job(job.id).status == JobStatus.ACTIVE
 
 
-def test_killed_at_every_act_and_its_index_deleted_it_goes_on(market: Market) -> None:
+def test_killed_at_every_act_and_its_index_deleted_it_goes_on(market: Market, index: str) -> None:
     job = market.submit(rounds=1, max_lead=1, merge_seconds=300)
     coordinator = market.coordinator()
     home = market.folder / "coordinator"
@@ -109,8 +110,7 @@ def test_killed_at_every_act_and_its_index_deleted_it_goes_on(market: Market) ->
 
     # Killed among the reveals, and all that it knew is deleted.
     _kill(coordinator)
-    for file in home.glob("index.sqlite*"):
-        file.unlink()
+    _forget(index)
     market.workers[-1].reveal(job, 0)
     coordinator = market.coordinator()
     for phase in (Phase.FREEZING, Phase.MERGING):
@@ -124,14 +124,13 @@ def test_killed_at_every_act_and_its_index_deleted_it_goes_on(market: Market) ->
 
     # Deleted once more, and indexed by command.
     assert coordinator.stop() == 0
-    before = _rows(home)
-    for file in home.glob("index.sqlite*"):
-        file.unlink()
+    before = _rows(index)
+    _forget(index)
     done = market.start("reindex", ["coordinator", "reindex", "--rpc", market.devnet.url, "--home", str(home),
                                     "--deployment", str(market.folder / "deployment.json"), "--json"])  # fmt: skip
     assert done.popen.wait(60) == 0, done.log.read_text()
     assert done.envelope["ok"] is True
-    assert _rows(home) == before
+    assert _rows(index) == before
 
     coordinator = market.coordinator()
     market.devnet.advance(job.params.windows.challenge_seconds)
@@ -179,11 +178,24 @@ def _kill(coordinator: Process) -> None:
     assert alive == []
 
 
-def _rows(home: Path) -> dict[str, list[tuple[object, ...]]]:
+def _rows(index: str) -> dict[str, list[tuple[object, ...]]]:
     """Everything in the index that comes from the chain."""
-    with closing(sqlite3.connect(home / "index.sqlite")) as database:
-        tables = ("events", "jobs", "rounds", "claims", "games", "nodes")
-        return {t: sorted(database.execute(f"SELECT * FROM {t}").fetchall(), key=repr) for t in tables}
+    tables = ("events", "jobs", "rounds", "claims", "games", "nodes")
+    with closing(Database(index)) as database, database.engine.connect() as connection:
+        return {t: sorted(map(tuple, connection.execute(text(f"SELECT * FROM {t}"))), key=repr) for t in tables}
+
+
+def _forget(index: str) -> None:
+    """Delete the index: its files, or its tables."""
+    if index.startswith("sqlite"):
+        at = Path(index.removeprefix("sqlite:///"))
+        for file in at.parent.glob(f"{at.name}*"):
+            file.unlink()
+        return
+    with closing(Database(index)) as database:
+        found = MetaData()
+        found.reflect(database.engine)
+        found.drop_all(database.engine)
 
 
 def _events(market: Market) -> tuple[Event, ...]:

@@ -19,6 +19,7 @@ import pytest
 import lockstep
 from lockstep.chain.rpc import connect
 from lockstep.node.guard import lock
+from lockstep.protocol.types import Address
 from tests.e2e.test_worker import wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
@@ -142,3 +143,51 @@ def _process(pid: int) -> psutil.Process | None:
         return None if found.status() == psutil.STATUS_ZOMBIE else found
     except psutil.NoSuchProcess:
         return None
+
+
+def test_the_demos_market_goes_on_and_holds_what_the_demo_told(user: User) -> None:
+    """`demo --keep`: its game, its model and its replays are there for every other command, until `local down`."""
+    process = user.start("demo", "--keep", "--no-browser", "--json")
+    out, err = process.communicate(timeout=550)
+    assert process.returncode == 0, out + err[-2000:]
+    told = json.loads(out)["data"]
+    [game] = told["games"]
+
+    assert user.run("dispute", "list")["games"] == [], "it is over"
+    [listed] = user.run("dispute", "list", "--all")["games"]
+    shown = user.run("dispute", "show", listed["game"])
+    assert shown["verdict"] == game["verdict"] == "fraud"
+    assert (shown["element"], shown["contract_bits"]) == (game["element"], game["contract_bits"])
+    assert shown["claimed_bits"] == game["claimed_bits"] != game["contract_bits"]
+    assert told["job"] in json.dumps(user.run("train", "list"))
+
+    assert Path(user.folder, user.run("train", "pull", told["job"], "--out", "model")["model_path"]).exists()
+    audited = user.run("train", "audit", "model", "--claims", "2")
+    assert audited["ok"]
+    assert {found["verdict"] for found in audited["findings"]} <= {"ok", "note"}
+    sentence = ("--prompt", "The ", "--tokens", "16")
+    assert user.run("train", "load", "model", *sentence) == user.run("train", "load", told["job"], *sentence)
+
+    assert user.run("local", "status")["members"]
+    assert user.run("local", "down")["was_up"] is True
+
+
+def test_eight_jobs_are_submitted_at_once(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By eight processes of one home: eight jobs, each paid once, none above its budget."""
+    user.run("local", "up", "--workers", "1")
+    user.run("train", "init", "--example")
+    job_file = user.folder / "job.toml"
+    job_file.write_text(job_file.read_text().replace("rounds = 6", "rounds = 1").replace("slots = 3", "slots = 2"))
+    quoted = user.run("train", "quote", "job.toml")
+    monkeypatch.setenv("LOCKSTEP_LOCAL", str(user.local))
+    net = lockstep.connect("local")
+    owner = Address(net.account.address)
+    before = net.contracts.token.balance_of(owner)
+    started = [user.start("train", "run", "job.toml", "--budget", "60", "--json") for _ in range(8)]
+    ended = [process.communicate(timeout=400) for process in started]
+    assert [process.returncode for process in started] == [0] * 8, ended
+    jobs = {json.loads(out)["data"]["job"] for out, _ in ended}
+    assert len(jobs) == 8
+    assert {job["job"] for job in user.run("train", "list")} >= jobs
+    spent = before - net.contracts.token.balance_of(owner)
+    assert spent == 8 * int(quoted["debit"]) <= 8 * 60 * 10**18

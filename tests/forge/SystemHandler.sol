@@ -36,6 +36,9 @@ contract SystemHandler is Deployed {
     uint16 internal constant SLOTS = 3;
     uint32 internal constant ROUNDS = 4;
     uint256 internal constant LINKS = 40;
+    /// @dev Keys that own the worker's and the witness's account, one after the other: nobody else has either.
+    uint256 internal constant COLD = 8;
+    uint256 internal constant HEIR = 9;
     /// @dev After its reveal: witnesses have committed by then.
     uint256 internal constant CHALLENGE_AFTER = 230;
 
@@ -73,6 +76,11 @@ contract SystemHandler is Deployed {
     uint256 public refused;
     uint256 public risen;
     uint256 public wronged;
+    /// @notice What was let be done with a stolen key, or by a stranger, that an owner alone may; and what owners did.
+    uint256 public usurped;
+    uint256 public commanded;
+    /// @notice What left the vault for an account that has an owner.
+    mapping(address account => uint256) public paidOut;
     /// @notice How games and duties ended.
     mapping(IDisputeGame.Verdict => uint256) public verdicts;
     mapping(IWitnesses.Outcome => uint256) public ended;
@@ -93,6 +101,10 @@ contract SystemHandler is Deployed {
         deposited = token.balanceOf(address(vault));
         _enrol(_who(WITNESS));
         _enrol(_who(WITNESS + 1));
+        for (uint256 k = 0; k < 2; k++) {
+            CHEATS.prank(_owned(k));
+            vault.setOwner(acc(COLD));
+        }
     }
 
     // -- what the fuzzer may do ------------------------------------------------------------------------------------
@@ -189,6 +201,87 @@ contract SystemHandler is Deployed {
         _note();
     }
 
+    /// @notice A thief has a copy of an honest account's key, and one of its own: it tries every verb of an owner with both.
+    /// @dev What the account's key may do at work is not tried: who has it could sign two claims for one slot.
+    function steal(uint256 verb, uint256 who, uint256 amount) external {
+        (address account, address thief) = (_owned(who >> 8), _dishonest(who));
+        bytes[9] memory tries = [
+            abi.encodeCall(vault.setOwner, (thief)),
+            abi.encodeCall(vault.setDelegate, (thief)),
+            abi.encodeCall(vault.requestUnbond, (amount % 1_000)),
+            abi.encodeCall(vault.proposeOwner, (account, thief)),
+            abi.encodeCall(vault.acceptOwner, (account)),
+            abi.encodeCall(vault.requestUnbondFor, (account, amount % 1_000)),
+            abi.encodeCall(vault.withdrawUnbondedFor, (account)),
+            abi.encodeCall(vault.withdrawFor, (account)),
+            abi.encodeCall(vault.setDelegateFor, (account, thief))
+        ];
+        verb %= 11;
+        if (verb > 8) return _push(account, verb == 9);
+        // The first three are about who sends them: with the stolen key alone they are about the account.
+        CHEATS.prank(verb < 3 || amount % 2 == 0 ? account : thief);
+        (bool done,) = address(vault).call(tries[verb]);
+        if (done) usurped += 1;
+    }
+
+    /// @notice An owner takes out what is free, and what is due, names a delegate and hands the account on.
+    function command(uint256 verb, uint256 who, uint256 amount) external {
+        address account = _owned(who);
+        address owner = vault.ownerOf(account);
+        address next = owner == acc(COLD) ? acc(HEIR) : acc(COLD);
+        (uint256 unbonding,) = vault.unbonding(account);
+        uint256 credits = vault.credits(account);
+        verb %= 6;
+        // An owner leaves its account what it needs for its work.
+        if (verb == 0 && vault.free(account) < DEPOSIT / 2) return;
+        CHEATS.prank(verb == 4 ? next : owner);
+        if (verb == 0) vault.requestUnbondFor(account, amount % 10_000);
+        else if (verb == 1) vault.withdrawUnbondedFor(account);
+        else if (verb == 2) vault.withdrawFor(account);
+        else if (verb == 3) vault.proposeOwner(account, next);
+        else if (verb == 4) vault.acceptOwner(account);
+        else vault.setDelegateFor(account, next);
+        if (verb == 1) _left(account, unbonding);
+        if (verb == 2) _left(account, credits);
+        commanded += 1;
+    }
+
+    /// @dev With the account's own key: what is due goes to the owner.
+    function _push(address account, bool unbonded) private {
+        (uint256 amount,) = vault.unbonding(account);
+        if (!unbonded) amount = vault.credits(account);
+        CHEATS.prank(account);
+        if (unbonded) vault.withdrawUnbonded();
+        else vault.withdraw();
+        _left(account, amount);
+    }
+
+    function _left(address account, uint256 amount) private {
+        withdrawn += amount;
+        paidOut[account] += amount;
+    }
+
+    function _owned(uint256 k) private view returns (address) {
+        return _who(k % 2 == 0 ? WORKER : WITNESS);
+    }
+
+    /// @notice What the keys that work for an owner have in their wallets beyond what they began with, the owners less what they were paid.
+    function astray() external view returns (bool) {
+        (address worker, address witness) = (_owned(0), _owned(1));
+        uint256 had = 1e27 - DEPOSIT;
+        bool isKept = token.balanceOf(worker) == had && token.balanceOf(witness) == had;
+        return !isKept || token.balanceOf(acc(COLD)) + token.balanceOf(acc(HEIR)) != paidOut[worker] + paidOut[witness];
+    }
+
+    /// @notice Accounts whose owner is none of the keys that it was given to.
+    function taken() external view returns (bool) {
+        for (uint256 k = 0; k < 2; k++) {
+            address owner = vault.ownerOf(_owned(k));
+            if (owner != acc(COLD) && owner != acc(HEIR)) return true;
+        }
+        return false;
+    }
+
     /// @notice Somebody who is not honest challenges a claim at a transition, or its trace; a worker signs its own claim twice.
     function open(uint256 who, uint256 k, uint256 t) external {
         ClaimId claim = claims[k % claims.length];
@@ -280,6 +373,7 @@ contract SystemHandler is Deployed {
         for (uint256 i = 0; i < ACCOUNTS; i++) {
             own[i] = _wealth(_who(i));
             sum += own[i];
+            own[i] += paidOut[_who(i)];
         }
         for (uint256 k = 0; k < _keys.length; k++) {
             StakeVault.Lock memory held = vault.lockOf(_keys[k]);

@@ -46,6 +46,7 @@ contract SystemInvariants {
         _escrowIsHeldPaidOrRefunded();
         _everyOpenDutyHasItsFeeReserved();
         _theListIsThatOfTheListed();
+        _onlyTheOwnerTakesOutAndHandsOn();
         require(handler.risen() == 0, "a claim that was dead lives");
         require(handler.wronged() == 0, "a stake fell, or a word, without a reason");
         require(handler.refused() == 0, "an honest act was refused");
@@ -87,6 +88,12 @@ contract SystemInvariants {
         require(handler.theJob().feesDue == handler.openDuties() * handler.FEE(), "fees due differ from open duties");
     }
 
+    function _onlyTheOwnerTakesOutAndHandsOn() private view {
+        require(handler.usurped() == 0, "a stolen key did what an owner alone may");
+        require(!handler.astray(), "what left the vault for an owned account is not its owner's");
+        require(!handler.taken(), "an account is owned by who was not given it");
+    }
+
     function _theListIsThatOfTheListed() private view {
         (IWitnesses witnesses, JobId job) = handler.theWitnesses();
         address[] memory list = witnesses.accounts(job);
@@ -102,6 +109,7 @@ contract SystemInvariants {
         uint256[4] memory duties;
         uint256 convicted;
         uint256 paid;
+        uint256 commanded;
         for (uint256 run = 0; run < 16; run++) {
             handler = new SystemHandler();
             for (uint256 i = 0; i < 300; i++) _try(uint256(keccak256(abi.encode(run, i))));
@@ -110,9 +118,11 @@ contract SystemInvariants {
             for (uint256 o = 0; o < 4; o++) duties[o] += handler.ended(IWitnesses.Outcome(o));
             convicted += handler.convicted();
             paid += handler.theJob().paid;
+            commanded += handler.commanded();
         }
         require(paid > 0, "nobody was paid");
         require(convicted > 0, "nobody was convicted");
+        require(commanded > 0, "no owner did anything");
         require(verdicts[uint256(IDisputeGame.Verdict.Fraud)] > 0, "nobody by a proof");
         require(verdicts[uint256(IDisputeGame.Verdict.Timeout)] > 0, "nobody by its clock");
         require(verdicts[uint256(IDisputeGame.Verdict.Void)] > 0, "no game was void");
@@ -123,13 +133,15 @@ contract SystemInvariants {
     }
 
     function _try(uint256 luck) private {
-        uint256 kind = luck % 16;
+        uint256 kind = luck % 18;
         if (kind < 5) try handler.advance(luck >> 8, luck >> 32, luck >> 64) {} catch {}
         else if (kind == 5) try handler.aside(luck >> 8, luck >> 32, luck >> 64) {} catch {}
         else if (kind == 6) try handler.open(luck >> 8, luck >> 32, luck >> 64) {} catch {}
         else if (kind < 9) try handler.play(luck >> 8, luck >> 32) {} catch {}
         else if (kind < 11) try handler.say(luck >> 8) {} catch {}
         else if (kind == 11) try handler.settle(luck >> 8) {} catch {}
+        else if (kind == 12) try handler.steal(luck >> 8, luck >> 32, luck >> 64) {} catch {}
+        else if (kind == 13) try handler.command(luck >> 8, luck >> 32, luck >> 64) {} catch {}
         else handler.pass(luck >> 8, luck >> 32);
         invariant_nobody_honest_loses_and_no_money_is_made();
     }

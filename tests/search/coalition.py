@@ -19,7 +19,7 @@ from lockstep.protocol.market.calls import Block, MarketCall
 from lockstep.protocol.market.state import State
 from lockstep.protocol.market.types import Status
 from lockstep.protocol.types import MERGE_SLOT, ClaimId, Digest, GameId, JobId, StateRoot
-from tests.search.scene import REQUESTER, Scene, sign
+from tests.search.scene import HEIRS, REQUESTER, Scene, sign
 from tests.support.constant import ConstantClaim, Lie
 from tests.support.wander import Wanderer
 
@@ -42,6 +42,8 @@ class Coalition:
         self.dice = dice
         self.mood = scene.setting.mood
         self.members = scene.setting.coalition
+        self.thieves = random.Random(f"thieves {scene.setting.seed}")
+        """Drawn from apart: what else is done does not depend on it."""
         self.habits = frozenset(habit for habit in HABITS if dice.random() < 0.3)
         self.tried: Counter[tuple[GameId, moves.GamePhase, Digest]] = Counter()
         """How often a move was sent, by (game, phase, node)."""
@@ -56,6 +58,47 @@ class Coalition:
         found += [call for call in self._usual(s, b) if call.sender in self.members]
         # Tokens cost what they are worth: nobody makes any. One job a history.
         return [call for call in found if call.function not in ("mint", "create", "createWithPermit")]
+
+    # -- keys of others
+
+    def stolen(self, s: State) -> list[MarketCall]:
+        """Verbs of the vault with the stolen key of an account that has an owner, and with keys of its own.
+
+        What the key may do for the account's work is not tried: it could sign its claims twice, as any thief can.
+        """
+        found = []
+        for account in sorted(self.scene.setting.owned):
+            if self.thieves.random() >= 0.1:
+                continue
+            d, thief, amount = self.thieves, self.thieves.choice(self.members or (account,)), s.free[account]
+            verb, sender, arguments = d.choice((
+                ("requestUnbond", account, (amount // d.choice((1, 2, 1_000)),)), ("withdrawUnbonded", account, ()),
+                ("withdraw", account, ()), ("setOwner", account, (thief,)), ("setDelegate", account, (thief,)),
+                ("proposeOwner", account, (account, thief)), ("acceptOwner", thief, (account,)),
+                ("acceptOwner", account, (account,)), ("requestUnbondFor", d.choice((thief, account)), (account, 1)),
+                ("withdrawUnbondedFor", thief, (account,)), ("withdrawFor", thief, (account,)),
+                ("setDelegateFor", d.choice((thief, account)), (account, thief)),
+                ("proposeOwner", thief, (account, thief)),
+            ))  # fmt: skip
+            found.append(MarketCall("StakeVault", verb, sender, arguments))
+        return found
+
+    def owners(self, s: State) -> list[MarketCall]:
+        """The owners unbond some stake, take credits out, name a delegate and hand their account on."""
+        found = []
+        for account in sorted(self.scene.setting.owned):
+            if self.thieves.random() >= 0.05:
+                continue
+            d, owner = self.thieves, s.owner_of[account]
+            # An owner leaves its account what a claim and a merge lock.
+            amount = s.free[account] // 1_000
+            verb, sender, arguments = d.choice((
+                ("requestUnbondFor", owner, (account, amount)), ("withdrawUnbondedFor", owner, (account,)),
+                ("withdrawFor", owner, (account,)), ("proposeOwner", owner, (account, HEIRS[account])),
+                ("acceptOwner", HEIRS[account], (account,)), ("setDelegateFor", owner, (account, HEIRS[account])),
+            ))  # fmt: skip
+            found.append(MarketCall("StakeVault", verb, sender, arguments))
+        return found
 
     # -- work, so that there is something to hurt with
 

@@ -83,6 +83,8 @@ def play(setting: Setting, script: Sequence[Beat] | None = None, machine: Machin
                 beat = Beat(_seconds(scene, parties, dice, busy=busy))
                 for call in coalition.calls(scene.state, scene.block):
                     (beat.before if dice.random() < 0.5 else beat.after).append(call)
+                beat.before += coalition.stolen(scene.state)
+                beat.after += coalition.owners(scene.state)
             else:
                 beat = replace(script[at], seconds=_fair(scene, parties, script[at].seconds, busy=busy))
             played.script.append(beat)

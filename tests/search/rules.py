@@ -9,6 +9,8 @@
 (e) `finish` leaves nothing live
 (f) every lock ends, in a time that the job's windows bound
 (g) money is conserved
+(h) of an account with an owner, the owner alone takes stake out, names a delegate and hands the account on, and what
+    leaves the vault is the owner's, whoever has the account's own key
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from lockstep.protocol.market.calls import Emitted, MarketCall
 from lockstep.protocol.market.prices import PROVER_PERCENT
 from lockstep.protocol.market.types import BURN, Status
 from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId
-from tests.search.scene import ACCOUNTS, REQUESTER, Scene
+from tests.search.scene import ACCOUNTS, COLD, HEIRS, REQUESTER, Scene
 from tests.support.wander import Wanderer
 
 SLASHES = frozenset(
@@ -43,6 +45,8 @@ SLASHES = frozenset(
     }
 )
 """Calls in which a stake or a bond may fall: a proof or two signatures; a clock, a seat or a word that ran out."""
+OWNERS = frozenset({"UnbondRequested", "Delegated", "OwnerProposed", "OwnerSet"})
+"""Events of what an owner alone may do for its account."""
 SLASHED = frozenset({"Slashed", "BondTaken"})
 STEPS_OF_A_CLOCK = 4
 """A clock's steps, as JobRules bounds them: a game that is open lengthens the next by a quarter of a clock at most."""
@@ -72,6 +76,13 @@ class Watch:
     """The most that an account may earn."""
     late: dict[tuple[int, int], set[ClaimId]] = field(default_factory=dict)
     """Seats that were taken in the second half of a join window, by (round, attempt)."""
+    owners: dict[Address, Address] = field(default_factory=dict)
+    """By account: the owner that it named, or that took it with that owner's word."""
+    offered: dict[Address, Address] = field(default_factory=dict)
+    wallets: dict[Address, int] = field(default_factory=dict)
+    """By account with an owner: the tokens of its own key."""
+    owner_acts: int = 0
+    """The acts that owners were let do."""
     supply: int = 0
     games: int = 0
 
@@ -82,13 +93,16 @@ class Watch:
         # Escrow and deposit are the requester's until they are spent.
         self.begun[REQUESTER] += p.escrow + p.deposit
         self.supply = s.state.total_supply
+        self.owners = {account: COLD[account] for account in s.setting.owned}
+        self.wallets = {account: s.state.balances[account] for account in s.setting.owned}
         s.listeners.append(self.heard)
 
     # -- as it goes on
 
     def heard(self, call: MarketCall, events: Sequence[Emitted]) -> None:
-        """(a), (b), (d): what each call did."""
+        """(a), (b), (d), (h): what each call did."""
         scene, p = self.scene, self.scene.setting.params
+        self._owned(call, events)
         for event in events:
             if event.name in SLASHED and call.function not in SLASHES:
                 raise Violation("d", f"{event} in a call of {call.function}")
@@ -124,6 +138,30 @@ class Watch:
                     raise Violation("a", f"{worker} is honest and was convicted in {call.function}")
                 if call.function in ("proveOp", "proveAlias", "provePadding") and made and not made.wrong_from:
                     raise Violation("d", f"a right claim fell by {call.function}")
+
+    def _owned(self, call: MarketCall, events: Sequence[Emitted]) -> None:
+        """(h)."""
+        s = self.scene.state
+        for event in events:
+            account = event.values[0] if event.contract == "StakeVault" and event.values else None
+            owner = self.owners.get(account)  # type: ignore[arg-type]
+            if owner is None or event.name not in OWNERS:
+                continue
+            if event.name == "OwnerSet":
+                if call.function != "acceptOwner" or call.sender != self.offered.pop(account, None):
+                    raise Violation("h", f"{account} is taken from its owner by {call.function} of {call.sender}")
+                self.owners[account] = call.sender
+            elif call.sender != owner:
+                raise Violation("h", f"{event.name} of {account} by {call.function} of {call.sender}, not its owner")
+            elif event.name == "OwnerProposed":
+                self.offered[account] = event.values[1]
+            self.owner_acts += 1
+        for account, owner in self.owners.items():
+            if s.owner_of[account] != owner:
+                raise Violation("h", f"{account} is owned by {s.owner_of[account]}, not by {owner}")
+            if call.contract == "StakeVault" and s.balances[account] > self.wallets[account]:
+                raise Violation("h", f"{call.function} of {call.sender} pays the key of {account}, not its owner")
+            self.wallets[account] = s.balances[account]
 
     def _frozen(self, job: bytes, r: int) -> None:
         s, p = self.scene.state, self.scene.setting.params
@@ -196,7 +234,8 @@ class Watch:
                 raise Violation("a", f"{account} ends with {scene.wealth(account) - due} of what it is due")
         self._coalition(void=void)
         given = s.balances[s.at.vault] - s.owed
-        elsewhere = sum(n for holder, n in s.balances.items() if holder not in ACCOUNTS and holder != s.at.vault)
+        known = {*ACCOUNTS, *COLD.values(), *HEIRS.values(), s.at.vault}
+        elsewhere = sum(n for holder, n in s.balances.items() if holder not in known)
         total = sum(map(scene.wealth, ACCOUNTS)) + s.credits[BURN] + elsewhere + given + s.total_escrow
         if total != self.supply:
             raise Violation("g", f"{self.supply - total} tokens are nobody's")

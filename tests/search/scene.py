@@ -36,6 +36,11 @@ ACCOUNTS = (REQUESTER, AGGREGATOR, *WORKERS, VERIFIER, WITNESS, STRANGER)
 TOKEN, VAULT, MARKET, GAME, VALIDATOR, WITNESSES, AVAILABILITY = (
     Address(f"0x{number:040x}") for number in range(0xC0, 0xC7)
 )
+COLD, HEIRS = (
+    dict(zip(ACCOUNTS, (Address(f"0x{number:040x}") for number in range(first, first + 9)), strict=True))
+    for first in (0xB0, 0xD0)
+)
+"""The key that owns an account, kept elsewhere, and the one that it hands the account on to. Nobody else has either."""
 FUNDS, STAKE = 10**9, 10**8
 UNBOND = Seconds(400 * 86_400)
 """Above every window and clock that the search draws."""
@@ -91,6 +96,8 @@ class Setting:
     """What the coalition is bent on."""
     steady: bool
     """Whether every block takes as long as the deployment says; else less."""
+    owned: frozenset[Address] = frozenset()
+    """Honest accounts that have named an owner. The coalition has a copy of the key that works."""
 
     @property
     def coalition(self) -> tuple[Address, ...]:
@@ -110,7 +117,11 @@ def setting_of(seed: int) -> Setting:
     mood = d.choice(MOODS)
     # Who asks for a training honestly holds its dataset.
     row_known = REQUESTER in honest or d.random() < 0.5
-    return Setting(seed, chain, params_of(d, chain), frozenset(honest), row_known, mood, d.random() < 0.5)
+    params, steady = params_of(d, chain), d.random() < 0.5
+    # Drawn apart: the histories that are kept are those of before.
+    apart = random.Random(f"owners {seed}")
+    owned = frozenset(account for account in sorted(honest) if apart.random() < 0.4)
+    return Setting(seed, chain, params, frozenset(honest), row_known, mood, steady, owned)
 
 
 def params_of(d: random.Random, chain: ChainTimes) -> JobParams:
@@ -171,6 +182,8 @@ class Scene:
             self.do(MarketCall("TestToken", "mint", account, (account, FUNDS)))
             self.do(MarketCall("TestToken", "approve", account, (VAULT, MAX_UINT)))
             self.do(MarketCall("StakeVault", "deposit", account, (STAKE,)))
+            if account in s.owned:
+                self.do(MarketCall("StakeVault", "setOwner", account, (COLD[account],)))
         error, job = self.do(MarketCall("JobMarket", "create", REQUESTER, (s.params, 1, s.params.escrow)))
         if error:
             raise JobRefused(error)
@@ -196,7 +209,8 @@ class Scene:
         self.block = replace(self.block, number=self.block.number + 1, time=now)
 
     def wealth(self, account: Address) -> int:
-        """Everything that is the account's, stakes and bonds included."""
+        """Everything that is the account's, its owner's and its heir's, stakes and bonds included."""
         s = self.state
         locked = sum(lock.amount for lock in s.locks.values() if lock.account == account)
-        return s.balances[account] + s.free[account] + s.credits[account] + s.unbonding[account].amount + locked
+        held = sum(s.balances[key] for key in (account, COLD[account], HEIRS[account]))
+        return held + s.free[account] + s.credits[account] + s.unbonding[account].amount + locked

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
+from lockstep.protocol import transition
+from lockstep.protocol.market import vault
+from lockstep.protocol.market.state import Draft
+from lockstep.protocol.types import Address
 from tests.search.engine import Played, play
 from tests.search.fixes import FIXES, reverted
 from tests.search.rules import Violation
-from tests.search.scene import setting_of
+from tests.search.scene import COLD, HEIRS, setting_of
 from tests.search.shrink import CORPUS, replay, shrink, told
 
 HISTORIES = 80
@@ -17,12 +25,61 @@ FINDS = sorted(CORPUS.glob("*.json"))
 
 
 def test_no_coalition_hurts_anybody() -> None:
-    calls = 0
+    calls, done, refused = 0, Counter[str](), Counter[str]()
     for seed in range(HISTORIES):
         played = play(setting_of(seed))
         assert played.violation is None, told(played)
         calls += played.calls
+        if played.scene is None:
+            continue
+        keys = {*COLD.values(), *HEIRS.values()}
+        for _, call, rule in played.scene.trail:
+            if call.sender in keys:
+                done[call.function] += not rule
+            elif rule in ("NotOwner", "Unauthorized") and call.contract == "StakeVault":
+                refused[call.function] += 1
     assert calls > 100 * HISTORIES
+    owners = {"requestUnbondFor", "withdrawFor", "setDelegateFor", "proposeOwner", "acceptOwner"}
+    assert {verb for verb in owners if done[verb]} == owners, "every verb of an owner was done"
+    stolen = {"requestUnbond", "setOwner", "setDelegate", *owners}
+    assert {verb for verb in stolen if refused[verb]} == stolen, "and refused to everybody else"
+
+
+def _pays_the_sender(d: Draft, sender: Address) -> int:
+    return vault._pay_out(d, sender, sender)
+
+
+def _takes(d: Draft, sender: Address, account: Address) -> None:
+    vault._own(d, account, sender)
+
+
+def _names_again(d: Draft, sender: Address, owner: Address) -> None:
+    vault._own(d, sender, owner)
+
+
+@pytest.mark.parametrize(
+    ("name", "instead", "told_as"),
+    [
+        ("_only_owner", lambda *_: None, "not its owner"),
+        ("_payee", lambda d, account: account, "not its owner"),
+        ("StakeVault.withdraw", _pays_the_sender, "pays the key of"),
+        ("StakeVault.acceptOwner", _takes, "is taken from its owner by acceptOwner"),
+        ("StakeVault.setOwner", _names_again, "is taken from its owner by setOwner"),
+    ],
+    ids=["anybody commands", "no owner counts", "the key is paid", "anybody accepts", "an owner is named twice"],
+)
+def test_a_vault_that_knows_no_owners_is_noticed(name: str, instead: Callable[..., Any], told_as: str) -> None:
+    found = []
+    contract, _, verb = name.partition(".")
+    table = mock.patch.dict(transition.VERBS, {(contract, verb): instead})
+    with table if verb else mock.patch.object(vault, name, instead):
+        for seed in range(HISTORIES):
+            violation = play(setting_of(seed)).violation
+            assert violation is None or str(violation).startswith("(h) "), violation
+            if violation is not None and told_as in str(violation):
+                found.append(seed)
+                break
+    assert found, "no history shows it"
 
 
 def test_every_fix_has_a_find() -> None:

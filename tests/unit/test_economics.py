@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import product
+from dataclasses import replace
+from itertools import permutations, product
 from math import inf
 from pathlib import Path
 from statistics import median_high
@@ -196,6 +197,76 @@ def test_detection_is_what_counting_every_draw_gives(slots: int, witnesses: int,
         seen += any(honest and stop >= first for stop, honest in duties)
     by_witnesses = seen / (slots * len(draws))
     assert audit.detection(first) == pytest.approx(by_witnesses + (1 - by_witnesses) * 0.25)
+
+
+# -- a draw that somebody chooses
+
+
+@pytest.mark.parametrize(
+    ("slots", "witnesses", "bought", "listed", "lies", "draws"),
+    [
+        (4, 2, 1, 3, 1, 1),
+        (4, 2, 1, 3, 2, 2),
+        (3, 2, 1, 2, 2, 3),
+        (3, 1, 2, 4, 2, 3),
+        (3, 3, 1, 2, 3, 2),
+        (5, 2, 0, 1, 2, 2),
+    ],
+)
+def test_the_chosen_draw_is_what_counting_every_choice_gives(
+    slots: int, witnesses: int, bought: int, listed: int, lies: int, draws: int
+) -> None:  # fmt: skip
+    audit = AuditPlan(slots, witnesses, transitions=4, volunteers=0.25, cartel=bought / listed)
+    # A draw deals the duties to claims in some order, and each to some account of the list.
+    seen = [
+        sum(claim < lies and account >= bought for claim, account in zip(dealt, accounts, strict=True))
+        for dealt in permutations(range(slots), witnesses)
+        for accounts in product(range(listed), repeat=witnesses)
+    ]
+    chances = [seen.count(x) / len(seen) for x in range(lies + 1)]
+    assert economics.seen_lies(audit, lies) == pytest.approx(chances)
+    fewest = sum(min(picked) for picked in product(seen, repeat=draws)) / len(seen) ** draws
+    by_witnesses = fewest / lies
+    assert economics.chosen_detection(audit, lies, draws) == pytest.approx(by_witnesses + (1 - by_witnesses) * 0.25)
+
+
+@given(st.integers(1, 80), st.data())
+def test_one_beacon_is_no_choice_and_more_hide_more(slots: int, data: st.DataObject) -> None:
+    witnesses, lies = data.draw(st.integers(0, slots)), data.draw(st.integers(1, slots))
+    audit = AuditPlan(slots, witnesses, 501)
+    assert sum(economics.seen_lies(audit, lies)) == pytest.approx(1)
+    assert economics.chosen_detection(audit, lies, 1) == pytest.approx(audit.detection())
+    found = [economics.chosen_detection(audit, lies, draws) for draws in (1, 2, 3, 10, 10**6)]
+    assert found == sorted(found, reverse=True)
+    assert found[-1] >= audit.volunteers - 1e-12, "volunteers see what no draw hides"
+
+
+@pytest.mark.parametrize(("lies", "draws"), [(1, 1), (1, 2), (8, 2), (8, 16), (32, 4)])
+def test_at_the_volunteers_that_a_choice_needs_the_stake_breaks_even(lies: int, draws: int) -> None:
+    audit = AuditPlan(64, 5, 501)
+    needed = economics.volunteers_for(audit, 40, lies, draws)
+    assert economics.chosen_stake(replace(audit, volunteers=max(needed, 1e-12)), lies, draws) <= 40 * (1 + 1e-9)
+    if needed:
+        assert economics.chosen_stake(replace(audit, volunteers=0.99 * needed), lies, draws) > 40
+
+
+def test_the_figures_of_the_threat_model(repository: Path) -> None:
+    audit, text = AuditPlan(64, 5, 501), " ".join((repository / "docs/threat-model.md").read_text().split())
+    free, bit, grind = (economics.chosen_detection(audit, 1, draws) for draws in (1, 2, 4))
+    assert f"risk fall from {100 * free:.2f} % to {100 * bit:.2f} %" in text
+    assert round(grind, 4) == economics.VOLUNTEERS, "from four beacons on volunteers are alone"
+    assert f"below a stake of {economics.chosen_stake(audit, 1, 10**6):.0f} prices" in text
+    assert f"at {100 * economics.volunteers_for(audit, 40, 1, 10**6):.2f} % of claims replayed, 40 prices" in text
+
+
+def test_a_turn_is_chosen_as_often_as_a_draw_has_one_of_ones_own() -> None:
+    assert economics.chosen_turn(0.25, 2) == pytest.approx(7 / 16)
+    assert economics.chosen_turn(1 / 64, 1) == pytest.approx(1 / 64)
+
+
+def test_more_duties_than_claims_have_no_such_form() -> None:
+    with pytest.raises(ValueError, match="5 duties"):
+        economics.seen_lies(AuditPlan(4, 5, 10), 1)
 
 
 @pytest.mark.parametrize(

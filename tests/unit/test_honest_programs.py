@@ -64,7 +64,9 @@ def test_no_setting_changes_a_claim() -> None:
     assert {f.name for f in fields(Settings)} == PLACES | MACHINE | POLICY | {
         "listen_seconds",
         "max_memory_mib",
-        "confirmations",
+        "finality",
+        "max_fee",
+        "max_tip",
         "metrics",
     }
     assert set(DEFAULTS) == OPTIONS[coordinator.cli.app]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from decimal import Context, Decimal
 
+from lockstep.base.naming import nearest
 from lockstep.presets import TOKEN
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.types import Wei
@@ -22,6 +23,8 @@ SYMBOL = "LST"
 _AMOUNT = re.compile(r"(\d{1,40})(?:\.(\d+))?\s*(LST|wei)?", re.IGNORECASE | re.ASCII)
 _TINY = Decimal("1e-9")
 """Below it an amount that is rounded is written with an exponent."""
+_FEE_UNITS = {"wei": 0, "gwei": 9, "eth": 18}
+_FEE = re.compile(r"(\d{1,40})(?:\.(\d{1,18}))?\s*([a-z]*)", re.IGNORECASE | re.ASCII)
 _LARGEST = 2**128 - 1
 """The largest amount that the contracts keep."""
 
@@ -57,4 +60,26 @@ def amount_of(text: str, name: str = "amount", *, least: int = 1) -> Wei:
     if not least <= value <= _LARGEST:
         bound = f"at least {tokens(least)}" if value < least else f"at most {tokens(_LARGEST, 6)}"
         raise UsageError(f"{name} is {text!r}, which is out of range", hint=bound)
+    return Wei(value)
+
+
+def fee_of(text: str, name: str) -> Wei:
+    """A price of a unit of gas that a person wrote with its unit: "40 gwei", "0.05 gwei", "7 wei"; raises UsageError.
+
+    A bare number is refused: gwei and wei differ by 10^9.
+    """
+    found = _FEE.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(f"{name} is {text!r}, which is no fee", hint="a number and its unit, as '40 gwei'")
+    whole, fraction, unit = found[1], (found[2] or "").rstrip("0"), found[3].lower()
+    if not unit:
+        raise UsageError(f"{name} is {text!r}, without a unit", hint=f"did you mean '{text.strip()} gwei'?")
+    if unit not in _FEE_UNITS:
+        raise UsageError(f"{name} is {text!r}: no unit is called {unit!r}", hint=nearest(unit, _FEE_UNITS))
+    decimals = _FEE_UNITS[unit]
+    if len(fraction) > decimals:
+        raise UsageError(f"{name} is {text!r}, which is no whole number of wei", hint="fewer decimals")
+    value = int(whole) * 10**decimals + int(fraction.ljust(decimals, "0") or "0")
+    if value > 10**18:
+        raise UsageError(f"{name} is {text!r}, a coin or more for a unit of gas", hint="gwei, as '40 gwei'")
     return Wei(value)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lockstep.protocol.errors import Unfit, Unreachable
+from lockstep.protocol.errors import LockstepError, Unfit, Unreachable
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
 UNWRITTEN = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_CANTOPEN}
@@ -59,7 +59,7 @@ def room_on_disk() -> Iterator[None]:
     """Turns a full disk into `Unreachable`: whoever waits for a chain that does not answer waits for room, too."""
     try:
         yield
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, sqlite3.Error, LockstepError) as error:
         if not is_full(error):
             raise
         raise Unreachable(
@@ -68,7 +68,9 @@ def room_on_disk() -> Iterator[None]:
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Returns True if the error comes of a full disk, which passes."""
+    """Returns True if the error comes of a full disk, which passes; one told to people has it as its cause."""
+    if isinstance(error, LockstepError):
+        return isinstance(error.__cause__, OSError) and is_full(error.__cause__)
     if isinstance(error, sqlite3.Error):
         return getattr(error, "sqlite_errorcode", None) in UNWRITTEN
     return isinstance(error, OSError) and error.errno in FULL

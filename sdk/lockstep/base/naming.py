@@ -13,9 +13,13 @@ from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
 from lockstep.protocol.errors import NotFoundError, UsageError
+from lockstep.protocol.types import Address
 
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 LEAST_DIGITS = 6
 """The fewest hex digits by which people name an id."""
+SHOWN_DIGITS = 8
+"""The hex digits of an id that a line for people shows."""
 JOBS_SHOWN = "`lockstep train list` shows every job"
 CLAIMS_SHOWN = "`lockstep train watch JOB` shows the claims of a job"
 GAMES_SHOWN = "`lockstep dispute list --all` shows every game"
@@ -26,6 +30,20 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     found = get_close_matches(name, names, n=1, cutoff=0.5)
     return f"did you mean {found[0]!r}?" if found else f"known: {', '.join(names)}"
+
+
+def short(value: object) -> str:
+    """An id by its first eight digits, everything else as it is.
+
+    >>> short(bytes(range(32))), short("0x90F79bf6EB2c4f870365E785982E1f101E93b906"), short("one")
+    ('00010203', '0x90F79bf6', 'one')
+    """
+    text = "0x" + value.hex() if isinstance(value, bytes) else str(value)
+    digits = text.removeprefix("0x")
+    if len(digits) < 40 or any(c not in "0123456789abcdefABCDEF" for c in digits):
+        return text
+    # An account keeps its prefix: people know it by that.
+    return text[: SHOWN_DIGITS + 2] if len(digits) == 40 else digits[:SHOWN_DIGITS]
 
 
 def digits_of(text: str, what: str, hint: str) -> str:
@@ -49,6 +67,29 @@ def identified(text: str, known: Iterable[bytes], what: str, hint: str) -> bytes
         some = ", ".join(value.hex()[: len(digits) + 6] for value in found[:4])
         raise UsageError(f"{len(found)} of them begin with {digits}: {some}", hint="give more digits")
     return found[0]
+
+
+def address_of(text: str, name: str, *, hint: str = "") -> Address:
+    """The address that a person wrote, checksummed; raises UsageError.
+
+    `name`: what it was written for, in the error's words; `hint`: what else may stand there.
+
+    >>> address_of("0x90f79bf6eb2c4f870365e785982e1f101e93b906", "--to")
+    '0x90F79bf6EB2c4f870365E785982E1f101E93b906'
+    """
+    from eth_utils.address import to_checksum_address
+
+    also = f"; {hint}" if hint else ""
+    if _ADDRESS.fullmatch(text) is None:
+        raise UsageError(f"{name} is {text!r}, which is no address", hint=f"0x and 40 hex digits{also}")
+    checksummed, digits = to_checksum_address(text), text[2:]
+    # INVARIANT: an address with a mistyped digit is refused where its capitals are a checksum (EIP-55).
+    if text != checksummed and digits not in (digits.lower(), digits.upper()):
+        raise UsageError(
+            f"{name} is {text!r}, whose capitals are the checksum of another address",
+            hint=f"copy it again: a digit is mistyped{also}",
+        )
+    return Address(checksummed)
 
 
 def refuse_unknown(given: Iterable[str], known: Collection[str], where: str) -> None:

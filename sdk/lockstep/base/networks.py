@@ -7,6 +7,9 @@
     coordinator = "https://lockstep.example"
     home = "~/.lockstep/sepolia/{role}"         # a role's own folder: requester, worker, verifier, coordinator
     password_file = "~/.lockstep/sepolia/{role}/password"
+    max_fee = "40 gwei"                         # a unit of gas costs no more; what would, waits
+    max_tip = "2 gwei"
+    finality = "finalized"                      # or "safe", "latest", or a number of blocks in quotes
 
 `local` is the market that `lockstep local up` keeps on this machine; it needs no entry, and it is the default while it
 is up and nothing else was said.
@@ -24,7 +27,9 @@ from lockstep.base.naming import nearest, refuse_unknown
 from lockstep.protocol.errors import Malformed, UsageError
 
 LOCAL = "local"
-FIELDS = ("rpc", "storage", "deployment", "coordinator", "home", "password_file")
+FIELDS = (
+    "rpc", "storage", "deployment", "coordinator", "home", "password_file", "max_fee", "max_tip", "finality"
+)  # fmt: skip
 ROLES = ("requester", "worker", "verifier", "coordinator")
 _PATHS = ("deployment", "home", "password_file")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,17 @@ from typing import Any
 import platformdirs
 
 from lockstep.base import networks
+from lockstep.base.amounts import fee_of
 from lockstep.base.decoding import file_bytes, from_toml
-from lockstep.base.naming import refuse_unknown
+from lockstep.base.naming import nearest, refuse_unknown
 from lockstep.base.redaction import hide
 from lockstep.protocol.errors import DoctorError, KeyStoreError, Malformed, UsageError
+from lockstep.protocol.types import Wei
 
 DEVICE = re.compile(r"auto|cpu|cuda:(0|[1-9]\d{0,2})|emulated")
 """The names of the devices that compute (`numerics.devices`)."""
+FINALITIES = ("latest", "safe", "finalized")
+"""The blocks that nodes name; "safe" and "finalized" are the chain's own word."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +54,6 @@ class Settings:
     """URLs, by commas, of the provider that must agree with `rpc`; "": nobody checks it."""
     device: str = "auto"
     """"auto", "cpu", "cuda:N" or "emulated"."""
-    confirmations: int = 3
-    """Blocks after the one that drew a round's seed before a worker commits to its claim: a reorganisation of as many
-    cannot make the commitment one of another seed."""
     max_memory_mib: int = 0
     """The limit on the memory of a job that a worker joins; 0: the machine's."""
     max_stake: str = ""
@@ -62,6 +64,16 @@ class Settings:
     """An amount: the least that a slot pays a worker for 10^15 operations."""
     metrics: str = ""
     """HOST:PORT of a worker's or a verifier's /metrics; empty: none."""
+    max_fee: str = ""
+    """"40 gwei": the most that is paid for a unit of gas, tip included; what would cost more waits. Empty: the highest
+    fee that any job refunds."""
+    max_tip: str = ""
+    """"2 gwei": the most of it that a block's proposer gets; empty: 1 gwei, more for what is stuck."""
+    finality: str = "3"
+    """The part of the chain that a role relies on: "latest", "safe", "finalized", or a number of blocks behind the
+    latest. A worker commits to a claim once the block that drew its seed is in it: no reorganisation then makes the
+    commitment one of another seed. A worker and a verifier leave, and `train watch` ends, once the block that settled
+    the last of it is in it; `unstake` and `withdraw` tell whether theirs is."""
     hours: str = ""
     """"22-6": the local hours in which a worker joins rounds; empty: always."""
 
@@ -69,6 +81,21 @@ class Settings:
     def path(self) -> str:
         """The path for `paths.compile`: the device that was chosen, or the processor's widest kernels."""
         return "auto" if self.device in ("auto", "cpu") else self.device
+
+    @property
+    def finality_told(self) -> str:
+        """The finality as people read it: "finalized", or "3 blocks deep"."""
+        return f"{self.finality} blocks deep" if self.finality.isdigit() else self.finality
+
+    @property
+    def max_fee_wei(self) -> Wei | None:
+        """The bound on what is paid for a unit of gas; None: the highest fee that any job refunds."""
+        return fee_of(self.max_fee, "max_fee") if self.max_fee else None
+
+    @property
+    def max_tip_wei(self) -> Wei | None:
+        """The bound on the tip for a unit of gas; None: none of its own."""
+        return fee_of(self.max_tip, "max_tip") if self.max_tip else None
 
     @property
     def memory_bytes(self) -> int | None:
@@ -131,7 +158,9 @@ DEFAULTS: dict[str, Any] = {
     "disk_mib": 16_384,
     "device": "auto",
     "cache_mib": 65_536,
-    "confirmations": 3,
+    "max_fee": "",
+    "max_tip": "",
+    "finality": "3",
     "max_memory_mib": 0,
     "max_stake": "",
     "jobs_from": "",
@@ -141,6 +170,8 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
+RENAMED = {"confirmations": "finality"}
+"""Settings of an earlier version, whose homes still name them, by what they are called now."""
 NETWORK = "network"
 """Names a market (`base.networks`), which stands for several settings."""
 
@@ -153,13 +184,19 @@ def resolve(role: str = "requester", **flags: Any) -> Settings:
     config = networks.config_folder() / "config.toml"
     sources = [
         {name: value for name, value in flags.items() if value is not None},
-        {name: os.environ[key] for name in [*DEFAULTS, NETWORK] if (key := f"LOCKSTEP_{name.upper()}") in os.environ},
-        read_toml(Path("lockstep.toml")),
+        _renamed(
+            {
+                name: os.environ[key]
+                for name in [*DEFAULTS, NETWORK, *RENAMED]
+                if (key := f"LOCKSTEP_{name.upper()}") in os.environ
+            }
+        ),
+        _renamed(read_toml(Path("lockstep.toml"))),
     ]
     refuse_unknown(
         (name for name in sources[2] if not name.startswith("coordinator_")), [*DEFAULTS, NETWORK], "lockstep.toml"
     )
-    user = read_toml(config)
+    user = _renamed(read_toml(config))
     refuse_unknown(user, [*DEFAULTS, NETWORK], str(config))
     sources += [_network([*sources, user], role), user, DEFAULTS]
     values: dict[str, Any] = {}
@@ -173,9 +210,13 @@ def resolve(role: str = "requester", **flags: Any) -> Settings:
         raise UsageError(f"threads is {values['threads']}", hint="at least one kernel thread")
     if values["listen_seconds"] < 0:
         raise UsageError(f"listen_seconds is {values['listen_seconds']}", hint="0 does not listen at all")
-    for name in ("memory_mib", "disk_mib", "cache_mib", "max_memory_mib", "confirmations"):
+    for name in ("memory_mib", "disk_mib", "cache_mib", "max_memory_mib"):
         if values[name] < 0:
             raise UsageError(f"{name} is {values[name]}", hint="not negative")
+    for name in ("max_fee", "max_tip"):
+        if values[name]:
+            fee_of(values[name], name)
+    values["finality"] = finality_of(values["finality"])
     if values["device"] == "cuda":
         values["device"] = "cuda:0"
     if not DEVICE.fullmatch(values["device"]):
@@ -184,6 +225,22 @@ def resolve(role: str = "requester", **flags: Any) -> Settings:
         raise UsageError(f"coordinator is {values['coordinator']!r}", hint="an http(s) URL, or nothing: none is needed")
     hide(f"{values['rpc']},{values['rpc_check']}")
     return Settings(**values)
+
+
+def _renamed(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings by their names of today; one that stands there under both keeps today's value."""
+    return {RENAMED[name]: value for name, value in given.items() if name in RENAMED} | {
+        name: value for name, value in given.items() if name not in RENAMED
+    }
+
+
+def finality_of(text: str) -> str:
+    """Checks a `finality`; returns it in lower case. Raises UsageError."""
+    said = text.strip().lower()
+    # Ten digits would be more blocks than any chain has.
+    if said in FINALITIES or re.fullmatch(r"\d{1,9}", said, re.ASCII):
+        return said
+    raise UsageError(f"finality is {text!r}", hint=f"{nearest(said, FINALITIES)}; or a number of blocks")
 
 
 def named_network() -> str | None:

@@ -26,6 +26,8 @@ class Vitals:
     """Keys of own stakes that are locked."""
     head: tuple[int, int] = (0, 0)
     """(number, chain time) of the block that was acted on last."""
+    held: str = ""
+    """Own transactions that wait for a lower fee, and why; "" if there are none."""
     beat_at: float | None = None
     """The monotonic time when the loop last went round; None: it has not."""
     _lock: threading.Lock = field(default_factory=threading.Lock)

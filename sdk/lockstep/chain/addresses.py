@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lockstep.base.decoding import MAX_FILE_BYTES, U64, account, file_bytes, from_json, table, whole
+from lockstep.base.files import write_atomically
 from lockstep.protocol.errors import Malformed, NotFoundError, UsageError
 from lockstep.protocol.types import Address
 
@@ -37,10 +38,8 @@ class Addresses:
         return json.dumps(asdict(self), indent=2) + "\n"
 
     def save(self, path: Path) -> None:
-        """Writes JSON, whole or not at all."""
-        temporary = path.with_suffix(path.suffix + ".part")
-        temporary.write_text(self.text())
-        temporary.replace(path)
+        """Writes JSON, whole or not at all. Raises UsageError, DoctorError."""
+        write_atomically(path, [self.text().encode()])
 
     @classmethod
     def load(cls, path: str | Path) -> Addresses:

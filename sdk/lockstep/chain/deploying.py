@@ -10,12 +10,12 @@ After kill -9 the same command goes on: what was sent is looked for, what was no
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lockstep.base.files import write_atomically
 from lockstep.chain import artifacts
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Call
@@ -26,7 +26,6 @@ from lockstep.chain.verifying import verify
 from lockstep.protocol.errors import ChainError, FundsError, UsageError
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.market.job_rules import ChainTimes
-from lockstep.protocol.market.prices import MAX_FEE_CAP
 from lockstep.protocol.types import Address, Seconds
 
 if TYPE_CHECKING:
@@ -106,7 +105,8 @@ def simulated(w3: Web3, planned: Plan) -> dict[str, int]:
 
 
 def deploy(
-    w3: Web3, deployer: LocalAccount, file: Path, wanted: Wanted, *, max_fee_wei: int = MAX_FEE_CAP,
+    w3: Web3, deployer: LocalAccount, file: Path, wanted: Wanted, *, max_fee_wei: int | None = None,
+    max_tip_wei: int | None = None,
     told: Callable[[Creation, bool], None] = lambda creation, mined: None, timeout: float = 600.0,
 ) -> tuple[Addresses, int]:  # fmt: skip
     """Deploys, or goes on with what an earlier process began; the addresses, and how many were sent before.
@@ -118,7 +118,7 @@ def deploy(
     if file.exists() and not plan_file.exists():
         raise UsageError(f"{file} exists", "name another file with --deployment, or move it away")
     planned = _resumed(w3, deployer, plan_file, wanted)
-    outbox = Outbox(journal, w3, deployer, max_fee_wei=max_fee_wei)
+    outbox = Outbox(journal, w3, deployer, max_fee_wei, max_tip_wei)
     try:
         before = len(outbox.keys("deploy/"))
         for each in planned.creations:
@@ -133,7 +133,7 @@ def deploy(
     addresses = planned.addresses(w3.eth.chain_id, min(blocks))
     # INVARIANT: no address is handed out whose code is not this package's.
     verify(w3, addresses).require()
-    _written(file, addresses.text())
+    write_atomically(file, [addresses.text().encode()])
     plan_file.unlink()
     for suffix in ("", "-wal", "-shm"):
         journal.with_name(journal.name + suffix).unlink(missing_ok=True)
@@ -154,7 +154,8 @@ def _resumed(w3: Web3, deployer: LocalAccount, file: Path, wanted: Wanted) -> Pl
     }  # fmt: skip
     if not file.exists():
         made = planned_on(w3, Address(deployer.address), wanted)
-        _written(file, json.dumps({**said, "first": made.creations[0].nonce, "code": _digest(made)}, indent=2) + "\n")
+        begun = {**said, "first": made.creations[0].nonce, "code": _digest(made)}
+        write_atomically(file, [(json.dumps(begun, indent=2) + "\n").encode()])
         return made
     try:
         held = json.loads(file.read_text())
@@ -177,23 +178,3 @@ def _resumed(w3: Web3, deployer: LocalAccount, file: Path, wanted: Wanted) -> Pl
 
 def _digest(planned: Plan) -> str:
     return keccak(b"".join(keccak(each.data) for each in planned.creations)).hex()
-
-
-def _written(file: Path, text: str) -> None:
-    """Whole and on disk when this returns, or not at all."""
-    partial = file.with_name(file.name + ".part")
-    try:
-        with partial.open("w") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        partial.replace(file)
-        folder = os.open(file.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as failure:
-        raise UsageError(
-            f"{file} cannot be written: {failure.strerror}", "name a file in a folder that is there"
-        ) from failure

@@ -2,11 +2,17 @@
 
     ethereum    gas x base fee                                            EIP-1559
     op          gas x L2 base fee + L1 data fee, Ecotone or Fjord         OP Stack specs, "L1-Cost fees"
-    arbitrum    (gas + L1 gas) x L2 base fee, L1 gas so that the L1 part is 16 x compressed bytes x price
-                                                                          Arbitrum docs, "Gas and fees", L1 pricing
+    arbitrum    (gas + L1 gas) x L2 base fee, L1 gas = 16 x compressed bytes x price / L2 base fee, rounded down
+                                                                          nitro, see below
 
 Ecotone:  (4 zeros + 16 others) / 16 x (16 x base_fee_scalar x l1_base_fee + blob_scalar x blob_base_fee) / 10^6
 Fjord:    max(100, -42.5856 + 0.8365 x fastlz) x (the same) / 10^6
+
+Sources: GasPriceOracle.sol of ethereum-optimism/optimism (packages/contracts-bedrock/src/L2: `_getL1FeeEcotone`,
+`_getL1FeeFjord`, COST_INTERCEPT, COST_FASTLZ_COEF, MIN_TRANSACTION_SIZE), and "L1-Cost fees" of the Fjord
+specification; OffchainLabs/nitro, arbos/l1pricing/l1pricing.go (`getPosterUnitsWithoutCache`, `GetPosterInfo`) and
+arbos/tx_processor.go (`GetPosterGas`, `GasChargingHook`). No contract of either stack is called: the estimate that the
+price stands for is ArbGasInfo's `getL1BaseFeeEstimate` (0x6c), in wei a unit, 16 units a byte.
 
 The blob base fee is EIP-4844's. Fees move by the minute: the figures of a profile are round numbers to plan with, and
 each can be given. Arbitrum compresses by brotli and the OP Stack prices by FastLZ; both are priced here by FastLZ's
@@ -23,6 +29,7 @@ from importlib import resources
 from typing import Any
 
 from lockstep.protocol.errors import UsageError
+from lockstep.protocol.market.prices import GAME_GAS
 
 GWEI = 10**9
 FJORD_INTERCEPT, FJORD_COEFFICIENT, FJORD_LEAST = -42_585_600, 836_500, 100
@@ -115,8 +122,8 @@ def fee_of(sent: Sent, profile: FeeProfile) -> Fee:
     if profile.stack == "op":
         return Fee(execution, _ecotone(sent, profile) if profile.fork == "ecotone" else _fjord(sent, profile))
     if profile.stack == "arbitrum":
-        # Rounded up to whole L2 gas, which is what is charged.
-        l1_gas = -(-BYTE_GAS * sent.compressed * profile.l1_base_fee // profile.base_fee)
+        # Rounded down to whole L2 gas (nitro, `GetPosterGas`).
+        l1_gas = BYTE_GAS * sent.compressed * profile.l1_base_fee // profile.base_fee
         return Fee(execution, l1_gas * profile.base_fee)
     return Fee(execution, 0)
 
@@ -186,15 +193,17 @@ def profile_named(name: str, **given: int | None) -> FeeProfile:
     return replace(PROFILES[name], **changes)
 
 
-GAME_CALLS, GAME_GAS = 16, 1_900_000
-"""Assumed for a game of a real model, between the toy game that is measured (10 calls, 1.16 M gas) and the bound
-`prices.GAME_GAS`; its bytes are those of the measured game, a call for a call."""
-
-
 def sums() -> dict[str, Sent]:
-    """ "deployment", "job" (10 rounds x 8 slots) and "game": all their transactions together."""
+    """ "deployment", "job" (10 rounds x 8 slots) and "game" as measured, all their transactions together; "game_most".
+
+    The last is the dearest game that the rules of money admit (`prices.GAME_GAS`), in calls of the measured game's mean
+    size. The largest Program's game, played by `benchmarks/dispute.py --largest`, takes 22 calls and 2.53 M gas.
+    """
     found = {what: total(rows) for what, rows in measured().items()}
-    toy = found["game"]
-    zeros, others, compressed = (-(-n * GAME_CALLS // toy.calls) for n in (toy.zeros, toy.others, toy.compressed))
-    found["game"] = Sent(GAME_CALLS, GAME_GAS, zeros, others, compressed)
+    game = found["game"]
+    # INVARIANT: nothing of it is assumed: the bound is the contracts', the rest scales with the gas.
+    calls, zeros, others, compressed = (
+        -(-n * GAME_GAS // game.gas) for n in (game.calls, game.zeros, game.others, game.compressed)
+    )
+    found["game_most"] = Sent(calls, GAME_GAS, zeros, others, compressed)
     return found

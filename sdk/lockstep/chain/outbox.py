@@ -40,13 +40,20 @@ log = structlog.get_logger(__name__)
 class Outbox:
     """The transactions of one account on one chain, in one SQLite file. Safe for threads of one process."""
 
-    def __init__(self, path: Path, w3: Web3, account: LocalAccount, max_fee_wei: int = MAX_FEE_CAP) -> None:
-        """`max_fee_wei` bounds what is paid per gas: above it `TryLater` is raised instead of sending.
+    def __init__(
+        self, path: Path, w3: Web3, account: LocalAccount, max_fee_wei: int | None = None,
+        max_tip_wei: int | None = None,
+    ) -> None:  # fmt: skip
+        """`max_fee_wei` bounds what is paid per gas: above it `TryLater` is raised instead of sending. `max_tip_wei`
+        bounds the tip in it; None: as the fee.
 
         The default is the highest fee that any job refunds, so that no defender stops below what it is paid back.
         """
-        self._wire = Wire(w3, account, max_fee_wei)
+        cap = MAX_FEE_CAP if max_fee_wei is None else max_fee_wei
+        self._wire = Wire(w3, account, cap, cap if max_tip_wei is None else max_tip_wei)
         self._lock = threading.RLock()
+        self._unsent: set[str] = set()
+        """Labels of calls that the bound held back before they were signed."""
         self._push_at = time.monotonic() + STUCK_SECONDS
         self._journal = OutboxJournal(path, account.address, w3.eth.get_block(0)["hash"].hex())
         self.recover()
@@ -94,7 +101,7 @@ class Outbox:
                         f"{self.address} has sent {due} transactions, not {nonce}",
                         "another program uses this key: begin anew, with the key alone",
                     )
-                row = self._wire.sign(key, call, due, *self._wire.fees())
+                row = self._wire.sign(key, call, due, *self._fees(call))
                 self._journal.insert(row)
             try:
                 self._wire.broadcast(row["raw"])
@@ -123,6 +130,19 @@ class Outbox:
         """The receipt if the key was submitted and is mined; does not wait."""
         with self._lock:
             return self._look(key) if self._journal.row(key) is not None else None
+
+    def held(self) -> str:
+        """Returns the reason why what is not mined is not bid for any higher; "" if nothing waits for that reason."""
+        with self._lock:
+            labels = [row["label"] for row in self._journal.waiting() if self._settle(row["key"]) is None]
+            labels += self._unsent
+            if not labels:
+                return ""
+            try:
+                self._wire.fees()
+            except TryLater as held:
+                return f"{', '.join(sorted(set(labels)))} waits: {held.message}"
+            return ""
 
     def keys(self, prefix: str) -> list[str]:
         """The keys that begin so, whatever became of them, lowest nonce first."""
@@ -169,6 +189,16 @@ class Outbox:
         self._wire.simulate(call)
 
     # -- inside
+
+    def _fees(self, call: Call) -> tuple[int, int]:
+        """The wire's; what it holds back is remembered for `held`."""
+        try:
+            fees = self._wire.fees()
+        except TryLater:
+            self._unsent.add(call.label)
+            raise
+        self._unsent.clear()
+        return fees
 
     def _next_nonce(self) -> int:
         """After everything mined and everything written down."""
@@ -274,11 +304,12 @@ class Outbox:
             raise ChainError(f"another transaction took nonce {row['nonce']}", "begin the deployment anew")
         try:
             _, market_fee = self._wire.fees()
-        except TryLater:
+        except TryLater as held:
+            log.warning("a transaction waits for a lower base fee", key=key, why=held.message)
             return
         nonce = self._next_nonce() if taken else row["nonce"]
         # Nodes take a replacement from 10 % more on.
-        tip = min(row["tip"] * 5 // 4 + 1, self._wire.cap)
+        tip = min(row["tip"] * 5 // 4 + 1, self._wire.tip_cap)
         max_fee = min(max(row["max_fee"] * 5 // 4 + 1, market_fee), self._wire.cap)
         again = self._wire.sign(key, call, nonce, tip, max_fee)
         # The old hash cannot be mined any more once its nonce is gone; until then either may be.

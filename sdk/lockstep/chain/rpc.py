@@ -26,7 +26,7 @@ import structlog
 from lockstep.base.redaction import hide, redacted, urls_of
 from lockstep.base.vitals import VITALS
 from lockstep.chain.stacks import require_own_blocks
-from lockstep.protocol.errors import ChainError, Unreachable
+from lockstep.protocol.errors import ChainError, Unreachable, UsageError
 
 if TYPE_CHECKING:
     from requests import Response
@@ -61,6 +61,8 @@ TROUBLE_WORDS = (
     "syncing", "no backend", "bad gateway",
 )  # fmt: skip
 """Words by which nodes say that they cannot read now: another one can, or this one later."""
+NAMED = ("safe", "finalized")
+"""The blocks that only a beacon chain, or a rollup's parent, names."""
 READS = frozenset({
     "eth_blockNumber", "eth_call", "eth_chainId", "eth_gasPrice", "eth_getBalance", "eth_getBlockByNumber",
     "eth_getCode", "eth_getTransactionCount", "eth_getTransactionReceipt",
@@ -97,19 +99,19 @@ class Failure(Exception):
 def connect(urls: str, chain_id: int | None = None, timeout: float = TIMEOUT_SECONDS) -> Web3:
     """A web3 connection to the endpoints of a comma-separated list of http(s) URLs.
 
-    Raises `Unreachable` if none of them answers, `ChainError` if one is not of `chain_id` (without it: of the chain of
-    the first) or of one that no market can be on (`chain.stacks`). Every later request raises `Unreachable` when all
-    of them are gone.
+    Raises `UsageError` for what is no URL, `Unreachable` if none of them answers, `ChainError` if one is not of
+    `chain_id` (without it: of the chain of the first) or of one that no market can be on (`chain.stacks`). Every
+    later request raises `Unreachable` when all of them are gone.
     """
     from web3 import Web3
 
     hide(urls)
     listed = urls_of(urls)
     if not listed:
-        raise Unreachable("no RPC URL is given", "give the chain's RPC URL, as http://127.0.0.1:8545")
+        raise UsageError("no RPC URL is given", "give the chain's RPC URL, as http://127.0.0.1:8545")
     for url in listed:
         if not url.startswith(("http://", "https://")) or not urlsplit(url).hostname:
-            raise Unreachable(
+            raise UsageError(
                 f"{redacted(url)} is not an http(s) URL", "give the chain's RPC URL, as http://127.0.0.1:8545"
             )
     provider = _provider_class()([Endpoint(url, timeout) for url in listed], timeout)
@@ -216,6 +218,9 @@ def _trouble(method: str, params: Any, answer: Answer) -> str:
         latest = method == "eth_getBlockByNumber" and params[0] == "latest"
         return "it has no latest block" if latest and answer["result"] is None else ""
     text = str(answer["error"].get("message", "")).lower()
+    if method == "eth_getBlockByNumber" and params[0] in NAMED and f"{params[0]} block not found" in text:
+        # It names none until the chain's own word has reached it: no other node says more, and it can read.
+        return ""
     return next((words for words in TROUBLE_WORDS if words in text and "revert" not in text), "")
 
 

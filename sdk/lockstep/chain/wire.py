@@ -22,15 +22,21 @@ _CHEAP = ("underpriced", "less than block base fee")
 TIP_WEI = 1_000_000_000
 
 
+def gwei(wei: int) -> str:
+    """A price of a unit of gas as people read it."""
+    return f"{wei / 10**9:.6g} gwei"
+
+
 class Wire:
     """An account's side of a node's RPC; keeps nothing."""
 
-    def __init__(self, w3: Web3, account: LocalAccount, max_fee_wei: int) -> None:
-        """`max_fee_wei` bounds what is paid per gas."""
+    def __init__(self, w3: Web3, account: LocalAccount, max_fee_wei: int, max_tip_wei: int) -> None:
+        """`max_fee_wei` bounds what is paid per gas, `max_tip_wei` the part of it that is a tip."""
         self._w3 = w3
         self._account = account
         self._chain_id = w3.eth.chain_id
         self.cap = max_fee_wei
+        self.tip_cap = min(max_tip_wei, max_fee_wei)
 
     @property
     def address(self) -> str:
@@ -58,8 +64,12 @@ class Wire:
         base = self._w3.eth.get_block("latest").get("baseFeePerGas", 0)
         # INVARIANT: a move goes out at every base fee up to the bound; the tip gives way.
         if base > self.cap:
-            raise TryLater(f"the base fee is {base} wei per gas, the bound {self.cap}", "wait, or raise the bound")
-        return min(TIP_WEI, self.cap), min(2 * base + TIP_WEI, self.cap)
+            raise TryLater(
+                f"the base fee is {gwei(base)} a unit of gas, above the bound of {gwei(self.cap)}",
+                "it is sent once the base fee is lower; a higher --max-fee or max_fee sends it now",
+                code="try_later.fee",
+            )
+        return min(TIP_WEI, self.tip_cap), min(2 * base + TIP_WEI, self.cap)
 
     def sign(self, key: str, call: Call, nonce: int, tip: int, max_fee: int) -> dict[str, Any]:
         transaction: dict[str, Any] = {

@@ -43,7 +43,9 @@ def deploy(
     test_token: Annotated[bool, typer.Option("--test-token", help="A token that anybody may mint.")] = False,
     unbond: Annotated[str, typer.Option(metavar="DURATION", help="How long a stake takes to leave.")] = "14d",
     chain: Annotated[str | None, typer.Option(help="Whose inclusion and censorship times are promised.")] = None,
-    max_fee: Annotated[float | None, typer.Option(min=0, help="The most to pay, in gwei per gas.")] = None,
+    max_fee: Annotated[
+        str | None, typer.Option(metavar="FEE", help="The most to pay for a unit of gas, as '40 gwei'.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing; say what it costs.")] = False,
     fees: Annotated[
         str | None, typer.Option(metavar="optimism|arbitrum|mainnet", help="With --dry-run: fees of, no RPC.")
@@ -61,7 +63,7 @@ def deploy(
         raise UsageError("fees are assumed for a dry run alone", hint="add --dry-run")
     if fees is None and any(value is not None for value in given.values()):
         raise UsageError("fees are given, and no chain's", hint="add --fees optimism, arbitrum or mainnet")
-    for name, value in {**given, "coin_price": coin_price, "max_fee": max_fee}.items():
+    for name, value in {**given, "coin_price": coin_price}.items():
         if value is not None and not math.isfinite(value):
             raise UsageError(f"{name} is {value}", hint="a number")
     if token is not None and test_token:
@@ -73,13 +75,11 @@ def deploy(
         _show_costs(fees, profile_named(fees, **wei), dict(measured()["deployment"]), coin_price, as_json)
         return
     from lockstep.chain import deploying
-    from lockstep.chain.fees import GWEI
     from lockstep.chain.keys import KEYSTORE, load_account
     from lockstep.chain.rpc import connect
     from lockstep.node.guard import lock
-    from lockstep.protocol.market.prices import MAX_FEE_CAP
 
-    settings = resolve(rpc=rpc, deployment=deployment, home=home, password_file=password_file)
+    settings = resolve(rpc=rpc, deployment=deployment, home=home, password_file=password_file, max_fee=max_fee)
     w3 = connect(settings.rpc)
     wanted = _wanted(w3.eth.chain_id, token, unbond, chain)
     if dry_run:
@@ -87,7 +87,6 @@ def deploy(
         _simulate(w3, wanted, coin_price, as_json)
         return
     deploying.check_chain(w3, wanted, test_token=test_token)
-    cap = MAX_FEE_CAP if max_fee is None else round(max_fee * GWEI)
     file = Path(settings.deployment).expanduser()
     with lock.held(settings.home_dir, "deployment"):
         account = load_account(settings.home_dir / KEYSTORE, settings.password())
@@ -97,7 +96,9 @@ def deploy(
             if not as_json:
                 say(f"{'mined' if mined else 'sent '}  {each.artifact:12} {each.address}")
 
-        addresses, before = deploying.deploy(w3, account, file, wanted, max_fee_wei=cap, told=told)
+        addresses, before = deploying.deploy(
+            w3, account, file, wanted, max_fee_wei=settings.max_fee_wei, max_tip_wei=settings.max_tip_wei, told=told
+        )
     data = {**asdict(addresses), "deployment": str(file), "resumed": before > 0}
     named = os.environ.get(f"LOCKSTEP_{NETWORK.upper()}")
     lines = [f"chain {addresses.chain_id}, block {addresses.block}: {file}"]
@@ -172,13 +173,10 @@ def _row(each: dict[str, Any]) -> dict[str, Any]:
 
 
 def _wanted(chain_id: int, token: str | None, unbond: str, chain: str | None) -> Wanted:
-    from lockstep.base.decoding import account
-    from lockstep.base.naming import nearest
+    from lockstep.base.naming import address_of, nearest
     from lockstep.chain.deploying import Wanted
     from lockstep.chain.stacks import facts_of
     from lockstep.presets import CHAINS
-    from lockstep.protocol.errors import Malformed
-    from lockstep.protocol.types import Address
 
     facts = facts_of(chain_id)
     if chain is None and facts is None:
@@ -192,11 +190,8 @@ def _wanted(chain_id: int, token: str | None, unbond: str, chain: str | None) ->
             f"{facts.name} admits censorship of {CHAINS[facts.preset].censor:,} s, more than --chain {name} promises",
             hint=f"give --chain {facts.preset}, or nothing",
         )
-    try:
-        at = None if token is None else account(token, "--token")
-    except Malformed as error:
-        raise UsageError(error.message, hint="--token takes an address, 0x and forty hexadecimal digits") from error
-    return Wanted(None if at is None else Address(at), seconds_of(unbond, "--unbond"), CHAINS[name])
+    at = None if token is None else address_of(token, "--token")
+    return Wanted(at, seconds_of(unbond, "--unbond"), CHAINS[name])
 
 
 def _simulate(w3: Any, wanted: Wanted, coin_price: float | None, as_json: bool) -> None:
@@ -242,7 +237,7 @@ def _show_costs(
 
     contracts = [row(artifact, one) for artifact, one in creations.items()]
     totals = [row(what, one) for what, one in sent.items()]
-    factor = cover(sent["game"], profile)
+    factor = cover(sent["game_most"], profile)
     data = {
         "fees": name, "profile": {key: str(value) for key, value in asdict(profile).items()},
         "contracts": contracts, "totals": totals, "cover": round(factor, 3),
@@ -253,7 +248,8 @@ def _show_costs(
         f"{'':14} {'txs':>4} {'gas':>11} {'bytes':>8} {'fee':>16}",
         *map(line, contracts),
         *map(line, totals),
-        "job: 10 rounds x 8 slots, all parties; game: assumed, of a real model, both sides",
+        "measured on Anvil: job of 10 rounds x 8 slots, all parties; game of a small model, both sides",
+        f"game_most: the bound of {sent['game_most'].gas / 10**6:g} M gas on a game, in calls of the measured size",
     ]
     if factor > 1:
         lines.append(

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lockstep.base.amounts import tokens
-from lockstep.base.naming import CLAIMS_SHOWN, JOBS_SHOWN, digits_of
+from lockstep.base.naming import CLAIMS_SHOWN, GAMES_SHOWN, JOBS_SHOWN, digits_of
 from lockstep.base.settings import DEFAULTS, NETWORK, Settings, named_network, resolve
 from lockstep.cli.device import on_device
-from lockstep.cli.options import DeploymentFile, Device, Home, Json, PasswordFile, Rpc, Storage, Threads
+from lockstep.cli.options import DeploymentFile, Device, Home, Json, PasswordFile, Rpc, Storage, Threads, an_id
 from lockstep.cli.output import emit, say
 from lockstep.protocol.errors import UsageError
 
@@ -32,7 +32,10 @@ Yes = Annotated[bool, typer.Option("--yes", help="Lock the bond without asking."
 POLL_SECONDS = 0.5
 """The time between two looks of a watch for a new block."""
 
-GameArgument = Annotated[str, typer.Argument(metavar="GAME", help="The game's id, or its first 6 hex digits or more.")]
+a_game = an_id("game", GAMES_SHOWN)
+GameArgument = Annotated[
+    str, typer.Argument(metavar="GAME", callback=a_game, help="The game's id, or its first 6 hex digits or more.")
+]
 
 
 @app.command("list")
@@ -116,7 +119,10 @@ def _reader(settings: Settings, *, names: bool = False) -> DisputeReader:
 
 @app.command("watch")
 def watch(
-    game: Annotated[str | None, typer.Argument(metavar="[GAME]", help="The game's id, or 6 hex digits of it.")] = None,
+    game: Annotated[
+        str | None,
+        typer.Argument(metavar="[GAME]", callback=a_game, help="The game's id, or 6 hex digits of it."),
+    ] = None,
     job: Annotated[
         str | None,
         typer.Option(metavar="ID", help="Every game of a job instead; its id, or 6 digits."),

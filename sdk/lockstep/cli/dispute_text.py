@@ -14,7 +14,8 @@ from rich.text import Text
 from rich.tree import Tree
 
 from lockstep.base.amounts import tokens
-from lockstep.cli.narrator import ALERT, BAD, GOOD, QUIET, STRONG, Line, clock, countdown, short
+from lockstep.base.naming import short
+from lockstep.cli.narrator import ALERT, BAD, GOOD, QUIET, STRONG, Line, clock, countdown
 from lockstep.cli.output import event
 from lockstep.cli.screen import Screen
 from lockstep.node.bisection import Range, Said, described, shown_word

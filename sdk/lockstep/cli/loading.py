@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lockstep.cli.narrator import short
+from lockstep.base.naming import short
 from lockstep.protocol.errors import Inconclusive, Mismatch, NotFoundError, UsageError
 
 if TYPE_CHECKING:

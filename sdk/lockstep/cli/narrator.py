@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from lockstep.base.amounts import tokens
+from lockstep.base.naming import short
 from lockstep.protocol.types import MERGE_SLOT
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 GOOD, BAD, ALERT, STEP, QUIET, STRONG = "green", "bold red", "yellow", "cyan", "dim", "bold"
 """The styles of what went well, what is a lie or a loss, what begins a dispute, what takes the run further."""
-DIGITS = 8
-"""The digits of an id that a line shows."""
 
 Args = Mapping[str, Any]
 Sentence = tuple[str, Callable[[Args], str]]
@@ -37,16 +36,6 @@ class Line:
     def after(self, head: str) -> Line:
         """The same line with something before it."""
         return Line(f"{head}{self.text}", self.style)
-
-
-def short(value: object) -> str:
-    """An id by its first eight digits, everything else as it is."""
-    text = "0x" + value.hex() if isinstance(value, bytes) else str(value)
-    digits = text.removeprefix("0x")
-    if len(digits) < 40 or any(c not in "0123456789abcdefABCDEF" for c in digits):
-        return text
-    # An account keeps its prefix: people know it by that.
-    return text[: DIGITS + 2] if len(digits) == 40 else digits[:DIGITS]
 
 
 def clock(time: int) -> str:
@@ -167,7 +156,7 @@ def _audited(a: Args) -> str:
     if a.get("verdict") == "match":
         return f"replayed {claim(a)} in {a.get('seconds')} s: every state is the same"
     if a.get("verdict") == "mismatch":
-        at = "its list of states cannot be had" if a.get("t") is None else f"step {a['t']} differs"
+        at = "it differs; its list of states is not to be had yet" if a.get("t") is None else f"step {a['t']} differs"
         return f"replayed {claim(a)}: {at}"
     return f"cannot replay {claim(a)}: {a.get('reason') or a.get('verdict')}"
 
@@ -233,6 +222,8 @@ PROGRAM: dict[str, Sentence] = {
     "witnessed": ("", lambda a: f"says as witness of {claim(a)}: {a.get('verdict')} up to step {a.get('t')}"),
     "staying": (ALERT, lambda a: f"stays: {a.get('stakes')} stakes and {a.get('games')} games are open"),
     "done": (GOOD, _done),
+    "held": (ALERT, lambda a: f"cannot send: {a.get('message')}"),
+    "released": (GOOD, lambda a: f"sends again after {a.get('seconds')} s of too high fees"),
     "unreachable": (ALERT, lambda a: f"waits: {a.get('message')}"),
     "reachable": (GOOD, lambda a: f"goes on after {a.get('seconds')} s of waiting"),
 }  # fmt: skip
@@ -251,7 +242,7 @@ def of_program(who: str, event: Args, sentences: Mapping[str, Sentence] = PROGRA
 
 def of_loss(found: MergedLoss, curve: str = "") -> Line:
     """The loss of one checkpoint, the claim that it is bound to, and the curve so far."""
-    claim = f", claim {found.claim[:DIGITS]}" if found.claim else ", the first weights"
+    claim = f", claim {short(found.claim)}" if found.claim else ", the first weights"
     merges = f"{found.merges} merge{'' if found.merges == 1 else 's'}"
     return Line(f"loss {found.loss:.6f} after {merges}{claim}" + (f"  {curve}" if curve else ""), STRONG)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
+from lockstep.base.naming import JOBS_SHOWN, digits_of
 from lockstep.base.networks import ROLES
 
 
@@ -14,6 +16,19 @@ def role_of(context: typer.Context) -> str:
     names = context.command_path.split()
     return next((name for name in names if name in ROLES), "requester")
 
+
+def an_id(what: str, hint: str) -> Callable[[str | None], str | None]:
+    """Returns a callback of an argument that names an id: raises UsageError before a key or a chain is asked for."""
+
+    def check(text: str | None) -> str | None:
+        if text is not None:
+            digits_of(text, what, hint)
+        return text
+
+    return check
+
+
+a_job = an_id("job", JOBS_SHOWN)
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON envelope on stdout; no prompts.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Ask nothing.")]
@@ -53,4 +68,26 @@ Listen = Annotated[
         "--listen-seconds",
         help="Doppelganger protection: seconds that a new home watches the chain for its own key; 0: at your own risk.",
     ),
+]
+
+# How a worker is held back: `worker up`, `worker quote` and `worker service install` take the same.
+MaxStake = Annotated[
+    str | None,
+    typer.Option(
+        "--max-stake", metavar="AMOUNT|all",
+        help="What this account may have staked in all, lost stake included. On a terminal it is asked for.",
+    ),
+]  # fmt: skip
+JobsFrom = Annotated[
+    str | None, typer.Option("--jobs-from", metavar="ADDRESS,...", help="Take the jobs of these requesters alone.")
+]
+MinPrice = Annotated[
+    str | None,
+    typer.Option("--min-price", metavar="AMOUNT", help="The least that a slot pays for 10^15 operations of training."),
+]
+Hours = Annotated[
+    str | None, typer.Option("--hours", metavar="FROM-TO", help="Join rounds in these local hours alone, as 22-6.")
+]
+MaxMemory = Annotated[
+    int | None, typer.Option("--max-memory", metavar="MIB", help="Take no job that needs more memory than this.")
 ]

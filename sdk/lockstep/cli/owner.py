@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lockstep.base.naming import address_of
 from lockstep.base.settings import Settings, resolve
 from lockstep.cli.options import DeploymentFile, Home, Json, PasswordFile, Rpc, Yes, role_of
 from lockstep.cli.output import confirm, emit
@@ -33,7 +34,7 @@ def set_(
     """Name the owner of this home's account, once and at once; `propose` waits until the owner's key accepts."""
     from eth_utils.address import is_checksum_address
 
-    named = address_of(owner)
+    named = address_of(owner, "the owner")
     if not is_checksum_address(owner):
         raise UsageError(
             f"{owner} has no checksum: a mistyped digit would lose the account's money",
@@ -54,7 +55,7 @@ def propose(
     home: Home = None, password_file: PasswordFile = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Offer an account to an owner, or to another one: nothing changes until that key accepts."""
-    offered = None if owner == "none" else address_of(owner)
+    offered = None if owner == "none" else address_of(owner, "the owner", hint="none: nobody")
     with _purse(context, rpc, deployment, home, password_file, operator) as purse:
         _tell(purse, purse.propose_owner(offered), as_json)
 
@@ -77,7 +78,7 @@ def delegate(
     home: Home = None, password_file: PasswordFile = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Let another key answer games about an account's claims: when the account's own key is lost."""
-    named = None if who == "none" else address_of(who)
+    named = None if who == "none" else address_of(who, "the delegate", hint="none: nobody")
     with _purse(context, rpc, deployment, home, password_file, operator) as purse:
         _tell(purse, purse.set_delegate(named), as_json)
 
@@ -94,20 +95,11 @@ def show(
     from lockstep.chain.rpc import connect
 
     settings = resolve(role_of(context), rpc=rpc, deployment=deployment, home=home)
-    account = account_address(settings.home_path / KEYSTORE) if operator is None else address_of(operator)
+    account = account_address(settings.home_path / KEYSTORE) if operator is None else address_of(operator, "--for")
     addresses = Addresses.load(settings.deployment)
     contracts = Contracts.at(connect(settings.rpc, addresses.chain_id), addresses)
     found = _standing(contracts, account)
     emit(found, as_json, text="\n".join(_lines(found)))
-
-
-def address_of(text: str) -> Address:
-    """An address that somebody typed, checksummed; raises UsageError."""
-    from eth_utils.address import is_address, to_checksum_address
-
-    if not text.startswith("0x") or not is_address(text):
-        raise UsageError(f"{text!r} is no address", hint="0x and 40 hex digits; capitals are its checksum")
-    return Address(to_checksum_address(text))
 
 
 def _purse(
@@ -119,7 +111,7 @@ def _purse(
     settings: Settings = resolve(
         role_of(context), rpc=rpc, deployment=deployment, home=home, password_file=password_file
     )
-    return Purse.open(settings, None if operator is None else address_of(operator))
+    return Purse.open(settings, None if operator is None else address_of(operator, "--for"))
 
 
 def _standing(contracts: Contracts, account: Address) -> dict[str, Any]:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lockstep.base.amounts import amount_of, tokens
+from lockstep.base.naming import address_of
 from lockstep.base.settings import resolve
 from lockstep.cli import owner
 from lockstep.cli.options import DeploymentFile, Home, Json, PasswordFile, Rpc, Yes, role_of
 from lockstep.cli.output import confirm, emit, say
-from lockstep.cli.owner import For, address_of
+from lockstep.cli.owner import For
 from lockstep.protocol.errors import LockstepError, TryLater
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def unstake(
 
     settings = resolve(role_of(context), rpc=rpc, deployment=deployment, home=home, password_file=password_file)
     asked = None if amount == "all" else amount_of(amount)
-    with Purse.open(settings, None if operator is None else address_of(operator)) as purse:
+    with Purse.open(settings, None if operator is None else address_of(operator, "--for")) as purse:
         held = purse.holdings()
         wanted = held.free if asked is None else asked
         if held.unbonding:
@@ -89,8 +90,8 @@ def withdraw(
     from lockstep.node.purse import Purse
 
     settings = resolve(role_of(context), rpc=rpc, deployment=deployment, home=home, password_file=password_file)
-    target = None if to is None else address_of(to)
-    with Purse.open(settings, None if operator is None else address_of(operator)) as purse:
+    target = None if to is None else address_of(to, "--to")
+    with Purse.open(settings, None if operator is None else address_of(operator, "--for")) as purse:
         try:
             moved = purse.withdraw()
         except TryLater as error:
@@ -170,7 +171,8 @@ def _tell(purse: Purse, moved: Moved, what: str, as_json: bool) -> None:
 
     held = purse.holdings()
     data: dict[str, Any] = {what: str(moved.amount), "completed": moved.completed}
-    data |= {"transactions": list(moved.transactions), "holdings": held.to_dict()}
+    final = purse.final(moved)
+    data |= {"transactions": list(moved.transactions), "final": final, "holdings": held.to_dict()}
     head = f"{tokens(moved.amount)} {what}"
     if what == "withdrawn" and held.owner is not None:
         head += f" to the owner, {held.owner}"
@@ -178,5 +180,11 @@ def _tell(purse: Purse, moved: Moved, what: str, as_json: bool) -> None:
         head += ", sent by an earlier command that was cut off: nothing else was done"
     if what == "unbonding":
         head += f": `withdraw` pays them out from {moment(held.available_at)}"
-    emit(data, as_json, text="\n".join([head, *held.lines()]))
+    lines = [head, *held.lines()]
+    if not final:
+        lines.append(
+            f"The chain can still take this back (finality is {purse.finality}): keep this home, whose next command "
+            "sends it again then."
+        )
+    emit(data, as_json, text="\n".join(lines))
     purse.told(moved)

@@ -2,22 +2,74 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from lockstep.base.amounts import tokens
 from lockstep.base.durations import readable_seconds
+from lockstep.chain.fees import PROFILES, cover, sums
 from lockstep.chain.gas import PERMIT_GAS, VERBS, Fees
+from lockstep.chain.stacks import facts_of
 from lockstep.execution import schedule
 from lockstep.node.party import pace_of
+from lockstep.presets import MAINNET
+from lockstep.protocol.types import Wei
 
 if TYPE_CHECKING:
+    from lockstep.chain.stacks import ChainFacts
     from lockstep.client import Network, Quote
     from lockstep.execution.quoting import Figures
-    from lockstep.protocol.types import Wei
+    from lockstep.protocol.jobs import Pricing
 
 REQUESTER_GAS = VERBS["create"] + PERMIT_GAS + VERBS["withdraw"]
 """A job's opening, and the refund at its end."""
+
+
+@dataclass(frozen=True)
+class DataFee:
+    """A rollup's fee for a game's bytes on its parent chain, beside the gas that a job's refunds count."""
+
+    chain: str
+    factor: float
+    """A game's whole fee over the fee of its gas, at the rollup's base fee now and a parent chain's as assumed."""
+    gas_price: Wei
+    """The job's: tokens for a unit of gas at its cap."""
+    needed: Wei
+    """The job's gas price that counts the bytes, too, if the coin costs what `presets.MAINNET` assumes."""
+
+    @property
+    def covered(self) -> bool:
+        """Returns True if who answers a game is paid its whole fee back."""
+        return self.gas_price >= self.needed
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON: amounts are decimal strings."""
+        return {
+            "chain": self.chain, "factor": round(self.factor, 3), "gas_price": str(self.gas_price),
+            "needed": str(self.needed), "covered": self.covered,
+        }  # fmt: skip
+
+    def line(self) -> str:
+        """As people read it."""
+        told = f"data fee     a game's whole fee on {self.chain} is {self.factor:.3g} times that of its gas"
+        if self.covered:
+            return f"{told}; the job's gas price covers it"
+        return (
+            f"{told}. WARNING: refunds and bonds count gas alone, and the job's gas price is {self.gas_price} wei of "
+            f"the token: raise gas_price of its terms to {self.needed}, or who answers a game pays the rest itself"
+        )
+
+
+def data_fee_of(facts: ChainFacts | None, prices: Pricing, base_fee: int) -> DataFee | None:
+    """Returns the data fee of a chain that has one; None for every other chain."""
+    if facts is None or not facts.data_fee:
+        return None
+    profile = next(p for p in PROFILES.values() if p.stack == facts.stack)
+    factor = cover(sums()["game_most"], replace(profile, base_fee=base_fee or profile.base_fee))
+    # At one cap for both; rounded up to the next unit of the token.
+    needed = ceil(factor * MAINNET.gas_price * prices.fee_cap / MAINNET.fee_cap)
+    return DataFee(facts.name, factor, prices.gas_price, Wei(needed))
 
 
 @dataclass(frozen=True)
@@ -35,6 +87,8 @@ class QuotedTerms:
     """Seconds from the opening to the last payment, on machines like this one."""
     longest: int
     """With every window used up."""
+    data_fee: DataFee | None = None
+    """None: the chain takes none."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON: amounts and operations are decimal strings."""
@@ -45,6 +99,7 @@ class QuotedTerms:
                 "units": REQUESTER_GAS, "price": str(self.fees.price), "cost": str(self.fees.price * REQUESTER_GAS),
                 "stated": self.fees.stated,
             },
+            "data_fee": None if self.data_fee is None else self.data_fee.to_dict(),
             "time": {"expected": round(self.expected, 1), "longest": self.longest},
         }  # fmt: skip
 
@@ -54,6 +109,7 @@ class QuotedTerms:
         times = [readable_seconds(seconds) for seconds in (self.expected, self.longest)]
         return [
             f"gas          {cost} for {REQUESTER_GAS:,} units at {self.fees.told()}",
+            *([] if self.data_fee is None else [self.data_fee.line()]),
             f"price        {tokens(self.price, 4)} for 10^15 operations; a slot computes {self.operations:.3g}",
             f"work         {self.tokens:,} tokens of text in all",
             f"time         {times[0]} on machines like this one, {times[1]} if every window is used up",
@@ -71,4 +127,5 @@ def terms_of(net: Network, quote: Quote, figures: Figures, fees: Fees) -> Quoted
         fees=fees,
         expected=schedule.prompt_job(params, figures.round_seconds, pace.block),
         longest=schedule.longest_job(params),
+        data_fee=data_fee_of(facts_of(net.contracts.addresses.chain_id), params.prices, fees.base),
     )

@@ -32,6 +32,7 @@ class KernelPath(StrEnum):
     SCALAR = "scalar"
     AVX2 = "avx2"
     AVX512 = "avx512"
+    VNNI = "vnni"
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lockstep.base.files import write_atomically
 from lockstep.base.settings import DEFAULTS, Settings, cache_location, resolve
 from lockstep.cli.options import (
     CoordinatorUrl,
     DeploymentFile,
     Device,
     Home,
+    Hours,
+    JobsFrom,
     Json,
+    Listen,
+    MaxMemory,
+    MaxStake,
+    Metrics,
+    MinPrice,
     PasswordFile,
     Rpc,
     RpcCheck,
@@ -76,9 +84,8 @@ def install(
     context: typer.Context, flags: UpFlags = None, rpc: Rpc = None, rpc_check: RpcCheck = None,
     storage: Storage = None, deployment: DeploymentFile = None, home: Home = None, password_file: PasswordFile = None,
     coordinator: CoordinatorUrl = None, threads: Threads = None, device: Device = None,
-    max_stake: Annotated[
-        str | None, typer.Option("--max-stake", metavar="AMOUNT|all", help="Of a worker: as `worker up` takes it.")
-    ] = None,
+    listen_seconds: Listen = None, metrics: Metrics = None, max_stake: MaxStake = None, jobs_from: JobsFrom = None,
+    min_price: MinPrice = None, hours: Hours = None, max_memory: MaxMemory = None,
     name: Name = None, system: System = False, only_print: Print = False, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Write a hardened unit with this home's settings, and those of this command, the environment and the files.
@@ -88,9 +95,16 @@ def install(
     from lockstep.node import unit as units
 
     role = role_of(context)
+    limits = {
+        "max_stake": max_stake, "jobs_from": jobs_from, "min_price": min_price, "hours": hours,
+        "max_memory_mib": max_memory,
+    }  # fmt: skip
+    if role != "worker" and (given := [name for name, value in limits.items() if value is not None]):
+        raise UsageError(f"{given[0]} is a worker's setting", hint=f"leave it out: a {role} joins no job")
     settings = resolve(
         role, rpc=rpc, rpc_check=rpc_check, storage=storage, deployment=deployment, home=home,
-        password_file=password_file, coordinator=coordinator, threads=threads, device=device, max_stake=max_stake,
+        password_file=password_file, coordinator=coordinator, threads=threads, device=device,
+        listen_seconds=listen_seconds, metrics=metrics, **limits,
     )  # fmt: skip
     unit = _unit(role, settings, flags or [], system)
     place = _place(units.name_of(role, unit.home, name), system)
@@ -225,20 +239,13 @@ def _place(name: str, system: bool) -> ServicePlace:
 
 
 def _write(file: Path, text: str, mode: int) -> None:
-    """Whole or not at all."""
-    beside = file.with_name(f".{file.name}.new")
+    """Whole or not at all, in a folder that is made if it is not there."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        beside.unlink(missing_ok=True)
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(descriptor, "w") as opened:
-            opened.write(text)
-            opened.flush()
-            os.fsync(opened.fileno())
-        beside.replace(file)
-    except OSError as error:
+        write_atomically(file, [text.encode()], mode=mode)
+    except (OSError, UsageError) as error:
         raise UsageError(
-            f"{file} cannot be written: {error.strerror}", hint="--print shows it; --system needs root"
+            f"the service cannot be written: {error}", hint="--print shows it; --system needs root"
         ) from error
 
 

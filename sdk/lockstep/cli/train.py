@@ -11,10 +11,9 @@ import typer
 
 from lockstep.base.amounts import amount_of, tokens
 from lockstep.base.decoding import file_bytes, from_toml
-from lockstep.base.naming import JOBS_SHOWN, digits_of
+from lockstep.base.naming import JOBS_SHOWN, address_of, digits_of, short
 from lockstep.base.settings import resolve
 from lockstep.chain.keys import KEYSTORE
-from lockstep.cli.narrator import short
 from lockstep.cli.options import DeploymentFile, GasPrice, Home, Json, PasswordFile, Rpc, Storage, Threads
 from lockstep.cli.output import emit, say
 from lockstep.protocol.errors import Inconclusive, Malformed, Mismatch, TryLater, UsageError
@@ -54,6 +53,11 @@ rows = 8
 inner_steps = 20
 payload = "int8-block"     # or "f32"
 carry = false              # true: moments go on from round to round; payloads grow by two words a parameter
+
+# [arithmetic]             # of the model's products; without it they are sums of float32
+# products = "int8"        # exact sums of small integers: the same bits on every tensor core
+# [arithmetic.modules]     # exceptions by module: "float32", "int8", "int8x2" (two limbs)
+# "blocks.*.down" = "int8x2"
 
 # [evaluation]             # in place of [model] and [strategy]: the loss of a model that you have
 # model = "pulled"         # a folder that `lockstep train pull` wrote
@@ -193,11 +197,10 @@ def list_(
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Every job of the market, the latest first: how far it is, what it pays, whose it is."""
+    of = None if mine is None else address_of(mine, "--of")
     net = _reading(rpc, storage, deployment)
     rows = [
-        {**handle.status(), "requester": requester}
-        for handle, requester in net.jobs()
-        if mine is None or requester.lower() == mine.lower()
+        {**handle.status(), "requester": requester} for handle, requester in net.jobs() if of is None or requester == of
     ]
     text = [
         f"{short(r['job'])}  {r['status']:<9}  round {r['settled']:>3} of {r['rounds']:<3}  "

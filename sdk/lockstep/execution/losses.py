@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from lockstep.base import markup
+from lockstep.base.naming import short
 from lockstep.execution.jobs import Job, slot_run
 from lockstep.numerics import paths
 from lockstep.numerics.validate import validate
@@ -57,7 +58,9 @@ class Curve(tuple[MergedLoss, ...]):
     """The losses of a run in order; a notebook draws them."""
 
     def _repr_html_(self) -> str:
-        points = [(x.merges, x.loss, f"{x.loss:.6f} after {x.merges} merges, claim {x.claim[:8] or '-'}") for x in self]
+        points = [
+            (x.merges, x.loss, f"{x.loss:.6f} after {x.merges} merges, claim {short(x.claim) or '-'}") for x in self
+        ]
         return markup.curve(points, "loss after each merge")
 
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from lockstep.base.files import write_atomically
 from lockstep.execution.jobs import ClaimRun, Entries, Job, State
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.jobs import Body
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.types import ClaimId, Seed, StateRoot, TraceRoot
-from lockstep.storage.store import write_atomically
 from lockstep.storage.tensors import head_line, read_tensors, tensor_at, words_of
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from lockstep.base.amounts import tokens
+from lockstep.base.files import write_atomically
 from lockstep.base.shelf import Shelf
 from lockstep.chain import games
 from lockstep.chain.events import EventReader
@@ -43,7 +44,6 @@ from lockstep.protocol.errors import (
 )
 from lockstep.protocol.jobs import NOTHING
 from lockstep.protocol.types import ClaimId, GameId, StateRoot, Wei
-from lockstep.storage.store import write_atomically
 
 NONCE = 0
 """The nonce of the one game that an account opens on a claim, by hand or as a verifier."""

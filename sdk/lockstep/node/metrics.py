@@ -1,7 +1,7 @@
 """`/metrics`, `/healthz` and `/readyz` of a worker or a verifier, on a port of its own machine.
 
     the loop      writes numbers into `base.vitals`, and waits for nothing
-    the sampler   asks the chain for balances and clocks through a connection of its own, every SAMPLE_SECONDS
+    the sampler   asks the chain for balances and clocks through a connection of its own, while somebody scrapes
     a scrape      is answered from both; neither it nor the sampler can end or hold up the process
 
 Amounts are in whole tokens and coins, times in seconds: Prometheus computes with floats.
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from lockstep.protocol.types import Address
 
 SAMPLE_SECONDS = 15.0
+"""Between two samples, at least."""
+PAUSE_SECONDS = 300.0
+"""Whoever looks after a longer pause is not told the sample from before it."""
 READY_SECONDS = 120.0
 """A loop that has not gone round for this long is not ready: an outage, or work on its thread."""
 REQUEST_SECONDS = 5.0
@@ -78,30 +81,44 @@ class MetricSample:
 
 
 class Sampler:
-    """Reads an account's money and clocks beside the loop."""
+    """Reads an account's money and clocks beside the loop: at the start, and then after whoever looked at the last."""
 
     def __init__(self, read: Callable[[], MetricSample], seconds: float = SAMPLE_SECONDS) -> None:
         self._read = read
         self._seconds = seconds
         self._stop = threading.Event()
-        self.last: MetricSample | None = None
+        self._wanted = threading.Event()
+        self._last: MetricSample | None = None
+        self._asked = time.monotonic()
         self.failures = 0
         self._thread = threading.Thread(target=self._run, name="metrics-sample", daemon=True)
         self._thread.start()
 
+    def look(self) -> MetricSample | None:
+        """Returns the last sample, and a wish for the next; None where there is none, or nobody looked for long.
+
+        While the chain cannot be asked the last one stands: its head grows old, and a game's clock is not forgotten.
+        """
+        paused, self._asked = time.monotonic() - self._asked > PAUSE_SECONDS, time.monotonic()
+        self._wanted.set()
+        return None if paused else self._last
+
     def close(self) -> None:
         """Ask no more; a request that is under way is not waited for."""
         self._stop.set()
+        self._wanted.set()
 
     def _run(self) -> None:
         while not self._stop.is_set():
             # INVARIANT: nothing that goes wrong here reaches the process.
             try:
-                self.last = self._read()
+                self._last = self._read()
             except Exception as error:
                 self.failures += 1
                 log.debug("the chain was not sampled", why=type(error).__name__)
             self._stop.wait(self._seconds)
+            self._wanted.wait()
+            self._wanted.clear()
 
 
 def reader(settings: Settings, me: Address, vitals: Vitals = VITALS) -> Callable[[], MetricSample]:
@@ -152,11 +169,14 @@ def families(role: str, me: str, vitals: Vitals, sampler: Sampler) -> Iterator[A
         if name in vitals.gauges:
             yield gauge(name, what, vitals.gauges[name])
     yield gauge("games_open", "Own games that run.", len(vitals.games))
+    yield gauge(
+        "held_by_fee", "1 while own transactions wait: the base fee is above max_fee.", float(bool(vitals.held))
+    )
     yield gauge("acted_block", "The block that was acted on last.", vitals.head[0])
     failures = CounterMetricFamily("lockstep_sample_failures", "Samples of the chain that failed.")
     failures.add_metric([], sampler.failures)
     yield failures
-    last = sampler.last
+    last = sampler.look()
     if last is None:
         return
     yield gauge("head_block", "The chain's latest block.", last.head)
@@ -239,7 +259,8 @@ def _handler(role: str, me: str, vitals: Vitals, sampler: Sampler) -> type[BaseH
             elif path == "/readyz":
                 silent = None if vitals.beat_at is None else time.monotonic() - vitals.beat_at
                 ready = silent is not None and silent < READY_SECONDS
-                self._say(200 if ready else 503, {"status": "ok" if ready else "waiting", "block": vitals.head[0]})
+                said = {"status": "ok" if ready else "waiting", "block": vitals.head[0], "held": vitals.held or None}
+                self._say(200 if ready else 503, said)
             else:
                 self._say(404, {"status": "try /metrics, /healthz or /readyz"})
 

@@ -16,6 +16,7 @@ from lockstep.chain import logcache
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.crosscheck import CrossCheck
+from lockstep.chain.finality import relied_block
 from lockstep.chain.keys import KEYSTORE, load_account
 from lockstep.chain.logcache import LogCache
 from lockstep.chain.outbox import Outbox
@@ -117,7 +118,7 @@ class Party:
         store = open_store(settings.storage)
         if stored:
             store.check()
-        outbox = Outbox(settings.home_dir / OUTBOX, w3, account)
+        outbox = Outbox(settings.home_dir / OUTBOX, w3, account, settings.max_fee_wei, settings.max_tip_wei)
         return Party(settings, addresses, w3, contracts, store, account, outbox, check)
 
     @property
@@ -134,6 +135,10 @@ class Party:
         """The latest block: the only clock."""
         block = self.w3.eth.get_block("latest")
         return Head(int(block["number"]), Seconds(block["timestamp"]), block["hash"].hex())
+
+    def relied(self, head: Head) -> int:
+        """The last block that the setting `finality` has this account rely on; below zero if there is none."""
+        return relied_block(self.w3, self.settings.finality, head.number)
 
     def chain_pace(self) -> ChainPace:
         """The chain's pace: the median gap between recent blocks, and what the deployment promises."""

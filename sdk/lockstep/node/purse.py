@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from lockstep.base.amounts import tokens
 from lockstep.chain.addresses import CONTRACTS, Addresses
 from lockstep.chain.contracts import Call, Contracts
+from lockstep.chain.finality import relied_block
 from lockstep.chain.keys import KEYSTORE, load_account
 from lockstep.chain.outbox import Outbox
 from lockstep.chain.rpc import connect
@@ -134,6 +135,8 @@ class Purse:
     outbox: Outbox
     operator: Address | None = None
     """The account that it is for, where that is another than the one of its key."""
+    finality: str = "latest"
+    """The part of the chain that is relied on, as in the settings."""
 
     @staticmethod
     @contextmanager
@@ -144,10 +147,10 @@ class Purse:
             account = load_account(settings.home_dir / KEYSTORE, settings.password())
             addresses = Addresses.load(settings.deployment)
             w3 = connect(settings.rpc, addresses.chain_id)
-            outbox = Outbox(settings.home_dir / OUTBOX, w3, account)
+            outbox = Outbox(settings.home_dir / OUTBOX, w3, account, settings.max_fee_wei, settings.max_tip_wei)
             stack.callback(outbox.close)
             own = operator is None or operator == account.address
-            yield Purse(Contracts.at(w3, addresses), account, outbox, None if own else operator)
+            yield Purse(Contracts.at(w3, addresses), account, outbox, None if own else operator, settings.finality)
 
     @property
     def address(self) -> Address:
@@ -324,6 +327,12 @@ class Purse:
         for key in moved.keys:
             kind = key[: key.index(_PENDING)]
             self.outbox.rename(key, f"{kind}{len(self.outbox.keys(kind))}")
+
+    def final(self, moved: Moved) -> bool:
+        """Returns True if the blocks that took it are relied on. Raises TryLater, Unreachable."""
+        w3 = self.contracts.vault.w3
+        relied = relied_block(w3, self.finality, int(w3.eth.block_number))
+        return all(self.outbox.wait(key).block <= relied for key in moved.keys)
 
     # -- inside
 

@@ -17,10 +17,11 @@ from itertools import count
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
+from lockstep.base.files import sync_folder
 from lockstep.protocol.errors import BlobCorrupt, BlobMissing, DoctorError, PayloadInvalid, Unreachable
 from lockstep.protocol.types import Cid
 from lockstep.storage.cid import cid_of_block, parse_cid, verify_block
-from lockstep.storage.store import BlockCodec, ContentStore, sync_folder
+from lockstep.storage.store import BlockCodec, ContentStore
 from lockstep.storage.unixfs import MAX_BLOCK_BYTES, FileBlock, chunks_of_file, layout
 
 STALE_SECONDS = 3600

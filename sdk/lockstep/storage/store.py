@@ -11,16 +11,15 @@ from __future__ import annotations
 import abc
 import io
 import os
-import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Literal, Self, cast
 
 from lockstep.base.decoding import from_cbor, refusing
+from lockstep.base.files import write_atomically
 from lockstep.base.settings import cache_directory, resolve
 from lockstep.protocol.errors import DoctorError, PayloadInvalid, Unreachable, UsageError
 from lockstep.protocol.types import Cid
@@ -205,44 +204,3 @@ class BufferFile(io.RawIOBase):
         piece = bytes(self._data[self._at : end])
         self._at += len(piece)
         return piece
-
-
-def write_atomically(path: Path, chunks: Iterable[Bytes]) -> int:
-    """Writes `chunks` to `path` so that it holds all of them or what it held before; returns their size.
-
-    The bytes are on disk when this returns. UsageError if the folder cannot be written,
-    DoctorError if the disk is full.
-    """
-    size = 0
-    try:
-        partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
-        file = open(partial, "xb")  # noqa: SIM115 - only the opening may mean a usage error
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {path}: {error.strerror}", "name a path in an existing, writable folder"
-        ) from error
-    try:
-        with file:
-            for chunk in chunks:
-                file.write(chunk)
-                size += len(chunk)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-        sync_folder(path.parent)
-    except BaseException as error:
-        with suppress(FileNotFoundError):
-            partial.unlink()
-        if isinstance(error, OSError):
-            raise DoctorError(f"cannot write {path}: {error.strerror}", "free some disk space") from error
-        raise
-    return size
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes the names in `folder` durable: a rename is on disk only when its folder is."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

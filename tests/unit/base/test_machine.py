@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.base.files import write_atomically
 from lockstep.base.machine import Memory, is_full, memory, readable, room_on_disk
-from lockstep.protocol.errors import Unfit, Unreachable
+from lockstep.protocol.errors import DoctorError, Unfit, Unreachable
 
 GIB = 1 << 30
 
@@ -92,6 +93,19 @@ def full_database(folder: Path) -> sqlite3.Error:
         with pytest.raises(sqlite3.OperationalError) as caught:
             database.execute("INSERT INTO t VALUES (zeroblob(100000))")
     return caught.value
+
+
+def test_a_file_that_finds_no_room_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(DoctorError, match="cannot write") as told:
+        write_atomically(tmp_path / "state", [b"x"])
+    assert is_full(told.value), "for a person it is an error with a hint, for a service something that passes"
+    with pytest.raises(Unreachable, match="the disk is full"), room_on_disk():
+        write_atomically(tmp_path / "state", [b"x"])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk_is_waited_for_and_nothing_else_is(tmp_path: Path) -> None:

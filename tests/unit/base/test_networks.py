@@ -115,3 +115,12 @@ def test_every_typo_in_a_network_is_refused(user: Path) -> None:
         with pytest.raises(UsageError) as refused:
             resolve(network="n")
         assert repr(name) in refused.value.hint
+
+
+def test_a_network_names_its_fees_and_its_finality(user: Path) -> None:
+    (user / "config/networks.toml").write_text(
+        '[dear]\nrpc = "http://x"\nmax_fee = "40 gwei"\nfinality = "finalized"\n'
+    )
+    settings = resolve(network="dear")
+    assert (settings.max_fee_wei, settings.max_tip_wei, settings.finality) == (40 * 10**9, None, "finalized")
+    assert resolve(network="dear", max_fee="1 gwei").max_fee_wei == 10**9, "a flag is closer"

@@ -93,3 +93,42 @@ def test_no_password_file_names_the_option() -> None:
 def test_a_password_ends_before_its_newline(tmp_path: Path) -> None:
     (tmp_path / "password").write_text(" correct horse \n")
     assert resolve(password_file=str(tmp_path / "password")).password() == " correct horse "
+
+
+@pytest.mark.parametrize(("text", "wei"), [("40 gwei", 40 * 10**9), ("0.05GWEI", 5 * 10**7), ("7 wei", 7)])
+def test_a_fee_has_a_unit(text: str, wei: int) -> None:
+    settings = resolve(max_fee=text, max_tip=text)
+    assert (settings.max_fee_wei, settings.max_tip_wei) == (wei, wei)
+    assert resolve().max_fee_wei is None, "not said: the highest fee that a job refunds"
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [("40", "40 gwei"), ("40 gewi", "'gwei'"), ("0.5 wei", "decimals"), ("2 eth", "40 gwei"), ("-1 gwei", "unit")],
+)
+@pytest.mark.parametrize("name", ["max_fee", "max_tip"])
+def test_a_fee_that_cannot_be_meant_is_a_usage_error(name: str, text: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=name) as refused:
+        resolve(**{name: text})
+    assert hint in refused.value.hint
+
+
+@pytest.mark.parametrize("text", ["latest", "safe", "Finalized", "0", "12"])
+def test_a_finality_is_a_name_or_a_number_of_blocks(text: str) -> None:
+    assert resolve(finality=text).finality == text.lower()
+
+
+@pytest.mark.parametrize(("text", "hint"), [("finalised", "finalized"), ("save", "safe"), ("-3", "number of blocks")])
+def test_another_finality_is_a_usage_error(text: str, hint: str) -> None:
+    with pytest.raises(UsageError, match="finality") as refused:
+        resolve(finality=text)
+    assert hint in refused.value.hint
+
+
+def test_a_setting_of_an_earlier_version_is_read_by_todays_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("lockstep.toml").write_text("confirmations = 12\n")
+    assert resolve().finality == "12"
+    monkeypatch.setenv("LOCKSTEP_CONFIRMATIONS", "7")
+    assert resolve().finality == "7"
+    monkeypatch.setenv("LOCKSTEP_FINALITY", "safe")
+    assert resolve().finality == "safe"

@@ -13,9 +13,11 @@ from benchmarks import economics as command
 from benchmarks.society import Kind, Play, Rules, Society
 from lockstep import economics
 from lockstep.economics import AuditPlan
+from lockstep.presets import CHAINS
 from lockstep.protocol.market import prices
+from lockstep.protocol.market.job_rules import GAME_MOVES
 from lockstep.protocol.market.prices import Slash
-from lockstep.protocol.types import Wei
+from lockstep.protocol.types import Seconds, Wei
 
 PRICE = 10**9
 AUDIT = AuditPlan(slots=16, witnesses=4, transitions=101, cartel=0.0)
@@ -141,3 +143,35 @@ def test_the_document_shows_what_the_rules_give(repository: Path) -> None:
     block = text.split("<!-- audits -->\n")[1].split("\n<!-- end -->")[0]
     assert block.splitlines() == command.audit_lines(), "run `python benchmarks/economics.py --write`"
     assert (repository / "docs/economics/costs.svg").read_text() == command.costs_chart().svg(), "the picture, too"
+
+
+@pytest.mark.parametrize(("lies", "draws"), [(1, 1), (1, 2), (8, 1), (8, 2), (8, 4)])
+def test_the_contracts_draw_is_chosen_as_the_closed_form_says(lies: int, draws: int) -> None:
+    trials = 2_000
+    drawn = command.chosen(command.AUDIT, lies, draws, seed=1, trials=trials)
+    blind = replace(command.AUDIT, volunteers=0.0)
+    expected = lies * economics.chosen_detection(blind, lies, draws)
+    # Of the fewest of at most `witnesses` the mean square is at most `witnesses` times the mean.
+    deviation = sqrt(command.AUDIT.witnesses * expected / trials)
+    assert abs(drawn - expected) < 4 * deviation
+    assert deviation < 0.1
+
+
+def test_the_page_has_the_table_of_choices(repository: Path) -> None:
+    text = (repository / "docs/economics.md").read_text()
+    block = text.partition("<!-- choice -->\n")[2].partition("\n<!-- end -->")[0]
+    assert block.splitlines() == command.choice_lines(0), "run `python benchmarks/economics.py --write`"
+
+
+def test_the_page_has_the_table_of_moves_held_back(repository: Path) -> None:
+    text = (repository / "docs/economics.md").read_text()
+    block = text.partition("<!-- held -->\n")[2].partition("\n<!-- end -->")[0]
+    assert block.splitlines() == command.held_lines(), "run `python benchmarks/economics.py --write`"
+
+
+def test_a_clock_at_the_floor_survives_one_move_held_back_and_none_below() -> None:
+    for chain in (each for each in CHAINS.values() if each.censor):
+        assert command.survived(chain, chain.clock_floor) == 1
+        assert command.survived(chain, Seconds(chain.clock_floor - 1)) == 0
+        every = Seconds(GAME_MOVES * (chain.inclusion + chain.censor))
+        assert (command.survived(chain, every), command.survived(chain, Seconds(2 * every))) == (GAME_MOVES, GAME_MOVES)

@@ -8,6 +8,7 @@ from lockstep.chain.fees import GWEI, PROFILES, FeeProfile, Sent, cover, fastlz_
 from lockstep.chain.stacks import KNOWN, require_own_blocks
 from lockstep.presets import CHAINS
 from lockstep.protocol.errors import ChainError, UsageError
+from lockstep.protocol.market.prices import GAME_GAS
 
 ONE = Sent(calls=1, gas=100_000, zeros=100, others=400, compressed=300)
 OP = FeeProfile("op", 10**6, 20 * GWEI, 3 * GWEI, base_fee_scalar=5227, blob_scalar=1_014_213)
@@ -34,7 +35,7 @@ def test_arbitrum_folds_its_data_fee_into_whole_gas() -> None:
     # 16 x 300 bytes at 10 gwei = 48,000 gwei; at 0.01 gwei of base fee 4,800,000 gas
     assert fee_of(ONE, PROFILES["arbitrum"]).data == 48_000 * GWEI
     odd = FeeProfile("arbitrum", 7, 1)
-    assert fee_of(ONE, odd).data == 686 * 7, "4,800 / 7 rounded up"
+    assert fee_of(ONE, odd).data == 685 * 7, "4,800 / 7 rounded down"
 
 
 def test_ethereum_charges_no_data_fee_and_needs_no_cover() -> None:
@@ -60,7 +61,16 @@ def test_the_measured_job_has_every_call_of_ten_rounds_by_eight() -> None:
     assert {name: job[name].calls for name in per_slot} == dict.fromkeys(per_slot, 80)
     per_round = {f"JobMarket.{name}" for name in ("startRound", "seal", "attest", "freeze", "merge", "finalize")}
     assert {name: job[name].calls for name in per_round} == dict.fromkeys(per_round, 10)
-    assert (sums()["game"].calls, sums()["game"].gas) == (16, 1_900_000)
+
+
+def test_a_game_is_measured_and_its_most_is_the_contracts_bound() -> None:
+    rows, found = measured()["game"], sums()
+    game, most = found["game"], found["game_most"]
+    assert (game.calls, game.gas) == (sum(r.calls for r in rows.values()), sum(r.gas for r in rows.values()))
+    assert most.gas == GAME_GAS > game.gas
+    for of in ("calls", "zeros", "others", "compressed"):
+        assert 0 <= getattr(most, of) * game.gas - getattr(game, of) * GAME_GAS < game.gas, f"{of}: in proportion"
+    assert most.calls >= 22, "as many as the largest Program's game takes (benchmarks/dispute.py --largest)"
 
 
 def test_every_known_chain_has_a_promise_or_a_refusal() -> None:

@@ -195,6 +195,38 @@ def test_a_fee_above_the_bound_is_not_paid(contracts: Contracts, rich: LocalAcco
     assert outbox.recover() == []
 
 
+def test_a_tip_stays_within_its_bound_however_often_it_is_raised(devnet: Local, open_outbox: OpenOutbox) -> None:
+    outbox = open_outbox(devnet.account("tight"), max_tip_wei=10**8)
+    devnet.w3.provider.make_request(RPCEndpoint("evm_setAutomine"), [False])
+    try:
+        outbox.submit(Call(Address(STRANGER), b"", 21_000, "move", 1), "move", check=False)
+        first = outbox._known("move")
+        outbox._send_again("move")
+        again = outbox._known("move")
+    finally:
+        devnet.w3.provider.make_request(RPCEndpoint("evm_setAutomine"), [True])
+        devnet.mine(1)
+    assert (first["tip"], again["tip"]) == (10**8, 10**8)
+    assert again["max_fee"] > first["max_fee"], "the fee is raised all the same"
+
+
+def test_what_the_bound_holds_back_is_told_until_it_is_sent(devnet: Local, open_outbox: OpenOutbox) -> None:
+    outbox = open_outbox(devnet.account("held"), "held.db", max_fee_wei=5 * 10**9)
+    call = Call(Address(STRANGER), b"", 21_000, "Market.join", 1)
+    assert outbox.held() == ""
+    devnet.w3.provider.make_request(RPCEndpoint("anvil_setNextBlockBaseFeePerGas"), [hex(9 * 10**9)])
+    devnet.mine(1)
+    with pytest.raises(TryLater, match="above the bound of 5 gwei") as held:
+        outbox.submit(call, "join")
+    assert held.value.code == "try_later.fee"
+    assert "lower" in held.value.hint
+    assert outbox.held().startswith("Market.join waits: the base fee is 9 gwei")
+    devnet.w3.provider.make_request(RPCEndpoint("anvil_setNextBlockBaseFeePerGas"), [hex(10**9)])
+    devnet.mine(1)
+    assert outbox.send(call, "join").gas_price <= 5 * 10**9
+    assert outbox.held() == ""
+
+
 def test_a_full_disk_is_said_to_be_one_and_takes_no_nonce(
     contracts: Contracts, devnet: Local, open_outbox: OpenOutbox
 ) -> None:

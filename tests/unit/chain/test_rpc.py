@@ -17,7 +17,7 @@ from lockstep.chain.contracts import Contracts
 from lockstep.chain.devnet import CHAIN_ID, Devnet, Local, deploy
 from lockstep.chain.outbox import Outbox
 from lockstep.chain.rpc import connect, is_rate_limit
-from lockstep.protocol.errors import ChainError, Unreachable
+from lockstep.protocol.errors import ChainError, Unreachable, UsageError
 from lockstep.protocol.types import Wei
 from tests.support.rpc_proxy import RpcProxy
 
@@ -35,7 +35,7 @@ def test_nobody_listening_is_unreachable() -> None:
 
 
 def test_another_scheme_is_refused() -> None:
-    with pytest.raises(Unreachable, match="not an http"):
+    with pytest.raises(UsageError, match="not an http"):
         connect("127.0.0.1:8545")
 
 
@@ -208,3 +208,17 @@ def test_a_json_rpc_error_in_an_http_error_is_told() -> None:
     assert told is not None
     assert told["error"]["code"] == -32600
     assert rpc._told(SimpleNamespace(text="<html>")) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("block", "message", "reason"),
+    [
+        ("finalized", "finalized block not found", ""),
+        ("safe", "safe block not found", ""),
+        ("0x10", "block not found", "block not found"),
+        ("finalized", "request timed out", "timed out"),
+    ],
+)
+def test_a_node_without_a_final_block_can_read_all_the_same(block: str, message: str, reason: str) -> None:
+    answer: Any = {"jsonrpc": "2.0", "id": 1, "error": {"code": -39001, "message": message}}
+    assert rpc._trouble("eth_getBlockByNumber", [block, False], answer) == reason

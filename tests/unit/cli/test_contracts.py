@@ -21,7 +21,7 @@ from .conftest import Lockstep
 def test_a_dry_run_prices_deployment_job_and_game_offline(lockstep: Lockstep, fees: str) -> None:
     data = lockstep("contracts", "deploy", "--dry-run", "--fees", fees, "--json").data
     totals = {row["what"]: row for row in data["totals"]}
-    assert list(totals) == ["deployment", "job", "game"]
+    assert list(totals) == ["deployment", "job", "game", "game_most"]
     assert (data["cover"] > 1) == (fees != "mainnet")
     for row in (*data["contracts"], *data["totals"]):
         assert int(row["fee"]) == int(row["execution_fee"]) + int(row["data_fee"]) > 0
@@ -31,7 +31,14 @@ def test_a_dry_run_prices_deployment_job_and_game_offline(lockstep: Lockstep, fe
 def test_a_dry_run_in_words_has_money_where_a_coin_has_a_price(lockstep: Lockstep) -> None:
     ended = lockstep("contracts", "deploy", "--dry-run", "--fees", "mainnet", "--base-fee", "1", "--coin-price", "3000")
     assert (ended.code, ended.err) == (0, "")
-    assert re.search(r"deployment +10 +35,\d{3},\d{3} .*0\.0350?\d ETH +105\.\d\d", ended.out), ended.out
+    found = re.search(r"deployment +10 +([\d,]+) +[\d,]+ +(0\.\d+) ETH +([\d.]+)", ended.out)
+    assert found is not None, ended.out
+    gas, coins, money = (float(part.replace(",", "")) for part in found.groups())
+    assert (coins, money) == (pytest.approx(gas * 1e-9, rel=1e-3), pytest.approx(gas * 3e-6, abs=0.01))
+    for row in ("game", "game_most"):
+        assert re.search(rf"^{row} +\d+ ", ended.out, re.MULTILINE), row
+    assert "measured on Anvil" in ended.out
+    assert "game_most: the bound of 2.6 M gas" in ended.out
 
 
 @pytest.mark.parametrize(
@@ -49,6 +56,29 @@ def test_what_makes_no_sense_is_refused(lockstep: Lockstep, options: tuple[str, 
     ended = lockstep("contracts", "deploy", *options, "--json")
     assert ended.code == 2
     assert message in ended.error["message"]
+
+
+@pytest.mark.chain
+def test_a_deployment_above_the_bound_is_refused_before_anything_is_sent(lockstep: Lockstep, tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("secret")
+    keys = ("--home", tmp_path / "home", "--password-file", tmp_path / "password")
+    assert lockstep("key", "new", *keys, "--backup", tmp_path / "backup.json").code == 0
+    account, file = load_account(tmp_path / "home" / KEYSTORE, "secret"), tmp_path / "market.json"
+    with Devnet(tmp_path / "anvil", block_seconds=0) as chain:
+        chain._request("anvil_setBalance", [account.address, hex(10**20)])
+        chain._request("anvil_setNextBlockBaseFeePerGas", [hex(50 * 10**9)])
+        chain.mine(1)
+        before = chain.w3.eth.block_number
+        command = ("contracts", "deploy", "--rpc", chain.url, "--deployment", file, *keys, "--json")
+        dear = lockstep(*command, "--max-fee", "5 gwei")
+        assert (dear.code, dear.error["code"]) == (75, "try_later.fee")
+        assert dear.error["message"] == "the base fee is 50 gwei a unit of gas, above the bound of 5 gwei"
+        assert "--max-fee" in dear.error["hint"]
+        assert (chain.w3.eth.block_number, chain.w3.eth.get_transaction_count(account.address)) == (before, 0)
+        assert not file.exists()
+        paid = lockstep(*command, "--max-fee", "200 gwei")
+        assert (paid.code, paid.data["resumed"]) == (0, False), "nothing of it had been sent"
+        assert json.loads(file.read_text())["market"] == paid.data["market"]
 
 
 @pytest.mark.chain

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.cli.narrator import CHAIN, DIGITS, countdown, of_chain, of_loss, of_program, short
+from lockstep.base.naming import SHOWN_DIGITS, short
+from lockstep.cli.narrator import CHAIN, countdown, of_chain, of_loss, of_program
 from lockstep.cli.schema import bundled
 from lockstep.demo.run import PROGRAM_OR_LIAR
 from lockstep.execution.losses import MergedLoss
@@ -61,14 +62,14 @@ def test_a_sentence_has_round_slot_short_ids_and_tokens() -> None:
     assert of_chain("Paid", paid).text == "round 2: 20.5 LST to 0x90F79bf6 for slot 0"
     assert of_chain("Paid", {**paid, "slot": MERGE_SLOT}).text.endswith("for the merge")
     merged = of_chain("Merged", {"round": 0, "worker": WORKER, "claim": CLAIM})
-    assert merged.text == f"round 0: merged by 0x90F79bf6, claim {CLAIM.hex()[:DIGITS]}"
+    assert merged.text == f"round 0: merged by 0x90F79bf6, claim {CLAIM.hex()[:SHOWN_DIGITS]}"
     wrong = {"event": "audited", "verdict": "mismatch", "t": 5, "claim": CLAIM.hex(), "round": 1, "slot": 2}
     assert of_program("verifier", wrong).text == "verifier replayed claim 00010203 (round 1, slot 2): step 5 differs"
 
 
 def test_an_event_without_a_sentence_is_shown_plainly() -> None:
     line = of_chain("Renamed", {"round": 3, "claim": CLAIM, "note": "hello"})
-    assert line.text == f"Renamed: round 3, claim {CLAIM.hex()[:DIGITS]}, note hello"
+    assert line.text == f"Renamed: round 3, claim {CLAIM.hex()[:SHOWN_DIGITS]}, note hello"
     assert of_program("worker-1", {"event": "novel", "time": 5}).text == "worker-1 novel"
 
 

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import tarfile
 import time
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -321,6 +322,26 @@ def test_a_service_needs_its_stake_a_password_and_known_flags(lockstep: Lockstep
     with lock.held(rig, "worker"):
         busy = lockstep("worker", "service", "uninstall", "--home", rig, "--json")
     assert (busy.code, "lockstep worker drain" in busy.error["hint"]) == (75, True)
+
+
+def test_a_unit_has_the_limits_of_its_worker_and_of_no_other_program(
+    lockstep: Lockstep, units: Path, rig: Path
+) -> None:
+    limits = ["--jobs-from", "0x" + "11" * 20, "--min-price", "2", "--hours", "22-6", "--max-memory", "4096"]
+    ended = lockstep("worker", "service", "install", *options(rig), "--max-stake", "5", *limits, "--json")
+    assert ended.code == 0, ended.out
+    held = tomllib.loads((rig / "lockstep.toml").read_text())
+    written = [held[name] for name in ("max_stake", "jobs_from", "min_price", "hours", "max_memory_mib")]
+    assert written == ["5", "0x" + "11" * 20, "2", "22-6", 4096], "as `worker up` would take them"
+    other = lockstep("verifier", "service", "install", *options(rig), "--hours", "22-6", "--print", "--json")
+    assert (other.code, other.error["message"]) == (2, "hours is a worker's setting")
+
+
+def test_why_refuses_what_is_no_url(lockstep: Lockstep, market: Market) -> None:
+    ended = lockstep("worker", "why", *market.where, "--rpc", "127.0.0.1:8545", "--json")
+    assert ended.code == 2, ended.out
+    assert "http(s) URL" in ended.error["message"]
+    assert ended.error["hint"]
 
 
 # -- support bundle

@@ -108,7 +108,13 @@ def test_a_rebuild_says_how_many_events_fit_no_row(api: Api) -> None:
 def test_what_the_index_skipped_is_a_metric(api: Api) -> None:
     with api.context.database.session() as session:
         cursor = session.get_one(CursorRow, 1)
-        cursor.unreadable, cursor.unprojected = 3, 2
+        cursor.unreadable, cursor.unprojected, cursor.held = 3, 2, "JobMarket.freeze waits: the base fee is 9 gwei"
     text = api.client.get("/metrics").text
     assert "lockstep_coordinator_unreadable_logs 3.0" in text
     assert "lockstep_coordinator_unprojected_events 2.0" in text
+    assert "lockstep_coordinator_held_by_fee 1.0" in text
+    assert api.client.get("/api/v1/status").json()["held"] == "JobMarket.freeze waits: the base fee is 9 gwei"
+    with api.context.database.session() as session:
+        session.get_one(CursorRow, 1).held = ""
+    assert "lockstep_coordinator_held_by_fee 0.0" in api.client.get("/metrics").text
+    assert api.client.get("/api/v1/status").json()["held"] is None

@@ -28,8 +28,10 @@ LIES = [
     Lie(5, element=1, chunk=1),
     Lie(7),
     Lie(9, chunk=269),
-    Lie(10, element=6),
-    Lie(11, element=258),
+    Lie(10, element=30, bits=0x240),
+    Lie(14, chunk=5, bits=1 << 20),
+    Lie(15, element=6),
+    Lie(16, element=258),
 ]
 DEFENDERS_CALLS = {"defend", "reveal", "revealTensor", "postLeaf", "postPartials"}
 

@@ -98,6 +98,11 @@ def test_ready_is_who_went_round_lately(world: World, settings: Settings) -> Non
         assert httpx2.get(f"{url}/readyz").status_code == 503, "the loop has not gone round"
         vitals.beat(1, world.now, (), (), {})
         assert httpx2.get(f"{url}/readyz").status_code == 200
+        assert (httpx2.get(f"{url}/readyz").json()["held"], scraped(port)["lockstep_held_by_fee", ""]) == (None, 0)
+        vitals.held = "DisputeGame.open waits: the base fee is 9 gwei"
+        assert (httpx2.get(f"{url}/readyz").json()["held"], scraped(port)["lockstep_held_by_fee", ""]) == (
+            vitals.held, 1,
+        )  # fmt: skip
         vitals.beat_at = time.monotonic() - metrics.READY_SECONDS - 1
         assert httpx2.get(f"{url}/readyz").status_code == 503
         assert httpx2.get(f"{url}/elsewhere").status_code == 404
@@ -126,8 +131,10 @@ def test_a_port_in_use_and_what_is_no_address_are_said_at_the_start(settings: Se
             pass
     with metrics.served("worker", replace(settings, metrics=""), me) as none:  # type: ignore[arg-type]
         assert none is None
-    time.sleep(0.1)
-    assert threading.active_count() <= threads + 2, "samplers end by themselves"
+    end = time.monotonic() + 20
+    while threading.active_count() > threads + 2:
+        assert time.monotonic() < end, "samplers end by themselves"
+        time.sleep(0.05)
 
 
 def test_requests_are_counted_by_host_without_keys(world: World) -> None:
@@ -147,3 +154,45 @@ def test_many_threads_count_right() -> None:
     for thread in threads:
         thread.join()
     assert vitals.counted()["x", ""] == 8000
+
+
+def test_a_sampler_asks_while_somebody_looks() -> None:
+    asked: list[float] = []
+
+    def read() -> metrics.MetricSample:
+        asked.append(time.monotonic())
+        return metrics.MetricSample(1.5, 2.0, 3.0, 0.0, 4.0, 5.0, 7, 8, None)
+
+    def wait(times: int) -> None:
+        end = time.monotonic() + 20
+        while len(asked) < times:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+    sampler = metrics.Sampler(read, seconds=0.01)
+    wait(1)
+    time.sleep(0.3)
+    assert len(asked) == 1, "nobody looked"
+    assert sampler.look() is not None
+    wait(2)
+    time.sleep(0.3)
+    assert len(asked) == 2
+    sampler.close()
+
+
+def test_a_sample_from_before_a_pause_is_not_told_and_one_of_an_outage_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = [metrics.MetricSample(1.5, 2.0, 3.0, 0.0, 4.0, 5.0, 7, 8, None)]
+    # The second reading fails, and all that follow.
+    sampler = metrics.Sampler(left.pop, seconds=0.01)
+    end = time.monotonic() + 20
+    while sampler.look() is None:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    while not sampler.failures:
+        assert sampler.look() is not None
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert sampler.look() is not None
+    monkeypatch.setattr(metrics, "PAUSE_SECONDS", 0.0)
+    assert sampler.look() is None
+    sampler.close()

@@ -13,7 +13,6 @@ import pytest
 from lockstep.protocol.errors import BlobMissing, DoctorError, UsageError
 from lockstep.storage import cid_of, open_store
 from lockstep.storage.directory import STALE_SECONDS, DirectoryStore
-from lockstep.storage.store import write_atomically
 
 KILLED_BEFORE_RENAME = """
 import hashlib, os, signal, sys
@@ -135,33 +134,3 @@ def test_home_url_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("HOME", str(tmp_path))
     cid = open_store("dir://~/a b").put(b"x")
     assert open_store(DirectoryStore(tmp_path / "a b").url).has(cid), "spaces survive the URL"
-
-
-def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
-    target = tmp_path / "model.bin"
-    target.write_bytes(b"old")
-
-    def chunks():  # type: ignore[no-untyped-def]
-        yield b"new"
-        raise RuntimeError("half way")
-
-    with pytest.raises(RuntimeError):
-        write_atomically(target, chunks())
-    assert target.read_bytes() == b"old", "as it was"
-    assert [path.name for path in tmp_path.iterdir()] == ["model.bin"], "and alone"
-    with pytest.raises(UsageError):
-        write_atomically(tmp_path / "no folder" / "x", [b""])
-
-
-def test_full_disk_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = tmp_path / "model.bin"
-    target.write_bytes(b"old")
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(DoctorError, match="No space left"):
-        write_atomically(target, [b"new"])
-    assert target.read_bytes() == b"old", "as it was"
-    assert [path.name for path in tmp_path.iterdir()] == ["model.bin"], "and alone"

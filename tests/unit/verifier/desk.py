@@ -99,6 +99,7 @@ class Desk:
     options: dict[str, Any]
     replays: Replays
     events: list[dict[str, Any]]
+    finality: str = "latest"
     party: Party = field(init=False)
     journal: Journal = field(init=False)
     verifier: Verifier = field(init=False)
@@ -108,7 +109,10 @@ class Desk:
 
     def start(self) -> None:
         """A process begins."""
-        world, settings = self.world, Settings("", "", "", str(self.home), "", "", 1, 0, disk_mib=1)
+        world, settings = (
+            self.world,
+            Settings("", "", "", str(self.home), "", "", 1, 0, disk_mib=1, finality=self.finality),
+        )
         account = world.accounts["verifier"]
         outbox = Outbox(self.home / "outbox.sqlite", world.devnet.w3, account)
         store = DirectoryStore(self.home / "blocks")
@@ -165,7 +169,7 @@ def desk_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Makes a desk in a world: `desk_of(world, witness=True)`."""
     desks: list[Desk] = []
 
-    def made(world: World, **options: Any) -> Desk:
+    def made(world: World, finality: str = "latest", **options: Any) -> Desk:
         replays, events = Replays(world), []
         monkeypatch.setattr(LoadedJobs, "get", replays.get)
         monkeypatch.setattr("verifier.replaying.audit", replays.audit)
@@ -173,7 +177,7 @@ def desk_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         monkeypatch.setattr(enrolling.capacity, "keep_up", lambda *_: None)
         decoded = lambda job, store, payloads, known: [(slot, Report.DECODED, None) for slot in payloads]  # noqa: E731
         monkeypatch.setattr(merging, "judge_payloads", decoded)
-        desks.append(Desk(world, tmp_path, options, replays, events))
+        desks.append(Desk(world, tmp_path, options, replays, events, finality))
         return desks[-1]
 
     yield made

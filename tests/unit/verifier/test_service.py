@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -218,3 +219,23 @@ def test_a_job_that_breaks_a_rule_is_voided_once(desk: Desk, monkeypatch: pytest
     assert sent == ["commit/a", "void/a"]
     assert [e["job"] for e in desk.told("precommitted")] == [desk.world.job.hex()]
     assert desk.told("voided", rule=rule.name.lower())
+
+
+@pytest.mark.parametrize(("was_at_stake", "ended"), [(False, None), (True, KeyboardInterrupt)])
+def test_an_outage_lets_only_those_leave_of_whom_nothing_was_at_stake(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, was_at_stake: bool, ended: type[BaseException] | None
+) -> None:
+    faults = [Unreachable("nobody answers", ""), KeyboardInterrupt()]
+
+    def look(draining: bool) -> Any:
+        raise faults.pop(0)
+
+    monkeypatch.setattr(desk.verifier, "look", look)
+    monkeypatch.setattr("verifier.service.time.sleep", lambda seconds: None)
+    desk.verifier._resting.see(was_at_stake, 5)
+    desk.verifier._resting.see(False, 9)
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(ended) if ended else nullcontext():
+        desk.verifier.run(stop)
+    assert len(faults) == (not was_at_stake), "it waits to rely on the block since which nothing is"

@@ -353,11 +353,11 @@ def test_a_commitment_waits_until_the_seed_is_deep() -> None:
     slots = (claim(ME, ClaimStatus.JOINED, 0), *FREE[1:])
     r = RoundView(0, state, Phase.TRAINING, slots, sealed=100)
     job = JobState(OTHER, JobStatus.ACTIVE, 1, 0, 0)
-    me = Self(ME, Wei(1000), trained=frozenset({(0, 0)}), base=GENESIS, confirmations=3)
+    me = Self(ME, Wei(1000), trained=frozenset({(0, 0)}), base=GENESIS)
 
-    def commits(block: int, now: int) -> bool:
-        view = JobView(JobId(b"j" * 32), PARAMS, job, (r,), Seconds(now), block)
-        return Act(Do.COMMIT, 0, 0) in acts(view, me)
+    def commits(relied: int | None, now: int) -> bool:
+        view = JobView(JobId(b"j" * 32), PARAMS, job, (r,), Seconds(now), 110)
+        return Act(Do.COMMIT, 0, 0) in acts(view, replace(me, relied=relied))
 
-    assert [commits(block, 110) for block in (100, 102, 103, 110)] == [False, False, True, True]
-    assert [commits(101, now) for now in (144, 145)] == [False, True], "silence would cost the slot's price"
+    assert [commits(relied, 110) for relied in (-1, 99, 100, 110, None)] == [False, False, True, True, True]
+    assert [commits(99, now) for now in (144, 145)] == [False, True], "silence would cost the slot's price"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,3 +90,23 @@ def test_a_second_signal_leaves_at_once(worker: Worker, toy: Job) -> None:
     assert not worker._finished()
     worker.drain()
     assert worker._finished()
+
+
+def test_a_provider_that_names_no_final_block_keeps_nothing_from_being_done(worker: Worker) -> None:
+    said: list[int | Exception] = [40, Unreachable("nobody answers", ""), TryLater("no finalized block", ""), 44]
+    asked: list[int] = []
+
+    def relied(head: Head) -> int:
+        asked.append(head.number)
+        answer = said.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    worker.parts.party = SimpleNamespace(relied=relied)  # type: ignore[misc, assignment]
+    seen = []
+    for number in (100, 100, 101, 102, 103):
+        worker._rely(Head(number, Seconds(1000)))
+        seen.append(worker._relied)
+    assert seen == [40, 40, 40, 40, 44], "what was said last stands"
+    assert asked == [100, 101, 102, 103], "once a head"

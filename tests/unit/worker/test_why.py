@@ -7,6 +7,7 @@ its claims by the other parties. Everything is read back by what `worker why` an
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from lockstep.base.naming import short
 from lockstep.base.settings import Settings, resolve
 from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import key_of
@@ -315,6 +317,8 @@ def test_the_status_says_what_is_at_stake_until_when(tmp_path: Path, phase: Phas
     promised = found.until
     assert promised is not None
     assert "at stake until" in "\n".join(found.lines())
+    why = "\n".join(why_of(account_of(world, "worker-0", tmp_path)).lines())
+    assert re.findall(r"\b[0-9a-f]{8,}\b", why) == [short(world.job)], "ids have eight digits for people"
     # And it holds: then the round can be made final, and the stake is free.
     world.to(Phase.LEAD)
     assert world.now <= promised

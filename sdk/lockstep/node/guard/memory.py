@@ -6,7 +6,6 @@ attempt, slot, seed, base), so that is the key: a slot whose seed a reorganisati
 
 from __future__ import annotations
 
-import os
 import platform
 import sqlite3
 import threading
@@ -16,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from lockstep.base.files import sync_folder
+from lockstep.base.naming import short
 from lockstep.protocol.errors import DoctorError, GuardRefused
 from lockstep.protocol.types import Address, Cid, ClaimId, Digest, Seed, StateRoot, TraceRoot
 
@@ -106,7 +107,7 @@ class GuardMemory:
             # FULL: a row that was written survives the machine, not only the process.
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(SCHEMA)
-            _sync_folder(home)
+            sync_folder(home)
         except (sqlite3.Error, OSError) as error:
             raise DoctorError(
                 f"{self._path} cannot be used: {error}",
@@ -129,7 +130,7 @@ class GuardMemory:
         # INVARIANT: never two different claims for one place.
         if standing is None or standing.torn or standing.values != wanted.values:
             raise GuardRefused(
-                f"the guard refuses: other values were signed for claim {place.claim.hex()[:16]} before",
+                f"the guard refuses: other values were signed for claim {short(place.claim)} before",
                 hint="this machine computes other bits than before, or two machines use one key: stop, find out which",
             )
         return standing
@@ -222,12 +223,3 @@ def _entry(row: tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, str, str,
         TraceRoot(trace_root), Digest(out), Digest(out2), nonce, Cid(trace_cid), Cid(payload_cid), bool(torn)
     )
     return Place(ClaimId(claim), Seed(seed), StateRoot(base)), promise
-
-
-def _sync_folder(home: Path) -> None:
-    """A new file's name is on disk, not only its contents."""
-    folder = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

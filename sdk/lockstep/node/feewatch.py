@@ -1,0 +1,54 @@
+"""Transactions that wait since the network's fee is above `max_fee`: told when they begin to, and when none does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import structlog
+
+from lockstep.base.vitals import VITALS, Vitals
+
+if TYPE_CHECKING:
+    from lockstep.chain.outbox import Outbox
+
+HINT = "raise max_fee in networks.toml or LOCKSTEP_MAX_FEE, or wait: it is sent once the base fee is lower"
+"""Advice to who has set the bound."""
+
+log = structlog.get_logger(__name__)
+
+
+class FeeWatch:
+    """One process's record of what its bound on fees holds back. The clock is this machine's."""
+
+    def __init__(
+        self, outbox: Outbox, tell: Callable[..., None], clock: Callable[[], float] = time.monotonic,
+        vitals: Vitals = VITALS,
+    ) -> None:  # fmt: skip
+        """`tell(event, **fields)` prints an event."""
+        self._outbox = outbox
+        self._tell = tell
+        self._clock = clock
+        self._vitals = vitals
+        self._since: float | None = None
+        self._head: object = None
+
+    def look(self, head: object) -> str:
+        """Returns the transactions that wait and why; "" if none waits for that reason. Raises Unreachable.
+
+        The chain is asked once a head, and not at all while nothing waits to be mined.
+        """
+        if head == self._head:
+            return self._vitals.held
+        held = self._outbox.held()
+        self._head = head
+        self._vitals.held = held
+        if held and self._since is None:
+            self._since = self._clock()
+            log.warning("transactions wait for a lower fee; a missed deadline costs stake", why=held, hint=HINT)
+            self._tell("held", message=held)
+        elif not held and self._since is not None:
+            seconds, self._since = round(self._clock() - self._since, 1), None
+            self._tell("released", seconds=seconds)
+        return held

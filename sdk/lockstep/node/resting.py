@@ -1,0 +1,35 @@
+"""The block since which nothing of an account is at stake: who leaves relies on it first."""
+
+from __future__ import annotations
+
+from math import inf
+
+
+class Resting:
+    """One process's record, a look a block.
+
+    >>> resting = Resting()
+    >>> resting.at(-3), resting.see(True, 7), resting.see(False, 9), resting.at(8), resting.at(9)
+    (True, None, None, False, True)
+    """
+
+    def __init__(self) -> None:
+        """Nothing is at stake until something is seen to be."""
+        self._since: float = -inf
+
+    @property
+    def always(self) -> bool:
+        """True while nothing was ever seen to be at stake: then there is nothing to wait for."""
+        return self._since == -inf
+
+    def see(self, at_stake: bool, block: int) -> None:
+        """Take in whether anything is at stake, by the chain up to this block."""
+        if at_stake:
+            self._since = inf
+        elif self._since == inf:
+            self._since = block
+
+    def at(self, relied: int) -> bool:
+        """Returns True if nothing is at stake by a chain that ends with block `relied`."""
+        # INVARIANT: no reorganisation of what is not relied on gives a stake back into the hands of who has left.
+        return self._since <= relied
