@@ -22,7 +22,7 @@ BIN := .venv/bin
 STAMP := out/stamps
 FORGE = $(firstword $(wildcard node_modules/@foundry-rs/forge-*/bin/forge))
 NATIVE := CMakeLists.txt $(wildcard sdk/lockstep/numerics/kernels/* sdk/lockstep/protocol/native/*)
-CHEATS := none skipped-step one-ulp other-data wrong-lr scaled-payload lying-aggregator silent two-signatures false-challenge
+CHEATS := none skipped-step one-ulp other-data wrong-lr scaled-payload wrong-code nearest-instead-of-stochastic lying-aggregator silent two-signatures false-challenge
 
 # One thread a process: no result depends on it, and the processes of a demo share the machine.
 export OMP_NUM_THREADS ?= 1
@@ -231,6 +231,10 @@ mutation: setup ## a seeded sample of mutants of the contracts, against the test
 .PHONY: softfloat
 softfloat: setup ## Float32.sol on a million vectors and a reduced format in full, every operation
 	$(BIN)/python -m tests.primitives.on_chain --vectors 1000000 --reduced
+
+.PHONY: test-codes
+test-codes: setup ## groups of codes against exact integers: 10^7 on every path, 10^5 on the EVM
+	$(BIN)/python -m tests.differential.test_codes --groups 10000000 --on-chain 100000
 
 .PHONY: check-artifacts
 check-artifacts: setup ## fail when the committed ABI and bytecode differ from contracts/

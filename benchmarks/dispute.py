@@ -1,6 +1,7 @@
 """Gas and transactions of direct games: one flip in every op kind of the three Programs of a GPT job, on Anvil.
 
-    python benchmarks/dispute.py [--json] [--models gpt-0.1m ... gpt-124m llama-1.2b] [--hardest] [--largest]
+    python benchmarks/dispute.py [--json] [--models gpt-0.1m ... gpt-124m llama-1.2b] [--products int8]
+                                 [--hardest] [--largest]
 
 No services: the worker's G_t has one wrong word, the challenger replays. Of each kind (and fold mode) the op that is
 dearest to prove is taken. Of models that no machine here trains (benchmarks/lazy.py) leaves are made when a move shows
@@ -15,8 +16,8 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 from benchmarks import lazy
-from benchmarks.float32 import WITHOUT_LIBRARY, evm, normal_operands
+from benchmarks.float32 import WITHOUT_LIBRARY, Evm, evm, normal_operands
 from lockstep.chain import games as chain_games
 from lockstep.chain.devnet import HARDFORK
 from lockstep.execution.jobs import (
@@ -45,18 +46,40 @@ from lockstep.numerics.scalar import Op as Code
 from lockstep.numerics.trace import HashedContents, StepTrace, tensor_root
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import moves
-from lockstep.protocol.dispute.game import Game
+from lockstep.protocol.dispute.game import Game, game_id
+from lockstep.protocol.dispute.honest import MaterialisedClaim
 from lockstep.protocol.dispute.openings import CommittedTensor, Levels
+from lockstep.protocol.errors import ChainError
 from lockstep.protocol.jobs import Receipt
 from lockstep.protocol.market.prices import DEFENDER_GAS, GAME_GAS
 from lockstep.protocol.merkle import TensorHeader
-from lockstep.protocol.programs.program import CHUNK, F32, I32, Alias, Fold, Instr, Kind, Op, Program, Tag, View
-from lockstep.protocol.types import ClaimId, Digest, JobId, Seed, StateRoot
+from lockstep.protocol.programs.program import (
+    CHUNK,
+    CODES,
+    F32,
+    I32,
+    STOCHASTIC,
+    Alias,
+    Fold,
+    Instr,
+    Kind,
+    Op,
+    Program,
+    Quant,
+    Tag,
+    View,
+)
+from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seed, StateRoot
 from lockstep.storage.payload import INT8_FORMAT, Checkpoint
 from tests.support import games
 from tests.support.arena import CHALLENGE, Arena, Outcome, Terms, params_of
 
 MAX_TRANSACTIONS, MAX_GAS, MAX_TRANSACTION_GAS = 16, 1_900_000, 500_000
+MAX_GROUP_GAS = 12_000
+"""Gas of a qdot's group, beside the proof of its leaves."""
+PRODUCTS = ("float32", "int8")
+GROUP = 256
+"""Codes of a qdot's largest group."""
 SLOTS, INNER_STEPS, ROWS = 2, 1, 32
 
 
@@ -185,13 +208,21 @@ def dearest(program: Program) -> Iterator[int]:
 
 
 def _price(op: Op) -> tuple[int, int, int, int]:
-    opened = sum(v.tag < Tag.IOTA for v in op.views)
-    return min(op.k_terms, CHUNK), opened, len(op.instrs) + op.k_terms, op.header.elements
+    opened, terms = sum(v.tag < Tag.IOTA for v in op.views), min(op.k_terms, CHUNK)
+    if op.is_qdot:
+        terms = CODES * op.p0
+    elif op.kind == Kind.QUANT:
+        # Rounded stochastically it draws two words more.
+        terms = min(CODES * op.p0, op.k_extents[0]) + (op.p1 >= STOCHASTIC)
+    return terms, opened, len(op.instrs) + op.k_terms, op.header.elements
 
 
 def kind_of(op: Op) -> str:
-    """ "map", "fold dot", ..."""
-    return f"fold {Fold(op.mode).name.lower()}" if op.kind == Kind.FOLD else Kind(op.kind).name.lower()
+    """ "map", "fold dot", "quant codes", ..."""
+    modes: dict[Kind, type[Fold | Quant]] = {Kind.FOLD: Fold, Kind.QUANT: Quant}
+    kind = Kind(op.kind)
+    mode = f" {modes[kind](op.mode).name.lower()}" if kind in modes else ""
+    return kind.name.lower() + mode
 
 
 def flip(honest: StepTrace, op: int) -> FlippedStep:
@@ -206,8 +237,17 @@ def flip(honest: StepTrace, op: int) -> FlippedStep:
     raise AssertionError(f"no flip of op {op} shows")
 
 
-def play(arena: Arena, name: str, claim: ClaimId, held: Held, t: int, op: int) -> Row:
-    """One game on a claim, after which the chain is as before."""
+def play(
+    arena: Arena,
+    name: str,
+    claim: ClaimId,
+    held: Held,
+    t: int,
+    op: int,
+    due: moves.Verdict = moves.Verdict.FRAUD,
+) -> Row:
+    """One game on a claim, after which the chain is as before; FRAUD is due where the defender lies, REJECTED where the
+    challenger does."""
     mark = arena.devnet.snapshot()
     # Nothing is kept of earlier games: each side materialises the step for this one.
     held._steps.clear()
@@ -216,10 +256,11 @@ def play(arena: Arena, name: str, claim: ClaimId, held: Held, t: int, op: int) -
     liar = Held(held.run, held.trace, held.state_zero, {t: flipped}, held._steps)
     known = chain_games.claim(arena.contracts.market, claim, arena.bodies[claim])
     opening = games.open_at(known, held, t)
-    outcome = arena.play(opening, games.defends(liar), games.challenges(held))
+    defender, challenger = (liar, held) if due == moves.Verdict.FRAUD else (held, liar)
+    outcome = arena.play(opening, games.defends(defender), challenging(arena, opening, challenger, due))
     seconds = time.monotonic() - begun
     arena.devnet.revert(mark)
-    return _row(name, flipped.program, flipped, outcome, seconds, flipped.state(0).header.elements)
+    return _row(name, flipped.program, flipped, outcome, seconds, flipped.state(0).header.elements, due)
 
 
 def _row(
@@ -260,12 +301,15 @@ class Shape:
     width: int = 128
     context: int = 64
     rows: int = 8
+    products: str = "float32"
+    """The arithmetic of the model's products: "float32" or "int8"."""
 
 
 def job_of(shape: Shape) -> Job:
     """A GPT job with its three Programs, random tokens and random parameters."""
     import torch
 
+    from lockstep.tracing.arithmetic import Arithmetic
     from lockstep.training.job import Batch, build_programs
     from lockstep.training.models.gpt import GPT, GPTConfig
     from lockstep.training.parameters import initial_parameters
@@ -280,7 +324,7 @@ def job_of(shape: Shape) -> Job:
 
     batch = Batch(rows=shape.rows, row_length=shape.context + 1)
     spec = diloco.Spec(inner_steps=INNER_STEPS, payload=INT8_FORMAT)
-    built = build_programs(model, loss, spec, batch=batch, rounds=1, slots=SLOTS)
+    built = build_programs(model, loss, spec, batch=batch, rounds=1, slots=SLOTS, arithmetic=Arithmetic(shape.products))
     flat = initial_parameters(model, 0)
     dataset = np.random.default_rng(0).integers(0, config.vocabulary, (ROWS, shape.context + 1), dtype=np.int32)
     genesis = Checkpoint((flat,), (np.zeros_like(flat),))
@@ -358,8 +402,12 @@ def terms_of(job: Job) -> Terms:
     )  # fmt: skip
 
 
-def run(shape: Shape, arena: Arena) -> Iterator[Row]:
-    """One game for each kind of op of each Program."""
+def run(
+    shape: Shape, arena: Arena, ops_of: Callable[[Program], Iterable[int]] = dearest, *, both: bool = False
+) -> Iterator[Row]:
+    """One game about each op that `ops_of` names of each Program, with a defender who lies; `both`: and one with a
+    challenger who does."""
+    dues = (moves.Verdict.FRAUD, moves.Verdict.REJECTED) if both else (moves.Verdict.FRAUD,)
     job = job_of(shape)
     runs: dict[int, ClaimRun] = {}
     ends: dict[int, Any] = {}
@@ -379,16 +427,18 @@ def run(shape: Shape, arena: Arena) -> Iterator[Row]:
     claims = arena.claims(terms_of(job), SLOTS, trace, out)
     held = Held.of(runs[0])
     for name, t in (("step", 1), ("encode", 2)):
-        for op in dearest(held.honest(t).program):
-            yield play(arena, name, claims[0], held, t, op)
+        for op in ops_of(held.honest(t).program):
+            for due in dues:
+                yield play(arena, name, claims[0], held, t, op, due)
 
     merging = merge_run(job, job.genesis, [payload_of(job, ends[s]) for s in range(SLOTS)], runs[0].seed, 0)
     final = next(state for _, state, _ in merging.states())
     shared, outer = job.checkpoint_roots(checkpoint_of(job, final))
     merged = arena.merge(arena.last_job(), StateRoot(shared), StateRoot(outer))
     held = Held.of(merging)
-    for op in dearest(held.honest(1).program):
-        yield play(arena, "merge", merged, held, 1, op)
+    for op in ops_of(held.honest(1).program):
+        for due in dues:
+            yield play(arena, "merge", merged, held, 1, op, due)
 
 
 MODELS = {
@@ -402,21 +452,21 @@ ROUND = ("startRound", "join", "seal", "commit", "reveal", "attest", "freeze", "
 """The market's verbs in a round."""
 
 
-def run_lazy(size: lazy.Size, arena: Arena) -> Iterator[Row]:
+def run_lazy(size: lazy.Size, arena: Arena, products: str = "float32") -> Iterator[Row]:
     """Two games for each kind of op of a model's step, and two about its largest tensor. No tensor is made."""
-    made = lazy.traced(size, 1, SLOTS, INNER_STEPS)
+    made = lazy.traced(size, 1, SLOTS, INNER_STEPS, products)
     largest = max(range(len(made.step.ops)), key=lambda op: made.step.ops[op].header.elements)
     rows, _ = lazy.dataset_of(size.row_length, ROWS)
     yield from _both_ways(arena, made, rows, (*dearest(made.step), largest))
 
 
 def run_largest(arena: Arena) -> Iterator[Row]:
-    """The two dearest games that the validator admits."""
+    """The dearest games that the validator admits: about codes, a qdot, a map and a dot."""
     program = lazy.largest_program()
     copy = Program((program.ops[0],), program.inputs, (Alias(Alias.OP_KIND, 0), Alias(0)))
     made = lazy.Traced(program, copy, copy, 1, 0, (1 << 31) - 1)
     rows, _ = lazy.dataset_of(4, ROWS)
-    yield from _both_ways(arena, made, rows, (len(program.ops) - 2, len(program.ops) - 1))
+    yield from _both_ways(arena, made, rows, range(len(program.ops) - 4, len(program.ops)))
 
 
 def _both_ways(arena: Arena, made: lazy.Traced, rows: np.ndarray, ops: Sequence[int]) -> Iterator[Row]:
@@ -448,18 +498,29 @@ def _both_ways(arena: Arena, made: lazy.Traced, rows: np.ndarray, ops: Sequence[
             mark, begun = arena.devnet.snapshot(), time.monotonic()
             known = chain_games.claim(arena.contracts.market, claims[0], arena.bodies[claims[0]])
             opening = games.open_at(known, challenger, 1)
-            outcome = arena.play(opening, games.defends(defender), _without_proof(games.challenges(challenger), due))
+            outcome = arena.play(opening, games.defends(defender), challenging(arena, opening, challenger, due))
             seconds = time.monotonic() - begun
             yield _row("step", program, honest.first.place, outcome, seconds, made.parameters, due)
             arena.devnet.revert(mark)
 
 
-def _without_proof(challenger: games.Policy, due: moves.Verdict) -> games.Policy:
-    """A challenger who is wrong comes as far as the proof, which the contract refuses: its clock runs out."""
+def challenging(arena: Arena, opening: moves.Open, held: MaterialisedClaim, due: moves.Verdict) -> games.Policy:
+    """Points at the first difference from `held`. A challenger who is wrong comes as far as the proof, which the
+    contract must refuse: its clock runs out."""
+    game = game_id(opening.claim, Address(arena.challenger.address), opening.nonce)
+    points = games.challenges(held)
 
     def choose(state: Game, log: Sequence[moves.GameEvent]) -> moves.Move | None:
-        move = challenger(state, log)
-        return None if due != moves.Verdict.FRAUD and isinstance(move, moves.ProveOp) else move
+        move = points(state, log)
+        if due == moves.Verdict.FRAUD or not isinstance(move, moves.ProveOp):
+            return move
+        try:
+            arena.send(chain_games.call(arena.contracts.game, move, game), arena.challenger)
+        except ChainError as refused:
+            if "EqualBits" not in str(refused):
+                raise
+            return None
+        raise AssertionError("a wrong challenge was proved")
 
     return choose
 
@@ -528,7 +589,8 @@ def _receipts(arena: Arena, terms: Terms, slots: int) -> dict[str, Any]:
 
 
 def arithmetic() -> dict[str, float]:
-    """Mean gas on the EVM: a multiplication with addition, an exponential, all maps of one AdamW element."""
+    """Mean gas on the EVM: a multiplication with addition, an exponential, all maps of one AdamW element, and a group
+    of 256 products of codes."""
     program = job_of(MODELS["gpt-0.1m"]).programs.step
     moved = [program.ops[alias.index] for alias in program.outputs if alias.kind == Alias.OP_KIND]
     maps = [op for op in moved if op.kind == Kind.MAP and op.header.elements > 1]
@@ -538,11 +600,26 @@ def arithmetic() -> dict[str, float]:
             code: float(chain.gas(code, *normal_operands(code, 1000, 0)).mean())
             for code in {*codes, Code.FFMA, Code.FEXP} - WITHOUT_LIBRARY
         }
+        group = group_gas(chain, 300)
     element = sum(gas.get(code, 0.0) for code in codes)
-    return {"fma": gas[Code.FFMA], "exp": gas[Code.FEXP], "adamw_element": round(element, 1)}
+    return {"fma": gas[Code.FFMA], "exp": gas[Code.FEXP], "adamw_element": round(element, 1), **group}
 
 
-def measure(names: Sequence[str], *, quiet: bool) -> dict[str, Any]:
+def group_gas(chain: Evm, count: int) -> dict[str, float]:
+    """Gas of a group of 256 random codes and two scales beside the proof of its leaves: the mean and the most."""
+    rng = np.random.default_rng(0)
+    held = np.concatenate(
+        [
+            rng.integers(-127, 128, (count, 2 * GROUP)).astype(np.int8).view(np.uint8),
+            rng.standard_normal((count, 2)).astype(">f4").view(np.uint8).reshape(count, 8),
+        ],
+        axis=1,
+    )
+    gas = chain.with_harness("CodesHarness").read("gasUsed(uint256,bytes)", GROUP, held.tobytes())
+    return {"qdot_group": round(float(gas.mean()), 1), "qdot_group_max": int(gas.max())}
+
+
+def measure(names: Sequence[str], products: str, *, quiet: bool) -> dict[str, Any]:
     """Every game of the named models, on a chain each."""
     results, rows, claims = [], [], {}
     for name in names:
@@ -550,19 +627,24 @@ def measure(names: Sequence[str], *, quiet: bool) -> dict[str, Any]:
             arena = Arena.start(Path(folder))
             try:
                 games_ = []
-                for row in run(MODELS[name], arena) if name in MODELS else run_lazy(lazy.SIZES[name], arena):
+                small = name in MODELS
+                if small:
+                    played = run(replace(MODELS[name], products=products), arena)
+                else:
+                    played = run_lazy(lazy.SIZES[name], arena, products)
+                for row in played:
                     games_.append(row)
                     if not quiet:
                         _print(row)
-                if name in MODELS:
+                if small:
                     claims[name] = settle(arena)
             finally:
                 arena.stop()
         results.append(result(name, games_[0].parameters, games_))
         rows += games_
     return {
-        "hardfork": HARDFORK, "results": results, "claims": claims, "receipts": receipts(), "arithmetic": arithmetic(),
-        "games": [asdict(row) for row in rows],
+        "hardfork": HARDFORK, "products": products, "results": results, "claims": claims, "receipts": receipts(),
+        "arithmetic": arithmetic(), "games": [asdict(row) for row in rows],
     }  # fmt: skip
 
 
@@ -571,11 +653,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="one line of JSON")
     parser.add_argument("--models", nargs="+", choices=[*MODELS, *lazy.SIZES], default=[*MODELS, *lazy.SIZES])
+    parser.add_argument(
+        "--products", choices=PRODUCTS, default="float32", help="the arithmetic of the models' products"
+    )
     parser.add_argument("--hardest", action="store_true", help="also the two dearest proofs that a validator admits")
-    parser.add_argument("--largest", action="store_true", help="also the two dearest games that a validator admits")
+    parser.add_argument("--largest", action="store_true", help="also the dearest games that a validator admits")
     given = parser.parse_args()
-    data = measure(given.models, quiet=given.json)
+    data = measure(given.models, given.products, quiet=given.json)
     over = [r["model"] for r in data["results"] if not (r["convicted_exactly"] and within(r))]
+    if data["arithmetic"]["qdot_group_max"] > MAX_GROUP_GAS:
+        over.append("a group of a qdot")
     if given.hardest:
         with tempfile.TemporaryDirectory() as folder:
             arena = Arena.start(Path(folder))

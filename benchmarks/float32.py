@@ -18,7 +18,7 @@ import sys
 import time
 import urllib.request
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -43,7 +43,6 @@ WITHOUT_LIBRARY = frozenset({Op.MOV, Op.IMM, Op.SELECT, Op.IAND, Op.IOR, Op.IXOR
 
 FLOAT32 = ROOT / "contracts/libraries/Float32.sol"
 
-_HARNESS = "tests/forge/Float32Harness.sol"
 _ADDRESS = "0x00000000000000000000000000000000f10a7032"
 _BATCH = 20_000
 
@@ -65,13 +64,28 @@ class Comparison:
 class Evm:
     """Float32Harness behind eth_call: the bytecode is given with each call, so nothing is deployed."""
 
-    def __init__(self, url: str, float32: str | None = None) -> None:
+    def __init__(self, url: str, harness: str = "Float32Harness", changed: Mapping[str, str] | None = None) -> None:
+        """`changed` has other texts for contracts by their paths."""
         self._url = url
-        self._code, self._selectors = _compile_harness(float32 or FLOAT32.read_text())
+        self._code, self._selectors = _compile_harness(harness, changed or {})
 
     def with_float32(self, source: str) -> Evm:
         """The same chain with another text in the place of Float32.sol."""
-        return Evm(self._url, source)
+        return Evm(self._url, changed={FLOAT32.relative_to(ROOT).as_posix(): source})
+
+    def with_harness(self, harness: str, changed: Mapping[str, str] | None = None) -> Evm:
+        """The same chain with another harness of tests/forge."""
+        return Evm(self._url, harness, changed)
+
+    def read(self, function: str, *arguments: int | bytes) -> Words:
+        """The words that a function of numbers, and packed operands at the end, returns."""
+        *numbers, packed = arguments
+        assert isinstance(packed, bytes), "the last argument"
+        head = [*(int(number) for number in numbers), 32 * len(arguments), len(packed)]  # type: ignore[arg-type]
+        data = "".join(f"{word:064x}" for word in head) + (packed + bytes(-len(packed) % 32)).hex()
+        raw = self._answer(self._selectors[function] + data)
+        size = int.from_bytes(raw[32:64], "big")
+        return np.frombuffer(raw, ">u4", count=size // 4, offset=64).astype(np.uint32)
 
     def results(self, op: Op, a: Words, b: Words, c: Words) -> Words:
         """Returns Solidity's results for each (a, b, c): uint32[n]."""
@@ -89,13 +103,12 @@ class Evm:
         return np.concatenate(parts)
 
     def _call(self, function: str, op: Op, operands: Words) -> Words:
-        packed = operands.astype(">u4").tobytes()
-        head = int(op).to_bytes(32, "big") + (64).to_bytes(32, "big") + len(packed).to_bytes(32, "big")
-        data = self._selectors[function] + head.hex() + packed.hex()
+        return self.read(function, int(op), operands.astype(">u4").tobytes())
+
+    def _answer(self, data: str) -> bytes:
         call = {"to": _ADDRESS, "data": "0x" + data, "gas": hex(10**12)}
         answer = self._rpc("eth_call", [call, "latest", {_ADDRESS: {"code": self._code}}])
-        raw = bytes.fromhex(answer[2:])
-        return np.frombuffer(raw, ">u4", count=len(operands), offset=64).astype(np.uint32)
+        return bytes.fromhex(answer[2:])
 
     def _rpc(self, method: str, params: list[object]) -> str:
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
@@ -159,9 +172,10 @@ def normal_operands(op: Op, n: int, seed: int) -> tuple[Words, Words, Words]:
     return a, b, c
 
 
-def _compile_harness(float32: str) -> tuple[str, dict[str, str]]:
-    sources = {path: (ROOT / path).read_text() for path in (_HARNESS, "contracts/libraries/Int32.sol")}
-    sources[FLOAT32.relative_to(ROOT).as_posix()] = float32
+def _compile_harness(name: str, changed: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    harness = f"tests/forge/{name}.sol"
+    libraries = [f"contracts/libraries/{library}.sol" for library in ("Codes", "Float32", "Int32")]
+    sources = {path: changed.get(path, (ROOT / path).read_text()) for path in (harness, *libraries)}
     request = {
         "language": "Solidity",
         "sources": {path: {"content": text} for path, text in sources.items()},
@@ -171,7 +185,7 @@ def _compile_harness(float32: str) -> tuple[str, dict[str, str]]:
     output = json.loads(subprocess.run(command, input=json.dumps(request), capture_output=True, text=True).stdout)
     if errors := [e["formattedMessage"] for e in output.get("errors", []) if e["severity"] == "error"]:
         raise RuntimeError("\n".join(errors))
-    contract = output["contracts"][_HARNESS]["Float32Harness"]["evm"]
+    contract = output["contracts"][harness][name]["evm"]
     return "0x" + contract["deployedBytecode"]["object"], contract["methodIdentifiers"]
 
 

@@ -2,6 +2,7 @@
 
     python benchmarks/gemm.py             a table
     python benchmarks/gemm.py --json      one line of JSON on stdout
+    python benchmarks/gemm.py --products int8    products of codes against torch._int_mm, which scales nothing
 
 The layouts name how the operands lie: NN a[m, k] b[k, n]; NT a[m, k] b[n, k]; TN a[k, m] b[k, n]. torch gets the same
 storage as a view (b.T, a.T). A Program's fold reads operands that are contiguous along k in the committed form, so the
@@ -27,8 +28,8 @@ from measure import in_turn, ratio, wait_asleep
 
 from lockstep.numerics import _native, paths
 from lockstep.numerics.arrays import StepContext
-from lockstep.numerics.builder import ProgramBuilder, Tensor
-from lockstep.protocol.programs.program import F32, Program
+from lockstep.numerics.builder import ProgramBuilder, Quantised, Tensor
+from lockstep.protocol.programs.program import CODES, F32, I32, MAX_GROUP_WORDS, Program
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,50 @@ def product(shape: Shape, layout: str) -> Program:
     return p.finish([p.dot(a.unsqueeze(2), b.unsqueeze(1))])
 
 
+def time_codes(shape: Shape, threads: int, path: str, runs: int) -> ProductTime:
+    """A qdot with its scales, and torch's exact sums of the same codes; ArithmeticError if ours are others."""
+    torch.set_num_threads(threads)
+    words = min(MAX_GROUP_WORDS, 1 << max(0, (shape.k // CODES).bit_length() - 1))
+    groups = -(-shape.k // (CODES * words))
+    rng = np.random.default_rng(0)
+    a, b = (
+        np.pad(
+            rng.integers(-127, 128, (shape.batch, rows, shape.k)).astype(np.int8),
+            ((0, 0), (0, 0), (0, CODES * words * groups - shape.k)),
+        )
+        for rows in (shape.m, shape.n)
+    )
+    scales = [np.full((shape.batch, rows, groups), 2.0**-6, np.float32) for rows in (shape.m, shape.n)]
+    state = [*(x.reshape(-1).view(np.int32) for x in (a, b)), *(x.reshape(-1) for x in scales)]
+    p = ProgramBuilder([(I32 if x.dtype == np.int32 else F32, x.size) for x in state])
+    sides = []
+    for j, rows in enumerate((shape.m, shape.n)):
+        codes, factors = p.input(j), p.input(2 + j)
+        extents = shape.batch, rows, groups
+        sides.append(Quantised(codes.reshape(*extents[:2], groups * words), factors.reshape(*extents), words))
+    program = p.finish([p.qdot(sides[0].unsqueeze(2), sides[1].unsqueeze(1))])
+    executable = paths.compile(program, threads=threads, path=path)
+    context = StepContext(bytes(32), 0, 0, 1)
+    lefts, rights = (torch.from_numpy(np.ascontiguousarray(x[:, :, : shape.k])) for x in (a, b))
+
+    def ours() -> Any:
+        return executable.run(state, context)[0]
+
+    def theirs() -> list[torch.Tensor]:
+        return [torch._int_mm(left, right.T) for left, right in zip(lefts, rights, strict=True)]
+
+    found = torch.from_numpy(np.array(ours())).reshape(shape.batch, shape.m, shape.n)
+    if not torch.allclose(found, torch.stack(theirs()).float() * 2.0**-12, rtol=1e-5, atol=1e-2):
+        raise ArithmeticError(f"{shape.name}: not the same product of codes")
+    turns = min(runs, max(7, int(SECONDS * 50 * threads / shape.gflop)))
+    times, torch_times = in_turn(turns, ours, theirs, cold=2)
+    ms, torch_ms = 1e3 * statistics.median(times), 1e3 * statistics.median(torch_times)
+    return ProductTime(
+        shape.name, shape.batch, shape.m, shape.k, shape.n, "NT", threads,
+        round(ms, 3), round(torch_ms, 3), ratio(times, torch_times), round(1e3 * shape.gflop / ms, 1),
+    )  # fmt: skip
+
+
 def time_product(shape: Shape, layout: str, threads: int, path: str, runs: int) -> ProductTime:
     """Both sides on the same numbers; ArithmeticError if they are not the same product."""
     torch.set_num_threads(threads)
@@ -149,6 +194,10 @@ def measure(arguments: argparse.Namespace, path: str) -> Iterator[ProductTime]:
     """Every shape that was asked for in every layout at every number of threads."""
     for threads in arguments.threads:
         for shape in SHAPES:
+            if arguments.products == "int8":
+                if arguments.only in f"{shape.name} NT":
+                    yield time_codes(shape, threads, path, arguments.runs)
+                continue
             for layout in LAYOUTS:
                 if arguments.only in f"{shape.name} {layout}":
                     yield time_product(shape, layout, threads, path, arguments.runs)
@@ -162,7 +211,8 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=31, help="measured calls of each side at most (default 31)")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="numbers of threads (default 1 2)")
     parser.add_argument("--only", default="", help="products whose name and layout contain this")
-    parser.add_argument("--path", default="auto", help="kernel path: auto, avx512, avx2, scalar")
+    parser.add_argument("--products", choices=("float32", "int8"), default="float32", help="what is multiplied")
+    parser.add_argument("--path", default="auto", help="kernel path: auto, vnni, avx512, avx2, scalar")
     arguments = parser.parse_args()
     path = _native.best_isa() if arguments.path == "auto" else arguments.path
     if not arguments.json:

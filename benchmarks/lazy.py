@@ -17,6 +17,7 @@ import numpy as np
 
 from lockstep.numerics import _native, reference
 from lockstep.numerics.arrays import to_array
+from lockstep.numerics.portable import group_products
 from lockstep.numerics.scalar import Op as Code
 from lockstep.numerics.trace import HashedContents, tensor_root
 from lockstep.protocol import merkle
@@ -25,6 +26,7 @@ from lockstep.protocol.dispute.openings import CommittedTensor, Levels
 from lockstep.protocol.merkle import LEAF_ELEMENTS, TensorHeader
 from lockstep.protocol.programs.program import (
     CHUNK,
+    CODES,
     F32,
     I32,
     Alias,
@@ -34,6 +36,7 @@ from lockstep.protocol.programs.program import (
     Kind,
     Op,
     Program,
+    Quant,
     Tag,
     View,
     state_root,
@@ -43,6 +46,8 @@ from lockstep.protocol.types import Digest, Seed, StateRoot, TensorRoot
 SHARD_ELEMENTS = 1 << 30
 """The same as in `training.parameters`, which would import torch."""
 
+CODED = 0x3D5B6A00
+"""Four codes of one byte, none of them 0 once an op's number is in the last."""
 HALF = 0x3F000000
 """0.5 as a binary32 word: sums of products of its neighbours stay finite."""
 STEP_OF_WORDS = 1 << 3
@@ -210,10 +215,24 @@ class LazyStep:
     def _chunks(self) -> list[int]:
         op = self.program.ops[self.place.op]
         o = reference.unflatten(op.extents, self.place.element)
+        if op.mode == Fold.QDOT:
+            held = [self._groups(view, reference.position(view, (*o, 0)), op, j < 2) for j, view in enumerate(op.views)]
+            with np.errstate(all="ignore"):
+                products: list[int] = group_products(*held).tolist()
+            products[self.place.chunk] ^= self.bits
+            return products
         terms = [self._terms(view, reference.position(view, (*o, 0)), op.k_terms) for view in op.views]
         words = _native.chunk_results(op.mode, terms[0], terms[1 if op.mode == Fold.DOT else 0]).tolist()
         words[self.place.chunk] ^= self.bits
         return words
+
+    def _groups(self, view: View, first: int, op: Op, codes: bool) -> np.ndarray:
+        """The words that a qdot's view shows: a row of `p0` words of codes a group, or a scale a group."""
+        at = first + view.strides[-1] * np.arange(op.k_extents[0], dtype=np.int64)
+        at = at[:, None] + np.arange(op.p0) if codes else at
+        if view.tag == Tag.CONST:
+            return _const(self.program.consts[view.index])[at]
+        return np.full(at.shape, self._word(view.tag, view.index, first), np.uint32)
 
     def _terms(self, view: View, first: int, count: int) -> np.ndarray:
         """Returns `count` words that a fold's view shows."""
@@ -242,8 +261,11 @@ class LazyStep:
 
 
 def word_of(program: Program, op: int) -> int:
-    """Returns the word of an op's output: a float near 0.5, or 1, which every table has a row for."""
-    return HALF + STEP_OF_WORDS * op if program.ops[op].dtype == F32 else 1
+    """Returns the word of an op's output: a float near 0.5, four codes, or 1, which every table has a row for."""
+    described = program.ops[op]
+    if described.kind == Kind.QUANT and described.dtype == I32:
+        return CODED + 1 + op % 0xFF
+    return HALF + STEP_OF_WORDS * op if described.dtype == F32 else 1
 
 
 @cache
@@ -301,7 +323,8 @@ def place_of(program: Program, op: int) -> Place:
 
 def largest_program() -> Program:
     """The dearest games that a validator admits: 2^14 ops, tensors of 2^31 - 1 elements, a map of six operands, 32
-    instructions and eight functions, and a fold of 2^24 terms whose chunks lie across two leaves of each operand."""
+    instructions and eight functions, a fold of 2^24 terms whose chunks lie across two leaves of each operand, and as
+    many products of codes in 2^16 groups."""
     n, terms = (1 << 31) - 1, 1 << 24
     vector = TensorHeader(F32, (n,))
     filler = Op(Kind.MAP, F32, (), (), instrs=(Instr(Code.IMM, imm=1),))
@@ -309,8 +332,14 @@ def largest_program() -> Program:
     functions = [Instr(Code.FTANH, k) for k in (0, 1, 2, 3, 4, 5, 6, 7)]
     chained = [Instr(Code.FFMA, 6 + i, i % 6, 13) for i in range(24)]
     dot = (View(Tag.STATE, 0, 100, (0, 1)), View(Tag.STATE, 1, 57, (0, 1)))
+    rows, group = n // CHUNK, CHUNK // CODES
+    codes = Op(Kind.QUANT, I32, (rows, group), (View(Tag.STATE, 0, 0, (1, 0, 1)),), (CHUNK,), Quant.CODES, p0=group)
+    filled = (1 << 14) - 4
+    groups = (View(Tag.OP, filled, group, (0, group)),) * 2 + (View(Tag.STATE, 1, 57, (0, 1)),) * 2
     ops = (
-        *([filler] * ((1 << 14) - 2)), Op(Kind.MAP, F32, (n,), reads, instrs=(*functions, *chained)),
+        *([filler] * filled), codes,
+        Op(Kind.FOLD, F32, (n,), groups, (terms // CHUNK,), Fold.QDOT, p0=group),
+        Op(Kind.MAP, F32, (n,), reads, instrs=(*functions, *chained)),
         Op(Kind.FOLD, F32, (n,), dot, (terms,), Fold.DOT),
     )  # fmt: skip
     # Quarters of two: parameters, anchor, carry, and the clock beside an EMPTY entry.
@@ -360,8 +389,9 @@ class Traced:
     parameters: int
 
 
-def traced(size: Size, rounds: int, slots: int, inner_steps: int) -> Traced:
+def traced(size: Size, rounds: int, slots: int, inner_steps: int, products: str = "float32") -> Traced:
     """A model's Programs; its weights are not made."""
+    from lockstep.tracing.arithmetic import Arithmetic
     from lockstep.training.job import Batch, build_programs, depths_of
     from lockstep.training.models import next_token_loss
     from lockstep.training.parameters import without_weights
@@ -372,8 +402,9 @@ def traced(size: Size, rounds: int, slots: int, inner_steps: int) -> Traced:
         model = size.model()
     batch = Batch(1, size.row_length)
     built = build_programs(
-        model, next_token_loss, spec, batch=batch, rounds=rounds, slots=slots, shard_elements=size.shard_elements
-    )
+        model, next_token_loss, spec, batch=batch, rounds=rounds, slots=slots, shard_elements=size.shard_elements,
+        arithmetic=Arithmetic(products),
+    )  # fmt: skip
     depths = depths_of(spec, built.layout)
     return Traced(built.step, built.encode, built.merge, *depths, sum(p.numel() for p in model.parameters()))
 

@@ -7,6 +7,7 @@ python benchmarks/picture.py --log FILE       draws what a run said, instead of 
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,11 +16,14 @@ from rich.console import Console
 from rich.text import Text
 
 ROOT = Path(__file__).resolve().parent.parent
-WIDTH = 110
-TOLD = ("chain ", "the training step", "job ", "lies", "round 0", "replayed", "challenges", "answers", "moves", "won",
-        "the contract computed", "slashed", "round 1: merged", "held-out", "game:", "escrow")  # fmt: skip
+WIDTH = 132
+TOLD = ("chain ", "the training step", "job ", "lies", "round 0", "replayed", "challenges", " challenger ",
+        " defender ", "fraud: claimed", "won game", "slashed: ", "round 1: merged", "held-out",
+        "game:", "escrow")  # fmt: skip
 """Texts by which a line is chosen to be drawn."""
-COLOURS = {"lies": "red", "the contract computed": "bold green", "slashed": "red", "won": "green", "held-out": "bold"}
+NEXT = re.compile(r" \((challenger|defender) to .*\)$")
+"""The end of a move's line: whose turn it is, and what is left of the clock."""
+COLOURS = {"lies": "red", "fraud: claimed": "bold green", "slashed": "red", "won": "green", "held-out": "bold"}
 
 
 def drawn(lines: list[str]) -> str:
@@ -30,6 +34,7 @@ def drawn(lines: list[str]) -> str:
         for line in lines:
             if any(words in line for words in TOLD):
                 style = next((colour for words, colour in COLOURS.items() if words in line), "")
+                line = NEXT.sub("", line)
                 cut = line if len(line) <= WIDTH else line[: WIDTH - 3] + "..."
                 console.print(Text(cut, style=style))
         return console.export_svg(title="lockstep demo", unique_id="demo")

@@ -2,6 +2,7 @@
 
     python benchmarks/size.py             a table
     python benchmarks/size.py --json      one line of JSON on stdout
+    python benchmarks/size.py --products int8
 
 Each model is built without weights and its three Programs are traced and validated in a process of its own, whose time
 and peak memory are reported. The models of 124 million parameters then train: forward, backward, clipping to norm 1 and
@@ -39,6 +40,7 @@ from lockstep.numerics.arrays import Array
 from lockstep.numerics.validate import check_schedule
 from lockstep.protocol.programs.program import Program
 from lockstep.storage.payload import BLOCK
+from lockstep.tracing.arithmetic import PRODUCTS, Arithmetic
 from lockstep.training.job import Batch, build_programs, depths_of
 from lockstep.training.models import Llama, LlamaConfig, next_token_loss
 from lockstep.training.parameters import without_weights
@@ -122,6 +124,8 @@ class Size:
     """A model at one number of threads; figures of a step are None where this machine takes none."""
 
     model: str
+    products: str
+    """The arithmetic of our side's matrix products."""
     parameters: int
     tokens: int
     """Tokens of one step."""
@@ -157,12 +161,15 @@ class Terms:
     carry: int = 0
 
 
-def trace_model(name: str, path: Path) -> Traced:
+def trace_model(name: str, path: Path, products: str) -> Traced:
     """Traces and validates the Programs; leaves the step's at `path`."""
     model, begin = MODELS[name], time.perf_counter()
     with without_weights():
         built = model.build()
-    programs = build_programs(built, next_token_loss, SPEC, batch=model.batch, rounds=10, slots=SLOTS)
+    arithmetic = Arithmetic(products)
+    programs = build_programs(
+        built, next_token_loss, SPEC, batch=model.batch, rounds=10, slots=SLOTS, arithmetic=arithmetic
+    )
     terms = Terms(*depths_of(SPEC, programs.layout), SLOTS, model.batch.row_length)
     check_schedule(programs.step, programs.encode, programs.merge, terms)
     need = footprint.worker(ClaimSchedule(programs.step, programs.encode, programs.merge), SLOTS)
@@ -284,17 +291,23 @@ def time_steps(name: str, parameters: int, threads: int, runs: int, path: Path) 
     }
 
 
-def measure(name: str, threads: list[int], runs: int) -> list[Size]:
+def measure(name: str, threads: list[int], runs: int, products: str = "float32") -> list[Size]:
     """A model's rows: one for each number of threads, or one."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "step.pickle"
-        child = [sys.executable, __file__, "--trace", name, str(path)]
+        child = [sys.executable, __file__, "--trace", name, str(path), products]
         traced = json.loads(subprocess.run(child, check=True, stdout=subprocess.PIPE, text=True).stdout)
         tokens = MODELS[name].batch.rows * (MODELS[name].batch.row_length - 1)
         if not MODELS[name].trained:
-            return [Size(model=name, tokens=tokens, **traced)]
+            return [Size(model=name, products=products, tokens=tokens, **traced)]
         return [
-            Size(model=name, tokens=tokens, **traced, **time_steps(name, traced["parameters"], n, runs, path))
+            Size(
+                model=name,
+                products=products,
+                tokens=tokens,
+                **traced,
+                **time_steps(name, traced["parameters"], n, runs, path),
+            )
             for n in threads
         ]
 
@@ -321,11 +334,12 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5, help="measured turns of each figure (default 5)")
     parser.add_argument("--models", default=",".join(MODELS), help=f"of {', '.join(MODELS)} (default all)")
     parser.add_argument("--threads", default="1,2", help="numbers of threads (default 1,2)")
-    parser.add_argument("--trace", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--products", choices=PRODUCTS, default="float32", help="of our side (default float32)")
+    parser.add_argument("--trace", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--serve", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.trace:
-        print(json.dumps(asdict(trace_model(arguments.trace[0], Path(arguments.trace[1])))))
+        print(json.dumps(asdict(trace_model(arguments.trace[0], Path(arguments.trace[1]), arguments.trace[2]))))
         return 0
     if arguments.serve:
         side, name, threads, path = arguments.serve
@@ -333,7 +347,7 @@ def main() -> int:
         return 0
     results: list[Size] = []
     for name in arguments.models.split(","):
-        results += measure(name, [int(n) for n in arguments.threads.split(",")], arguments.runs)
+        results += measure(name, [int(n) for n in arguments.threads.split(",")], arguments.runs, arguments.products)
         print(f"{name}: {results[-1]}", file=sys.stderr)
     broken = [what for row in results for what in check(row)]
     for what in broken:

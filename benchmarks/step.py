@@ -2,11 +2,13 @@
 
     python benchmarks/step.py             a table
     python benchmarks/step.py --json      one line of JSON on stdout
+    python benchmarks/step.py --products int8
 
-Forward, backward, clipping to norm 1 and AdamW in float32. Ours includes S_t: the hash of the whole state after every
-step, on the step's own threads. Theirs is eager PyTorch with the faster of its foreach and fused AdamW, and beside it
-`torch.compile`. Sides run by turns in one process, figures are medians, and a ratio is the median of the turns' own.
-Memory is what a process that only trains grows by, at most, in a process of its own.
+Forward, backward, clipping to norm 1 and AdamW in float32, or with products of integers. Ours includes S_t: the hash of
+the whole state after every step, on the step's own threads. Theirs is eager PyTorch with the faster of its foreach and
+fused AdamW, in float32, and beside it `torch.compile`, and eager PyTorch under autocast to bfloat16. Sides run by turns
+in one process, figures are medians, and a ratio is the median of the turns' own. Memory is what a process that only
+trains grows by, at most, in a process of its own.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from torch import nn
 from lockstep.numerics import _native
 from lockstep.protocol import _hash
 from lockstep.protocol.programs.program import Program
+from lockstep.tracing.arithmetic import PRODUCTS, Arithmetic
 from lockstep.training.demo import BATCH, MODEL
 from lockstep.training.job import Batch, build_programs
 from lockstep.training.models import GPT, GPTConfig, Llama, LlamaConfig, next_token_loss
@@ -50,6 +53,7 @@ class StepTime:
     """One model at one number of threads; milliseconds and ratios of our time to theirs."""
 
     model: str
+    products: str
     threads: int
     path: str
     parameters: int
@@ -60,6 +64,7 @@ class StepTime:
     eager: str
     """The faster AdamW of eager PyTorch."""
     eager_ms: float
+    eager_bf16_ms: float
     compiled_ms: float | None
     compiled_ratio: float | None
     megabytes: float
@@ -71,7 +76,10 @@ class StepTime:
 class Eager:
     """The same step as people write it in PyTorch."""
 
-    def __init__(self, model: nn.Module, batch: Batch, *, fused: bool, compiled: bool = False) -> None:
+    def __init__(
+        self, model: nn.Module, batch: Batch, *, fused: bool, compiled: bool = False, bfloat16: bool = False
+    ) -> None:
+        self.bfloat16 = bfloat16
         self.parameters = list(model.parameters())
         vocabulary = model.config.vocabulary
         self.rows = torch.randint(0, vocabulary, (batch.rows, batch.row_length))  # type: ignore[call-overload]
@@ -82,12 +90,14 @@ class Eager:
     def step(self) -> None:
         """Forward, backward, clipping, AdamW."""
         self.optimizer.zero_grad()
-        next_token_loss(self.model, self.rows).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.bfloat16):
+            loss = next_token_loss(self.model, self.rows)
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
         self.optimizer.step()
 
 
-def time_step(name: str, program: Program, threads: int, runs: int, path: str) -> StepTime:
+def time_step(name: str, program: Program, threads: int, runs: int, path: str, products: str) -> StepTime:
     """Ours beside eager PyTorch and `torch.compile`."""
     torch.set_num_threads(threads)
     model, batch = MODELS[name]
@@ -96,6 +106,8 @@ def time_step(name: str, program: Program, threads: int, runs: int, path: str) -
     trial = in_turn(5, *(kind.step for kind in kinds.values()))
     eager = min(zip(kinds, trial, strict=True), key=lambda kind: statistics.median(kind[1]))[0]
     mine, theirs = in_turn(runs, ours.step_and_root, kinds[eager].step)
+    narrow = Eager(model, batch, fused=eager == "fused", bfloat16=True)
+    (rounded,) = in_turn(max(3, runs // 4), narrow.step)
     alone, whole = in_turn(max(3, runs // 4), ours.step, ours.step_and_root)
     try:
         compiled = Eager(model, batch, fused=True, compiled=True)
@@ -106,6 +118,7 @@ def time_step(name: str, program: Program, threads: int, runs: int, path: str) -
     memory, eager_memory = memory_of(name, program, threads, "ours"), memory_of(name, program, threads, eager)
     return StepTime(
         model=name,
+        products=products,
         threads=threads,
         path=path,
         parameters=sum(p.numel() for p in model.parameters()),
@@ -114,6 +127,7 @@ def time_step(name: str, program: Program, threads: int, runs: int, path: str) -
         hash_ms=round(milliseconds(whole) - milliseconds(alone), 2),
         eager=eager,
         eager_ms=milliseconds(theirs),
+        eager_bf16_ms=milliseconds(rounded),
         compiled_ms=milliseconds(beside) if beside else None,
         compiled_ratio=ratio(again, beside) if beside else None,
         megabytes=memory,
@@ -159,7 +173,8 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=30, help="measured pairs of each figure (default 30)")
     parser.add_argument("--models", default="gpt,llama,demo", help="of gpt, llama, demo (default all)")
     parser.add_argument("--threads", default="1,2", help="numbers of threads (default 1,2)")
-    parser.add_argument("--path", default="auto", help="kernel path: auto, avx512, avx2, scalar")
+    parser.add_argument("--path", default="auto", help="kernel path: auto, vnni, avx512, avx2, scalar")
+    parser.add_argument("--products", choices=PRODUCTS, default="float32", help="of our side (default float32)")
     parser.add_argument("--memory", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.memory:
@@ -170,9 +185,12 @@ def main() -> int:
     results = []
     for name in arguments.models.split(","):
         model, batch = MODELS[name]
-        program = build_programs(model, next_token_loss, diloco.Spec(), batch=batch, rounds=6, slots=3).step
+        program = build_programs(
+            model, next_token_loss, diloco.Spec(), batch=batch, rounds=6, slots=3,
+            arithmetic=Arithmetic(arguments.products),
+        ).step  # fmt: skip
         for threads in map(int, arguments.threads.split(",")):
-            results.append(time_step(name, program, threads, arguments.runs, path))
+            results.append(time_step(name, program, threads, arguments.runs, path, arguments.products))
             print(f"{name}, {threads} threads: {results[-1].ratio}", file=sys.stderr)
     if arguments.json:
         print(json.dumps({"data": {"results": [asdict(r) for r in results], "sha256": _hash.isa()}}))

@@ -2,9 +2,14 @@
 
     python benchmarks/training.py             a table
     python benchmarks/training.py --json      one line of JSON on stdout
+    python benchmarks/training.py --products int8 --seeds 3
+    python benchmarks/training.py --products int8 --model gpt-3m --model llama-3m
+
+Models of three million parameters are trained for 1,500 steps, and under bfloat16's autocast too; they run when named.
 
 Both sides have the same first weights, rows, random words, clipping and schedule. A loss is the mean of the last 20
-steps' training losses, nats per prediction. Text is the State of the Union, byte by byte; adapters move a GPT from the
+steps' training losses, nats per prediction; of several seeds the mean, and a ratio's spread is its largest minus its
+smallest. Text is the State of the Union, byte by byte; adapters move a GPT from the
 speeches before 1900 to those since; images are MNIST. Models of `transformers` are unchanged, without dropout: torch
 draws it otherwise.
 """
@@ -16,9 +21,10 @@ import importlib
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -29,6 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from lockstep.tracing.arithmetic import PRODUCTS, Arithmetic  # noqa: E402
 from lockstep.training.baseline import Sample, load_parameters, optimise  # noqa: E402
 from lockstep.training.comparison import compare  # noqa: E402
 from lockstep.training.data import (  # noqa: E402
@@ -48,6 +55,8 @@ from lockstep.training.models import (  # noqa: E402
     MODELS,
     CNNConfig,
     GPTConfig,
+    Llama,
+    LlamaConfig,
     loss_of,
     next_token_loss,
 )  # fmt: skip
@@ -55,7 +64,7 @@ from lockstep.training.models.lora import adapt  # noqa: E402
 from lockstep.training.optimizers import AdamW  # noqa: E402
 from lockstep.training.parameters import initial_parameters  # noqa: E402
 
-STEPS = 200
+STEPS, LONG_STEPS = 200, 1500
 ROWS = 8
 IMAGES = 32
 INNER = AdamW(learning_rate=1e-3, warmup=20)
@@ -77,6 +86,9 @@ class Case:
     rows: Rows
     batch: Batch
     inner: AdamW = INNER
+    steps: int = STEPS
+    bfloat16: bool = False
+    """True: eager PyTorch runs under bfloat16's autocast, too."""
 
 
 def text_case(model: nn.Module, row_length: int) -> Case:
@@ -145,22 +157,50 @@ CASES: dict[str, Callable[[], Case]] = {name: partial(registered, name) for name
 }
 
 
-def result(name: str, steps: int = STEPS) -> dict[str, object]:
-    """One row of the table."""
-    case = CASES[name]()
-    start = initial_parameters(case.model, SEED)
-    found = compare(case.model, loss_of(case.model), case.rows, start, case.inner, batch=case.batch, steps=steps)
+def large(model: nn.Module) -> Case:
+    """A run that is long enough for small errors to add up."""
+    return replace(text_case(model, 65), steps=LONG_STEPS, bfloat16=True)
+
+
+LARGE: dict[str, Callable[[], Case]] = {
+    "gpt-3m": lambda: large(GPT(GPTConfig(context=64, layers=4, heads=4, width=256))),
+    "llama-3m": lambda: large(
+        Llama(LlamaConfig(context=64, layers=4, heads=4, kv_heads=2, width=256, hidden=680)),
+    ),
+}
+"""Run when they are named."""
+
+
+def result(name: str, steps: int | None = None, products: str = "float32", seeds: int = 1) -> dict[str, object]:
+    """One row of the table: each seed makes other first weights and draws other rows."""
+    runs = []
+    for seed in range(SEED, SEED + seeds):
+        case = (CASES | LARGE)[name]()
+        ran = case.steps if steps is None else steps
+        start = initial_parameters(case.model, seed)
+        runs.append(
+            compare(
+                case.model, loss_of(case.model), case.rows, start, case.inner, batch=case.batch, steps=ran,
+                seed=seed.to_bytes(32, "big"), arithmetic=Arithmetic(products), bfloat16=case.bfloat16,
+            )
+        )  # fmt: skip
     return {
         "model": name,
         "data": case.data,
-        "parameters": found.parameters,
-        "steps": steps,
-        "start": round(found.start, 4),
-        "ours": round(found.ours, 6),
-        "torch": round(found.eager, 6),
-        "ratio": round(found.ratio, 6),
-        "ours_seconds": round(found.ours_seconds, 1),
-        "torch_seconds": round(found.eager_seconds, 1),
+        "products": products,
+        "parameters": runs[0].parameters,
+        "steps": ran,
+        "seeds": seeds,
+        "start": round(fmean(r.start for r in runs), 4),
+        "ours": round(fmean(r.ours for r in runs), 6),
+        "torch": round(fmean(r.eager for r in runs), 6),
+        "ratio": round(fmean(r.ratio for r in runs), 6),
+        "bfloat16_ratio": None
+        if any(r.bfloat16 is None for r in runs)
+        else round(fmean(r.ours / r.bfloat16 for r in runs if r.bfloat16), 6),
+        "spread": round(max(r.ratio for r in runs) - min(r.ratio for r in runs), 6),
+        "ours_seconds": round(sum(r.ours_seconds for r in runs), 1),
+        "torch_seconds": round(sum(r.eager_seconds for r in runs), 1),
     }
 
 
@@ -168,20 +208,23 @@ def main() -> int:
     """Trains them; prints a table, or one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one line of JSON on stdout")
-    parser.add_argument("--steps", type=int, default=STEPS, help=f"of each run (default {STEPS})")
-    parser.add_argument("--model", choices=CASES, action="append", help="one of them (default: all)")
+    parser.add_argument("--steps", type=int, help=f"of each run (default {STEPS}; {LONG_STEPS} of the large)")
+    parser.add_argument("--model", choices=CASES | LARGE, action="append", help="one of them (default: the small)")
+    parser.add_argument("--products", choices=PRODUCTS, default="float32", help="of our side (default float32)")
+    parser.add_argument("--seeds", type=int, default=1, help="of each model (default 1)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     results = []
     if not arguments.json:
-        print(f"{'model':<20}{'trained':>10}{'start':>9}{'ours':>11}{'torch':>11}{'ratio':>10}  data")
+        print(f"{'model':<20}{'trained':>10}{'start':>9}{'ours':>11}{'torch':>11}{'ratio':>10}{'spread':>10}  data")
     for name in arguments.model or CASES:
-        row = result(name, arguments.steps)
+        row = result(name, arguments.steps, arguments.products, arguments.seeds)
         results.append(row)
         if not arguments.json:
             print(
                 f"{name:<20}{row['parameters']:>10,}{row['start']:>9}{row['ours']:>11}{row['torch']:>11}"
-                f"{row['ratio']:>10}  {row['data']}"
+                f"{row['ratio']:>10}{row['spread']:>10}  {row['data']}"
+                + (f"; of bfloat16's loss {row['bfloat16_ratio']}" if row["bfloat16_ratio"] else "")
             )
     if arguments.json:
         print(json.dumps({"data": {"results": results}}))

@@ -2,6 +2,7 @@
 pragma solidity ^0.8.21;
 
 import {IArbiter} from "./interfaces/IArbiter.sol";
+import {Codes} from "./libraries/Codes.sol";
 import {CHUNK} from "./libraries/Constants.sol";
 import {Expression} from "./libraries/Expression.sol";
 import {Float32} from "./libraries/Float32.sol";
@@ -63,7 +64,8 @@ contract Arbiter is IArbiter {
         else if (kind == Program.FOLD) word = _fold(roots, context, f, chunk);
         else if (kind == Program.GATHER) word = _gather(roots, context, f);
         else if (kind == Program.CONCAT) word = _concat(roots, context, f);
-        else if (kind == Program.RANDOM) word = _random(context, f, element);
+        else if (kind == Program.RANDOM) word = _random(context, f.op.p0, element);
+        else if (kind == Program.QUANT) word = _quant(roots, context, f, element);
         else if (kind == Program.DRAW) word = _draw(roots, context, f);
         else revert OpUnknown(kind);
 
@@ -123,7 +125,7 @@ contract Arbiter is IArbiter {
             mstore(0x40, add(at, add(words.length, 0x40)))
             calldatacopy(at, words.offset, words.length)
         }
-        return uint32(_chain(mode == DOT ? SUM : mode, at, BLOCK, count));
+        return uint32(_chain(_joining(mode), at, BLOCK, count));
     }
 
     // -- kinds -----------------------------------------------------------------------------------------------------
@@ -167,6 +169,7 @@ contract Arbiter is IArbiter {
         // INVARIANT: a chunk starts inside the fold's terms.
         if (first >= terms) revert OutOfRange();
         uint256 count = terms - first > CHUNK ? CHUNK : terms - first;
+        if (mode == Program.QDOT) return _group(roots, context, f, chunk, terms);
         f.coords[f.op.rank] = first;
 
         (uint256 a, uint256 stepA) = _terms(roots, context, f, 0, count);
@@ -180,7 +183,95 @@ contract Arbiter is IArbiter {
             assembly ("memory-safe") {
                 mstore(0x00, shl(224, word))
             }
-            word = _chain(mode == DOT ? SUM : mode, 0x00, BLOCK, 1);
+            word = _chain(_joining(mode), 0x00, BLOCK, 1);
+        }
+    }
+
+    /// @dev The mode in which a fold's chunks are combined.
+    function _joining(uint256 mode) private pure returns (uint256) {
+        return mode == DOT || mode == Program.QDOT ? SUM : mode;
+    }
+
+    /// @dev Group `c` of a qdot: the exact sum of its products, times both scales.
+    function _group(Roots calldata roots, Context calldata context, Frame memory f, uint256 c, uint256 terms)
+        private
+        view
+        returns (uint256 word)
+    {
+        f.coords[f.op.rank] = c;
+        uint256 a = _codes(roots, context, f, 0);
+        uint256 b = _codes(roots, context, f, 1);
+        word = Float32.fromInt(Codes.product(a, b, 4 * f.op.p0));
+        uint256 scale = _read(roots, context, f, 2, 0);
+        scale = Float32.mul(scale, _read(roots, context, f, 3, 0));
+        word = Float32.mul(word, scale);
+        if (terms <= CHUNK) word = Float32.add(0, word);
+    }
+
+    /// @dev Where in the calldata the group of codes lies that operand `j` has at the frame's coordinates.
+    function _codes(Roots calldata roots, Context calldata context, Frame memory f, uint256 j)
+        private
+        view
+        returns (uint256 at)
+    {
+        Program.View memory v = Program.operand(_descriptor(f), f.op, j);
+        int256 position = Program.flat(_descriptor(f), v, f.coords);
+        // INVARIANT: codes and scales are tensors.
+        if (v.tag >= Program.TAG_IOTA || position < 0) revert OutOfRange();
+        bytes calldata data = _open(roots, context, f, v, uint256(position)).data;
+        uint256 first = uint256(position) % CHUNK;
+        // INVARIANT: a group of codes lies in one leaf, and the next one along k behind it.
+        if (4 * (first + f.op.p0) > data.length) revert OutOfRange();
+        assembly ("memory-safe") {
+            at := add(data.offset, mul(4, first))
+        }
+    }
+
+    /// @dev A word of four codes, or the scale of a group.
+    function _quant(Roots calldata roots, Context calldata context, Frame memory f, uint256 element)
+        private
+        view
+        returns (uint256)
+    {
+        bool scales = f.op.mode & 1 == 1;
+        uint256 own = f.op.rank == 0 ? 0 : f.coords[f.op.rank - 1];
+        uint256 count = _enter(f, scales ? own : own / f.op.p0);
+        (uint256 at,) = _terms(roots, context, f, 0, count);
+        (uint256 scale, uint256 inverse) = Codes.scaleOf(Codes.magnitude(at, count), f.op.mode >= 2);
+        if (scales) return scale;
+        if (inverse == 0) return 0;
+        own = 4 * (own % f.op.p0);
+        if (own >= count) return 0;
+        return _word(context, f.op.p1, 4 * element, at + 4 * own, count - own < 4 ? count - own : 4, inverse);
+    }
+
+    /// @dev Sets the frame's k coordinate to the first value of group `g` of a quant, and returns how many it has.
+    function _enter(Frame memory f, uint256 g) private pure returns (uint256 count) {
+        uint256 size = 4 * f.op.p0;
+        uint256 first = size * g;
+        count = Program.extent(_descriptor(f), f.op.rank);
+        // INVARIANT: a group has at least one value, and at most 256.
+        if (first >= count || size > CHUNK) revert OutOfRange();
+        count -= first;
+        if (count > size) count = size;
+        f.coords[f.op.rank] = first;
+    }
+
+    /// @dev The codes of `count` big-endian words in memory from `at` on, the first of which is code `number` of the op.
+    function _word(Context calldata context, uint256 stream, uint256 number, uint256 at, uint256 count, uint256 inverse)
+        private
+        pure
+        returns (uint256 word)
+    {
+        for (uint256 j = 0; j < count; j++) {
+            uint256 x = _load(at + 4 * j) >> 224;
+            if (stream == 0) {
+                word |= Codes.codeOf(x, inverse) << (8 * j);
+                continue;
+            }
+            // Two codes take the halves of one word.
+            uint256 random = _random(context, stream, (number + j) >> 1) >> (16 * (j & 1));
+            word |= Codes.codeOf(x, inverse, random & 0xffff) << (8 * j);
         }
     }
 
@@ -204,17 +295,18 @@ contract Arbiter is IArbiter {
         revert OutOfRange();
     }
 
-    function _random(Context calldata context, Frame memory f, uint256 element) private pure returns (uint256) {
+    /// @dev Word `number` of a stream.
+    function _random(Context calldata context, uint256 stream, uint256 number) private pure returns (uint256) {
         uint256 key = Openings.swap(uint256(context.seed));
         return
             Philox.word(
-                (element >> 2) & 0xffffffff,
+                (number >> 2) & 0xffffffff,
                 context.round,
                 context.slot,
                 context.t,
-                (key >> 224) ^ f.op.p0,
+                (key >> 224) ^ stream,
                 (key >> 192) & 0xffffffff,
-                element & 3
+                number & 3
             );
     }
 

@@ -20,7 +20,7 @@ import {ClaimId, GameId, NO_GAME} from "./types/Ids.sol";
 
 /// @title DisputeGame
 /// @notice The court: two parties descend from a claim to one element, the Arbiter recomputes it, the loser pays.
-/// @dev No owner, no setter. The Python twins: protocol/dispute/game.py has the rules, protocol/dispute/court.py what is stored and paid.
+/// @dev No owner, no setter. The Python twins: protocol/dispute/game.py has the rules, protocol/market/court.py what is stored and paid.
 contract DisputeGame is IDisputeGame {
     using Statement for bytes;
 

@@ -9,6 +9,7 @@ import {
     MAX_AXES,
     MAX_ELEMENTS,
     MAX_FUNCTIONS,
+    MAX_GROUP_WORDS,
     MAX_INSTRS,
     MAX_OPERANDS,
     MAX_OPS,
@@ -32,14 +33,18 @@ import {JobId} from "./types/Ids.sol";
 contract Validator is IValidator, Precommitted {
     IJobMarket public immutable market;
 
-    /// "LSP1", profile 1, op-set 1.
-    uint256 private constant FORMAT = 0x4c53503100010001;
+    /// "LSP1", profile 1; the op-set follows.
+    uint256 private constant FORMAT = 0x4c5350310001;
+    uint256 private constant LAST_OPSET = 2;
     uint256 private constant EXTENTS_AT = 24;
 
     uint256 private constant F32 = 0;
     uint256 private constant I32 = 1;
     uint256 private constant DOT = 0;
     uint256 private constant ISUM = 4;
+
+    /// A quant's streams begin here.
+    uint256 private constant STOCHASTIC = 1 << 31;
 
     uint256 private constant LAST_OPCODE = 37;
     /// Bit o: opcode o reads one register, or three. IMM reads none; all others read two.
@@ -158,7 +163,8 @@ contract Validator is IValidator, Precommitted {
             head := calldataload(header.offset)
         }
         // INVARIANT: a Program is of this format, profile and op-set.
-        if (head >> 192 != FORMAT) return (Rule.HeaderForeign, h);
+        h.opset = (head >> 192) & 0xffff;
+        if (head >> 208 != FORMAT || h.opset == 0 || h.opset > LAST_OPSET) return (Rule.HeaderForeign, h);
         h.n = (head >> 176) & 0xffff;
         h.depth = (head >> 168) & 0xff;
         h.stateIn = (head >> 160) & 0xff;
@@ -254,11 +260,11 @@ contract Validator is IValidator, Precommitted {
     ) private view returns (Rule rule, Op memory op) {
         bytes calldata d;
         (rule, d) = _descriptor(e, code, h, index, piece);
-        if (rule == Rule.Holds) rule = _parse(d, op);
+        if (rule == Rule.Holds) rule = _parse(d, op, h.opset);
         if (rule == Rule.Holds) rule = _shape(d, op);
     }
 
-    function _parse(bytes calldata d, Op memory op) private pure returns (Rule) {
+    function _parse(bytes calldata d, Op memory op, uint256 opset) private pure returns (Rule) {
         // INVARIANT: a descriptor has one canonical encoding and nothing after it.
         if (d.length < EXTENTS_AT) return Rule.DescriptorLength;
         uint256 head;
@@ -277,8 +283,10 @@ contract Validator is IValidator, Precommitted {
         at.p0 = (head >> 160) & 0xffffffff;
         at.p1 = (head >> 128) & 0xffffffff;
         op.cumulative = (head >> 64) & 0xffffffffffffffff;
-        // INVARIANT: an op is of one of the six kinds.
-        if (at.kind < Program.MAP || at.kind > Program.DRAW) return Rule.Kind;
+        // INVARIANT: an op is of a kind of its Program's op-set.
+        if (at.kind < Program.MAP || at.kind > (opset == 1 ? Program.DRAW : Program.QUANT)) return Rule.Kind;
+        // INVARIANT: a fold has a mode of its Program's op-set.
+        if (at.kind == Program.FOLD && at.mode > (opset == 1 ? ISUM : Program.QDOT)) return Rule.FoldMode;
         uint256 length = EXTENTS_AT + 4 * at.axes + at.operands * (7 + 4 * at.axes) + 8 * at.instrs;
         if (at.kind == Program.CONCAT) length += 4 * at.operands;
         // INVARIANT: a descriptor has one canonical encoding and nothing after it.
@@ -324,13 +332,15 @@ contract Validator is IValidator, Precommitted {
 
     function _fields(Op memory op) private pure returns (Rule) {
         (uint256 kind, uint256 p0, uint256 p1) = (op.at.kind, op.at.p0, op.at.p1);
-        // INVARIANT: a fold has one k axis, nothing else has any.
-        if (op.kAxes != (kind == Program.FOLD ? 1 : 0)) return Rule.FoldAxis;
+        bool grouped = kind == Program.FOLD || kind == Program.QUANT;
+        // INVARIANT: a fold or quant has one k axis, nothing else has any.
+        if (op.kAxes != (grouped ? 1 : 0)) return Rule.FoldAxis;
         // INVARIANT: fields that a kind does not have are 0.
         if (kind != Program.MAP && op.at.instrs != 0) return Rule.ForeignField;
-        if (kind != Program.FOLD && op.at.mode != 0) return Rule.ForeignField;
-        if (kind <= Program.FOLD && p0 | p1 != 0) return Rule.ForeignField;
-        if (kind >= Program.CONCAT && p1 != 0) return Rule.ForeignField;
+        if (!grouped && op.at.mode != 0) return Rule.ForeignField;
+        bool qdot = kind == Program.FOLD && op.at.mode == Program.QDOT;
+        if (kind <= Program.FOLD && (qdot ? p1 : p0 | p1) != 0) return Rule.ForeignField;
+        if (kind >= Program.CONCAT && kind <= Program.DRAW && p1 != 0) return Rule.ForeignField;
         return Rule.Holds;
     }
 
@@ -364,6 +374,7 @@ contract Validator is IValidator, Precommitted {
         if (kind == Program.FOLD) return _fold(d, op);
         if (kind == Program.GATHER) return _gather(d, op);
         if (kind == Program.CONCAT) return _concat(d, op);
+        if (kind == Program.QUANT) return _quant(d, op);
         // INVARIANT: a random gives i32 words and reads nothing.
         if (kind == Program.RANDOM) return op.at.operands == 0 && op.dtype == I32 ? Rule.Holds : Rule.RandomForm;
         // INVARIANT: a draw gives whole i32 rows and reads nothing else.
@@ -412,15 +423,16 @@ contract Validator is IValidator, Precommitted {
     }
 
     function _fold(bytes calldata d, Op memory op) private pure returns (Rule) {
-        // INVARIANT: a fold has one of the five modes.
-        if (op.at.mode > ISUM) return Rule.FoldMode;
-        // INVARIANT: a dot has two operands, any other fold one.
-        if (op.at.operands != (op.at.mode == DOT ? 2 : 1)) return Rule.OperandCount;
+        // INVARIANT: a fold has one of the six modes.
+        bool qdot = op.at.mode == Program.QDOT;
+        // INVARIANT: a dot has two operands, a qdot four, any other fold one.
+        if (op.at.operands != (op.at.mode == DOT ? 2 : qdot ? 4 : 1)) return Rule.OperandCount;
         // INVARIANT: isum folds i32, the others f32.
         if (op.dtype != (op.at.mode == ISUM ? I32 : F32)) return Rule.FoldDtype;
         uint256 terms = Program.terms(d, op.at);
-        // INVARIANT: a fold has 1 to 2^24 terms.
+        // INVARIANT: a fold has 1 to 2^24 terms, a qdot 1 to 2^16 groups.
         if (terms == 0 || terms > MAX_TERMS) return Rule.FoldTerms;
+        if (qdot) return _qdot(d, op);
         for (uint256 j = 0; j < op.at.operands; j++) {
             Program.View memory v = Program.operand(d, op.at, j);
             int256 along = Program.stride(d, v, op.at.rank);
@@ -428,6 +440,53 @@ contract Validator is IValidator, Precommitted {
             if (v.tag < Program.TAG_IOTA && along != 0 && along != 1) return Rule.FoldStride;
         }
         return Rule.Holds;
+    }
+
+    function _isGroup(Op memory op) private pure returns (bool) {
+        uint256 words = op.at.p0;
+        return words != 0 && words <= MAX_GROUP_WORDS && words & (words - 1) == 0;
+    }
+
+    function _qdot(bytes calldata d, Op memory op) private pure returns (Rule) {
+        // INVARIANT: a group has 1 to 64 words of four codes, a power of two.
+        if (!_isGroup(op)) return Rule.GroupWords;
+        int256 words = int256(op.at.p0);
+        for (uint256 j = 0; j < 4; j++) {
+            Program.View memory v = Program.operand(d, op.at, j);
+            int256 along = Program.stride(d, v, op.at.rank);
+            // INVARIANT: codes and scales are tensors.
+            if (v.tag >= Program.TAG_IOTA) return Rule.GroupPlace;
+            if (j < 2) {
+                // INVARIANT: a group of codes lies in one leaf, and the next one along k behind it.
+                if (along != words || v.offset % words != 0) return Rule.GroupPlace;
+                for (uint256 axis = 0; axis < op.at.rank; axis++) {
+                    if (Program.stride(d, v, axis) % words != 0) return Rule.GroupPlace;
+                }
+            } else if (along != 0 && along != 1) {
+                // INVARIANT: a chunk of 256 terms lies in at most two leaves of each operand.
+                return Rule.FoldStride;
+            }
+        }
+        return Rule.Holds;
+    }
+
+    function _quant(bytes calldata d, Op memory op) private pure returns (Rule) {
+        bool codes = op.at.mode & 1 == 0;
+        // INVARIANT: a quant gives i32 codes or f32 scales of one tensor.
+        if (op.at.mode > 3 || op.dtype != (codes ? I32 : F32) || op.at.operands != 1) return Rule.QuantForm;
+        Program.View memory v = Program.operand(d, op.at, 0);
+        if (v.tag >= Program.TAG_IOTA) return Rule.QuantForm;
+        // INVARIANT: codes are rounded to nearest, or by a stream from 2^31 on; scales by nothing.
+        if (op.at.p1 != 0 && (op.at.p1 < STOCHASTIC || !codes)) return Rule.QuantForm;
+        // INVARIANT: a group has 1 to 64 words of four codes, a power of two.
+        if (!_isGroup(op)) return Rule.GroupWords;
+        (uint256 rank, uint256 size) = (op.at.rank, 4 * op.at.p0);
+        uint256 groups = (Program.extent(d, rank) + size - 1) / size;
+        // INVARIANT: the last axis of a quant holds the groups of k, at least one, whole.
+        if (rank == 0 || groups == 0) return Rule.QuantShape;
+        if (Program.extent(d, rank - 1) != groups * (codes ? op.at.p0 : 1)) return Rule.QuantShape;
+        // INVARIANT: a group of values lies in at most two leaves.
+        return Program.stride(d, v, rank) == 1 && Program.stride(d, v, rank - 1) == 0 ? Rule.Holds : Rule.QuantShape;
     }
 
     function _gather(bytes calldata d, Op memory op) private pure returns (Rule) {
@@ -460,7 +519,7 @@ contract Validator is IValidator, Precommitted {
         if (e.index != 0) {
             bytes calldata earlier;
             (rule, earlier) = _descriptor(e, e.code, h, e.index - 1, 1);
-            if (rule == Rule.Holds) rule = _parse(earlier, before);
+            if (rule == Rule.Holds) rule = _parse(earlier, before, h.opset);
             if (rule != Rule.Holds) return rule;
         }
         // INVARIANT: every descriptor carries the elements of all ops up to and including itself.
@@ -514,6 +573,11 @@ contract Validator is IValidator, Precommitted {
             // INVARIANT: an index is an integer.
             return s.computed || s.dtype == I32 ? Rule.Holds : Rule.OperandDtype;
         }
+        bool qdot = op.at.kind == Program.FOLD && op.at.mode == Program.QDOT;
+        if (qdot || op.at.kind == Program.QUANT) {
+            // INVARIANT: codes are i32; scales, and what is quantised, are f32.
+            return s.computed || s.dtype == (qdot && j < 2 ? I32 : F32) ? Rule.Holds : Rule.OperandDtype;
+        }
         // INVARIANT: what is moved or folded keeps its dtype.
         if (!s.computed) return s.dtype == op.dtype ? Rule.Holds : Rule.OperandDtype;
         for (uint256 axis = 0; axis < op.at.axes; axis++) {
@@ -537,6 +601,7 @@ contract Validator is IValidator, Precommitted {
             else high += reach;
         }
         if (op.at.kind == Program.GATHER && j == 1) high += int256(op.at.p1 * (op.at.p0 - 1));
+        if (op.at.kind == Program.FOLD && op.at.mode == Program.QDOT && j < 2) high += int256(op.at.p0 - 1);
         // INVARIANT: a view reads inside its source.
         return low < 0 || high >= int256(elements) ? Rule.OperandRange : Rule.Holds;
     }

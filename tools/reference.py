@@ -209,7 +209,10 @@ def settings_page() -> list[str]:
             "In `~/.config/lockstep/networks.toml`, a table for each market; `{role}` becomes requester, worker, "
             "verifier or coordinator."
         ), "",
-        *table(("key", "what it is"), [(f"`{n}`", cell(helps[f"LOCKSTEP_{n.upper()}"])) for n in networks.FIELDS]),
+        *table(
+            ("key", "what it is"),
+            [(f"`{n}`", cell(helps.get(f"LOCKSTEP_{n.upper()}") or told[n])) for n in networks.FIELDS],
+        ),
         "", "## Variables without a setting", "",
         *table(("variable", "what it is"), [(f"`{n}`", cell(h)) for n, h in sorted(others.items())]), "",
     ]  # fmt: skip

@@ -64,7 +64,11 @@ interface IValidator is IPrecommitted {
         DatasetHeader,
         DatasetSize,
         OpMissing,
-        ConstantMissing
+        ConstantMissing,
+        GroupWords,
+        GroupPlace,
+        QuantForm,
+        QuantShape
     }
 
     /// @notice What of a job's parameters its rules depend on; the names are JobParams'.

@@ -155,6 +155,8 @@ uint256 constant MAX_STATE_DEPTH = 10;
 
 /// @dev Terms of a fold that one chunk chains, and words of a leaf.
 uint256 constant CHUNK = 256;
+/// @dev Words of codes in a group: 256 codes, one leaf.
+uint256 constant MAX_GROUP_WORDS = 64;
 
 // -- protocol/merkle.py
 

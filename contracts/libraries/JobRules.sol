@@ -41,7 +41,7 @@ library JobRules {
         IJobMarket.Role memory role = p.roles[0];
         IJobMarket.Windows memory windows = p.windows;
         IJobMarket.Pricing memory prices = p.prices;
-        _require(p.spec.profile == 1 && p.spec.opset == 1, "profile");
+        _require(p.spec.profile == 1 && (p.spec.opset == 1 || p.spec.opset == 2), "profile");
         _require(role.stepProgram != 0 && role.encodeProgram != 0 && p.merge.program != 0, "programs");
         _require(role.datasetRows > 0 && role.rowLength > 0 && role.rowLength <= MAX_ROW, "dataset");
         _require(role.slots <= MAX_SLOTS && role.minSlots > 0 && role.minSlots <= role.slots, "slots");

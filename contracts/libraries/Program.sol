@@ -17,6 +17,10 @@ library Program {
     uint256 internal constant CONCAT = 4;
     uint256 internal constant RANDOM = 5;
     uint256 internal constant DRAW = 6;
+    uint256 internal constant QUANT = 7;
+
+    /// The fold of codes.
+    uint256 internal constant QDOT = 5;
 
     uint256 internal constant TAG_OP = 0;
     uint256 internal constant TAG_STATE = 1;
@@ -71,8 +75,8 @@ library Program {
         op.p1 = (head >> 128) & 0xffffffff;
         uint256 length = EXTENTS_AT + 4 * op.axes + op.operands * (7 + 4 * op.axes) + 8 * op.instrs;
         if (op.kind == CONCAT) length += 4 * op.operands;
-        bool one = op.kind == FOLD ? kAxes == 1 : kAxes == 0;
-        if (descriptor.length != length || !one) revert DescriptorInvalid();
+        uint256 due = op.kind == FOLD || op.kind == QUANT ? 1 : 0;
+        if (descriptor.length != length || kAxes != due) revert DescriptorInvalid();
     }
 
     /// @notice Extent of axis `axis`, the output's first, then k.
@@ -90,9 +94,10 @@ library Program {
         if (count > type(uint64).max) revert DescriptorInvalid();
     }
 
-    /// @notice K, the terms of a fold; 0 for other kinds.
+    /// @notice K, the terms of a fold, where a group of a qdot, which is a chunk, counts 256; 0 for other kinds.
     function terms(bytes calldata descriptor, Op memory op) internal pure returns (uint256) {
-        return op.kind == FOLD ? extent(descriptor, op.rank) : 0;
+        if (op.kind != FOLD) return 0;
+        return extent(descriptor, op.rank) * (op.mode == QDOT ? CHUNK : 1);
     }
 
     /// @notice The output's coordinates of a flat element, row-major; k coordinates are left at 0.
@@ -196,6 +201,7 @@ library Program {
 
     /// @notice The fields of a Program header that the game needs.
     struct Header {
+        uint256 opset;
         uint256 n;
         uint256 depth;
         uint256 stateIn;
@@ -210,6 +216,7 @@ library Program {
         assembly ("memory-safe") {
             head := calldataload(header.offset)
         }
+        h.opset = (head >> 192) & 0xffff;
         h.n = (head >> 176) & 0xffff;
         h.depth = (head >> 168) & 0xff;
         h.stateIn = (head >> 160) & 0xff;

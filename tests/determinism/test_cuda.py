@@ -15,6 +15,7 @@ from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.programs.program import Program
+from tests.determinism import training_run
 from tests.determinism.training_run import GOLDEN, SEED, gpt, start, train
 
 MODELS = ("gpt", "llama", "encoder", "cnn", "lora")
@@ -39,6 +40,25 @@ def trained(program: Program, device: Device, steps: int, state: Sequence[Array 
 def test_three_emulated_steps(program: Program, descending: bool) -> None:
     found = trained(program, Emulator(descending=descending), 3, *start(program))
     assert found == train(program, 3, "auto", 1, "off")
+
+
+@pytest.fixture(scope="module", params=training_run.MODELS)
+def integers(request: pytest.FixtureRequest) -> Program:
+    """A step whose products are products of codes."""
+    return training_run.MODELS[request.param]("int8")
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_three_emulated_steps_of_integers(integers: Program, descending: bool) -> None:
+    found = trained(integers, Emulator(descending=descending), 3, *start(integers))
+    assert found == train(integers, 3, "auto", 1, "off")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("steps", GOLDEN)
+def test_emulated_training_of_integers_ends_in_the_processors_state(integers: Program, steps: int) -> None:
+    assert trained(integers, Emulator(), steps, *start(integers)) == train(integers, steps, "auto", 1, "off")
 
 
 @pytest.mark.slow
@@ -67,6 +87,16 @@ def test_every_model_takes_emulated_steps(name: str) -> None:
     for t in range(1, 4):
         state = list(executable.run(state, StepContext(SEED, 0, 1, t), dataset))
     assert trained(program, Emulator(), 3, begin, dataset) == layout_root(program.output_layout, state).hex()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("steps", GOLDEN)
+def test_training_of_integers_on_the_device_ends_in_the_processors_state(integers: Program, steps: int) -> None:
+    try:
+        device = open_device()
+    except UsageError as error:
+        pytest.skip(str(error))
+    assert trained(integers, device, steps, *start(integers)) == train(integers, steps, "auto", 1, "off")
 
 
 @pytest.mark.cuda

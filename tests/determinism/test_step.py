@@ -22,9 +22,10 @@ STEPS = 3
 SEED = bytes(range(32))
 
 
-@pytest.fixture(scope="module")
-def step() -> Program:
-    """A GPT's training step, with folds over more than 256 terms."""
+@pytest.fixture(scope="module", params=["float32", "int8"])
+def step(request: pytest.FixtureRequest) -> Program:
+    """A GPT's training step, with folds over more than 256 terms, or with products of codes in their place."""
+    from lockstep.tracing.arithmetic import Arithmetic
     from lockstep.training.job import Batch, build_programs
     from lockstep.training.models import GPT, GPTConfig
     from lockstep.training.models.gpt import next_token_loss
@@ -32,7 +33,9 @@ def step() -> Program:
 
     model = GPT(GPTConfig(vocabulary=64, context=16, layers=2, heads=2, width=80))
     batch = Batch(rows=4, row_length=17)
-    return build_programs(model, next_token_loss, diloco.Spec(), batch=batch, rounds=2, slots=2).step
+    return build_programs(
+        model, next_token_loss, diloco.Spec(), batch=batch, rounds=2, slots=2, arithmetic=Arithmetic(request.param)
+    ).step
 
 
 def start(program: Program) -> tuple[list[Array | None], Array]:

@@ -31,22 +31,8 @@ STEP, ENCODE = games.step_program(), games.encode_program()
 NO_OUTER = StateRoot(merkle.EMPTY[1])
 GARBAGE = Digest(b"\xee" * 32)
 
-LIES = (
-    Lie(0, element=412, bits=64),
-    Lie(1, element=519, bits=1 << 31),
-    Lie(2, element=300, bits=1 << 20),
-    Lie(3, element=305, bits=1 << 20),
-    Lie(4, element=640, bits=1 << 20),
-    Lie(5, element=1, chunk=1),
-    Lie(6, element=1, chunk=1, bits=1 << 22),
-    Lie(7),
-    Lie(8, chunk=0),
-    Lie(9, chunk=269),
-    Lie(10, element=6),
-    Lie(11, element=258),
-    Lie(12, element=0),
-    Lie(13),
-)
+LIES = tuple(lie for lie in games.LIES if lie not in (Lie(5, element=2, chunk=2, bits=1 << 20), Lie(9, chunk=3)))
+"""A second one in the same op is played off chain alone."""
 TAMPERED = (
     {STEP.state_block + 2: games.root_of(games.tensor(0, (1,), [1]))},
     {STEP.state_block + 7: GARBAGE},
@@ -151,18 +137,7 @@ def test_one_flip_is_convicted_on_chain(stage: Stage, case: int) -> None:
     lie = CASES[case].lie
     assert lie is not None
     held, truth, twin = stage.held(case), stage.truth(case), stage.twin(case)
-    mark = stage.arena.devnet.snapshot()
-    opening = honest.opening(twin.claim, truth, held.trace, stage.nonce())
-    if opening is None:
-        # The chain's seed decides whether S_t shows this lie or rounds it away; G shows it always.
-        opening = games.open_at(twin.claim, held, 1, stage.nonce())
-    outcome = stage.arena.play(opening, games.defends(held), games.challenges(truth), twin)
-    assert outcome.verdict == Verdict.FRAUD
-    found = outcome.finding
-    assert found is not None
-    assert (found.wrong, found.position, found.element, found.chunk) == (Wrong.OP, lie.op, lie.element, lie.chunk or 0)
-    assert not stage.arena.contracts.market.live(stage.claims[case]), "the stake is slashed"
-    stage.arena.devnet.revert(mark)
+    outcome = stage.arena.convicted(lie, held, truth, twin, stage.nonce)
     assert len(outcome.spent) <= 16, "transactions"
     assert outcome.gas <= 2_000_000, "gas of the game"
     assert outcome.worst <= 600_000, f"worst transaction: {max(outcome.spent, key=lambda s: s.gas)}"

@@ -10,17 +10,19 @@ from typing import Any
 
 import pytest
 
+from lockstep.demo.run import INTEGER_CHEATS
+
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
 MAX_TRANSACTIONS, MAX_GAS, MAX_GAS_ONCE = 16, 2_000_000, 600_000
-LIES = ("skipped-step", "one-ulp", "other-data", "wrong-lr", "scaled-payload", "lying-aggregator")
+LIES = ("skipped-step", "one-ulp", "other-data", "wrong-lr", "scaled-payload", *INTEGER_CHEATS, "lying-aggregator")
 
 
-def demo(cheat: str, folder: Path) -> dict[str, Any]:
+def demo(cheat: str, folder: Path, *more: str) -> dict[str, Any]:
     """`data` of one run; the run itself fails unless every game ends where its lie declared."""
     command = [sys.executable, "-m", "lockstep.cli.main", "demo", "--json", "--no-browser", "--seed", "0"]
     done = subprocess.run(
-        [*command, "--cheat", cheat, "--out", str(folder)], capture_output=True, text=True, timeout=550
+        [*command, "--cheat", cheat, "--out", str(folder), *more], capture_output=True, text=True, timeout=550
     )
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     assert done.stdout.count("\n") == 1, "one line on stdout"
@@ -68,7 +70,14 @@ def assert_trained(data: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("cheat", LIES)
 def test_a_lie_is_convicted_where_it_was_declared(cheat: str, tmp_path: Path) -> None:
-    data = demo(cheat, tmp_path / "demo")
+    assert_convicted(demo(cheat, tmp_path / "demo"))
+
+
+def test_a_lie_in_products_of_integers_is_convicted(tmp_path: Path) -> None:
+    assert_convicted(demo("one-ulp", tmp_path / "demo", "--products", "int8"))
+
+
+def assert_convicted(data: dict[str, Any]) -> None:
     (game,) = data["games"]
     assert game["verdict"] == "fraud"
     assert game["claimed_bits"] != game["contract_bits"]

@@ -88,7 +88,10 @@ def job() -> tuple[Iterable[bytes], Run]:
 
     patched = cast(Any, describe)
     patched.MODELS = {k: ModelKind(row.config, SimpleModel, row.loss) for k, row in describe.MODELS.items()}
-    patched.load_model = lambda folder: SimpleModel(describe.MODELS["gpt"].config())
+    # One folder's model is of images, which a text cannot train.
+    patched.load_model = lambda folder: SimpleModel(
+        SimpleNamespace() if folder.name == "images" else describe.MODELS["gpt"].config()
+    )
     patched.adapt = lambda model, **settings: model
     patched._texts = lambda folder: SimpleNamespace(train=b"text", held_out=b"text")
     patched._all = lambda folder: b"text"
@@ -110,6 +113,8 @@ def job() -> tuple[Iterable[bytes], Run]:
         plain.replace(b'aggregator = ""\n', known) + b"[batch]\nrows = 4\n",
         b'texts = "texts"\n[adapters]\nbase = "model"\nrank = 4\nalpha = 8.0\ntargets = ".*"\n',
         b'texts = "texts"\n[evaluation]\nmodel = "model"\nbatches = 4\ndocuments = "all"\n',
+        b'texts = "texts"\n[adapters]\nbase = "images"\n',
+        b'texts = "texts"\naggregator = "0x' + b"aB" * 20 + b'"\n',
         b'texts = "texts"\n[evaluation]\nmodel = "model"\n',
         b'texts = "texts"\n[model]\nkind = "encoder"\nvocabulary = 256\n',
     ], run

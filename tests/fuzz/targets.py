@@ -14,6 +14,7 @@ CONTAINERS, PAYLOAD, PROGRAM = (
     "lockstep.protocol.programs.program",
 )
 DATASET, KEYS, DESCRIBE = "lockstep.storage.dataset", "lockstep.chain.keys", "lockstep.training.describe"
+NAMING = "lockstep.base.naming"
 EVENTS, REQUESTS, SIGNED = "lockstep.chain.events", "lockstep.node.requests", "lockstep.node.signed"
 
 TARGETS: dict[str, Target] = {
@@ -219,10 +220,10 @@ TARGETS: dict[str, Target] = {
                 "_config",
                 "_value",
                 "_table",
-                "_address",
                 "_integer",
                 "Evaluation.__post_init__",
-            )
+            ),
+            NAMING: ("address_of",),
         },
         files.job,
         Change(

@@ -126,7 +126,7 @@ def _compiled(source: Path, library: Path, flags: Sequence[str]) -> Path:
 def paths() -> tuple[str, ...]:
     """The kernel paths that this machine has."""
     found = []
-    for path in ("scalar", "avx2", "avx512"):
+    for path in ("scalar", "avx2", "avx512", "vnni"):
         try:
             _native.apply_op(Op.MOV, *(np.zeros(1, np.uint32),) * 3, path)
         except ValueError:

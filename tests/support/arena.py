@@ -21,7 +21,7 @@ from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import Body, JobParams, Reveal
 from lockstep.protocol.programs.program import Program
 from lockstep.protocol.types import Address, ClaimId, Digest, GameId, JobId, Seconds, Seed, StateRoot, TensorRoot, Wei
-from tests.support.games import Match, Policy
+from tests.support.games import Lie, Match, PlainClaim, Policy, challenges, defends, open_at
 from tests.support.params import job_params
 from tests.support.sending import transact
 
@@ -235,6 +235,25 @@ class Arena:
             log += events
         assert log == games.log(contract, game_id), "what the receipts said is what the log says"
         return Outcome(game_id, log, self.spent[before:])
+
+    def convicted(
+        self, lie: Lie, held: PlainClaim, truth: PlainClaim, twin: Match, nonce: Callable[[], int]
+    ) -> Outcome:  # fmt: skip
+        """A game about a lie that `held` tells: it must end with a conviction where the lie is. Then it is undone."""
+        mark = self.devnet.snapshot()
+        opening = honest.opening(twin.claim, truth, held.trace, nonce())
+        if opening is None:
+            # The chain's seed decides whether S_t shows a lie or rounds it away; G shows it always.
+            opening = open_at(twin.claim, held, 1, nonce())
+        outcome = self.play(opening, defends(held), challenges(truth), twin)
+        assert outcome.verdict == moves.Verdict.FRAUD
+        found = outcome.finding
+        assert found is not None
+        where = found.wrong, found.position, found.element, found.chunk
+        assert where == (moves.Wrong.OP, lie.op, lie.element, lie.chunk or 0)
+        assert not self.contracts.market.live(twin.claim.id), "the stake is slashed"
+        self.devnet.revert(mark)
+        return outcome
 
     def begin(
         self, game_id: GameId, opening: moves.Open, twin: Match | None = None

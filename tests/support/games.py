@@ -20,7 +20,21 @@ from lockstep.protocol.dispute.openings import Contents, Levels
 from lockstep.protocol.dispute.statement import Statement
 from lockstep.protocol.jobs import NO_STATE, Body
 from lockstep.protocol.merkle import EMPTY, TensorHeader
-from lockstep.protocol.programs.program import CHUNK, F32, I32, Alias, Const, Fold, Instr, Kind, Op, Program, Tag, View
+from lockstep.protocol.programs.program import (
+    CHUNK,
+    F32,
+    I32,
+    Alias,
+    Const,
+    Fold,
+    Instr,
+    Kind,
+    Op,
+    Program,
+    Quant,
+    Tag,
+    View,
+)
 from lockstep.protocol.types import Address, ClaimId, Digest, Seconds, Seed, StateRoot, Step, TensorRoot, TraceRoot, Wei
 
 # -- a step, materialised ----------------------------------------------------------------------------------------------
@@ -37,6 +51,32 @@ class Lie:
     element: int = 0
     bits: int = 1
     chunk: int | None = None
+
+
+LIES = (
+    Lie(0, element=412, bits=64),
+    Lie(1, element=519, bits=1 << 31),
+    Lie(2, element=300, bits=1 << 20),
+    Lie(3, element=305, bits=1 << 20),
+    Lie(4, element=640, bits=1 << 20),
+    Lie(5, element=1, chunk=1),
+    Lie(5, element=2, chunk=2, bits=1 << 20),
+    Lie(6, element=1, chunk=1, bits=1 << 22),
+    Lie(7),
+    Lie(8, chunk=0),
+    Lie(9, chunk=269),
+    Lie(9, chunk=3),
+    Lie(10, element=30, bits=0x240),
+    Lie(11, element=8, bits=1 << 20),
+    Lie(12, element=77, bits=0x240),
+    Lie(13, element=4, bits=1 << 20),
+    Lie(14, chunk=5, bits=1 << 20),
+    Lie(15, element=6),
+    Lie(16, element=258),
+    Lie(17, element=0),
+    Lie(18),
+)
+"""One in every op of `step_program`."""
 
 
 def pack(words: Sequence[int]) -> bytes:
@@ -251,11 +291,13 @@ def _view(tag: Tag, index: int, *strides: int, offset: int = 0) -> View:
 
 
 S = scalar.Op
+FOUND = 8
+"""Values that the folds find."""
 N, LENGTH, ROWS = 520, 300, 7
 """Parameters, row length, dataset rows: none a multiple of a leaf; N is two leaves and eight words."""
 
 
-def _with_cumulative(ops: Sequence[Op]) -> tuple[Op, ...]:
+def counted(ops: Sequence[Op]) -> tuple[Op, ...]:
     total, out = 0, []
     for op in ops:
         total += op.header.elements
@@ -268,7 +310,7 @@ def step_program(inner: int = 70_000) -> Program:
 
     `inner` terms of the integer fold: above 65,536 it has two levels of partials.
     """
-    ops = _with_cumulative(
+    ops = counted(
         (
             Op(Kind.DRAW, I32, (2, LENGTH), ()),
             Op(Kind.RANDOM, I32, (N,), (), p0=7),
@@ -289,13 +331,23 @@ def step_program(inner: int = 70_000) -> Program:
             Op(Kind.FOLD, F32, (), (_view(Tag.OP, 2, 1, offset=17),), (100,), Fold.MAX),
             Op(Kind.FOLD, F32, (), (_view(Tag.OP, 2, 1),), (LENGTH,), Fold.MIN),
             Op(Kind.FOLD, I32, (), (_view(Tag.IOTA, 0, 3, offset=5),), (inner,), Fold.ISUM),
-            # 10: what the folds found, carried.
+            # 10: the noise and w as codes, nine groups of 64 with a ragged one, and their product.
+            Op(Kind.QUANT, I32, (144,), (_view(Tag.OP, 2, 0, 1),), (N,), Quant.CODES, p0=16),
+            Op(Kind.QUANT, F32, (9,), (_view(Tag.OP, 2, 0, 1),), (N,), Quant.SCALES, p0=16),
+            Op(Kind.QUANT, I32, (144,), (_view(Tag.STATE, 0, 0, 1),), (N,), Quant.CODES_POWER, p0=16, p1=(1 << 31) + 3),
+            Op(Kind.QUANT, F32, (9,), (_view(Tag.STATE, 0, 0, 1),), (N,), Quant.SCALES_POWER, p0=16),
             Op(
-                Kind.CONCAT, F32, (7,),
-                (_view(Tag.OP, 5, 1), _view(Tag.OP, 6, 1), _view(Tag.OP, 7, 0), _view(Tag.OP, 8, 0)),
-                sizes=(3, 2, 1, 1),
+                Kind.FOLD, F32, (),
+                (_view(Tag.OP, 10, 16), _view(Tag.OP, 12, 16), _view(Tag.OP, 11, 1), _view(Tag.OP, 13, 1)),
+                (9,), Fold.QDOT, p0=16,
             ),
-            # 11: m' = 0.9 m + noise * dot, of four full leaves.
+            # 15: what the folds found, carried.
+            Op(
+                Kind.CONCAT, F32, (FOUND,),
+                (*(_view(Tag.OP, i, stride) for i, stride in ((5, 1), (6, 1), (7, 0), (8, 0), (14, 0))),),
+                sizes=(3, 2, 1, 1, 1),
+            ),
+            # 16: m' = 0.9 m + noise * dot, of four full leaves.
             Op(
                 Kind.MAP, F32, (N,),
                 (
@@ -307,11 +359,11 @@ def step_program(inner: int = 70_000) -> Program:
                     Instr(S.FTANH, 8), Instr(S.FADD, 7, 9),
                 ),
             ),
-            # 12: w' = w - rate(t) m', the rate from a table by the clock; context and iota are read too.
+            # 17: w' = w - rate(t) m', the rate from a table by the clock; context and iota are read too.
             Op(
                 Kind.MAP, F32, (N,),
                 (
-                    _view(Tag.STATE, 0, 1), _view(Tag.OP, 11, 1), _view(Tag.CONST, 0, 0, offset=1),
+                    _view(Tag.STATE, 0, 1), _view(Tag.OP, 16, 1), _view(Tag.CONST, 0, 0, offset=1),
                     _view(Tag.CONTEXT, 0, 0, offset=2), _view(Tag.IOTA, 0, 1),
                 ),
                 instrs=(
@@ -323,20 +375,20 @@ def step_program(inner: int = 70_000) -> Program:
         )
     )  # fmt: skip
     vector, clock = TensorHeader(F32, (N,)), TensorHeader(I32, ())
-    inputs = (vector, vector, vector, vector, TensorHeader(F32, (7,)), clock, clock, None)
+    inputs = (vector, vector, vector, vector, TensorHeader(F32, (FOUND,)), clock, clock, None)
     consts = (
         Const(TensorHeader(F32, (4,)), pack([f32(-6.0), f32(-5.0), f32(-4.0), f32(-3.0)])),
         Const(vector, pack([f32(0.01 * (1 + i % 5)) for i in range(N)])),
     )
     outputs = (
-        Alias(1, 12), Alias(1, 11), Alias(2, 2), Alias(2, 3), Alias(1, 10), Alias(1, 9), Alias(1, 13), Alias(0),
+        Alias(1, 17), Alias(1, 16), Alias(2, 2), Alias(2, 3), Alias(1, 15), Alias(1, 9), Alias(1, 18), Alias(0),
     )  # fmt: skip
     return Program(ops, inputs, outputs, consts)
 
 
 def encode_program() -> Program:
     """payload = (w - anchor, m), the carry goes on: out = node(payload), out2 = node(carry)."""
-    ops = _with_cumulative(
+    ops = counted(
         (Op(Kind.MAP, F32, (N,), (_view(Tag.STATE, 0, 1), _view(Tag.STATE, 2, 1)), instrs=(Instr(S.FSUB, 0, 1),)),)
     )
     return Program(ops, step_program().inputs, (Alias(1, 0), Alias(2, 1), Alias(2, 4), Alias(2, 5)))
@@ -346,7 +398,7 @@ def start_state() -> tuple[Contents | None, ...]:
     """S_0 of a slot: base twice, zero carry, clock 0."""
     w = tensor(F32, (N,), [f32(((i * 37) % 101 - 50) / 64) for i in range(N)])
     m = tensor(F32, (N,), [f32(((i * 53) % 89 - 44) / 1024) for i in range(N)])
-    return (w, m, w, m, tensor(F32, (7,), [0] * 7), tensor(I32, (), [0]), tensor(I32, (), [0]), None)
+    return (w, m, w, m, tensor(F32, (FOUND,), [0] * FOUND), tensor(I32, (), [0]), tensor(I32, (), [0]), None)
 
 
 def dataset() -> Contents:

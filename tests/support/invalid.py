@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import random
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,19 @@ from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.programs import defects
 from lockstep.protocol.programs.defects import ENCODE, MERGE, STEP, Evidence, Held, Piece, ProgramParts, Subject
 from lockstep.protocol.programs.opcodes import Opcode
-from lockstep.protocol.programs.program import F32, I32, Fold, Instr, Kind, Op, Program, Tag, View, graph_depth
+from lockstep.protocol.programs.program import (
+    F32,
+    I32,
+    Fold,
+    Instr,
+    Kind,
+    Op,
+    Program,
+    Quant,
+    Tag,
+    View,
+    graph_depth,
+)
 from lockstep.protocol.programs.rules import MAX_TOTAL, LayoutSide, Rule
 from lockstep.protocol.types import Digest
 
@@ -57,8 +69,8 @@ class Job:
 # -- a sound job -------------------------------------------------------------------------------------------------------
 
 
-def step_program() -> Program:
-    """An op of every kind, each of them alive."""
+def step_program(codes_too: bool = False) -> Program:
+    """An op of every kind of op-set 1, each of them alive; with codes, those of op-set 2."""
     b = ProgramBuilder(SLOT)
     rows = b.draw(2, LENGTH)
     total = b.sum(rows.slice(0, 0, 1).reshape(LENGTH))
@@ -68,7 +80,9 @@ def step_program() -> Program:
     rates = b.gather(b.input(6), table.reshape(300, 1))
     weights = b.concat([noise.slice(0, 0, 4), b.input(0).slice(0, 4, 12)])
     dot = b.dot(weights.reshape(1, 12), b.input(2).reshape(1, 12))
-    moved = b.map((12,), [b.input(0), dot, rates], lambda e, x, d, r: e.ffma(x, e.ftanh(d), r))
+    codes = [b.quant(b.input(k), words=1, stream=stream) for k, stream in ((2, 1 << 31), (0, 0))] if codes_too else []
+    factors = [b.input(0), dot, rates, *([b.qdot(codes[0], codes[1])] if codes else [])]
+    moved = b.map((12,), factors, lambda e, x, d, r, *q: e.ffma(x, e.ftanh(d), e.fadd(r, q[0]) if q else r))
     counted = b.map((12,), [b.input(4)], lambda e, x: e.iadd(x, e.i32(1)), I32)
     return b.finish([moved, None, b.input(2), None, counted, b.input(5), clock, None])
 
@@ -119,9 +133,11 @@ def held(programs: tuple[ProgramParts, ProgramParts, ProgramParts], **changes: A
     return Held(replace(job, **changes), programs)
 
 
-def sound() -> Held:
+def sound(codes_too: bool = False) -> Held:
     """A job that nobody can void."""
-    return held((ProgramParts.of(step_program()), ProgramParts.of(encode_program()), ProgramParts.of(merge_program())))
+    return held(
+        (ProgramParts.of(step_program(codes_too)), ProgramParts.of(encode_program()), ProgramParts.of(merge_program()))
+    )
 
 
 def carrying() -> Held:
@@ -177,21 +193,21 @@ def spoiled(parts: ProgramParts, at: int, data: bytes) -> ProgramParts:
     return replace(parts, header=parts.header[:at] + data + parts.header[at + len(data) :])
 
 
-def appended(descriptor: bytes) -> ProgramParts:
+def appended(descriptor: bytes, opset: int = 1) -> ProgramParts:
     """The step Program with one op more, on which nothing depends."""
     parts = sound().programs[STEP]
+    parts = replace(parts, header=parts.header[:6] + struct.pack(">H", opset) + parts.header[8:])
     ops = (*parts.descriptors, descriptor)
     return replace(parts, header=header_of(parts, n=len(ops)), descriptors=ops)
 
 
-def op_case(
-    rule: Rule, op: Op | bytes, at: int | None = None, before: Callable[[], ProgramParts] | None = None
-) -> Case:
+def op_case(rule: Rule, op: Op | bytes, at: int | None = None, opset: int | None = None) -> Case:
     """An op that breaks a rule by itself; with `at`, by that operand."""
     last = Op.decode(sound().programs[STEP].descriptors[-1])
     if isinstance(op, Op):
+        opset = opset or op.opset
         op = replace(op, cumulative=(last.cumulative + op.header.elements) % 2**64).encode()
-    parts = appended(op)
+    parts = appended(op, opset or 1)
     i = len(parts.descriptors) - 1
     about = Evidence(Subject.OP, STEP, i, code=parts.code, pieces=(parts.op(i),))
     if at is not None:
@@ -236,8 +252,32 @@ def a_draw(**changes: Any) -> Op:
     return replace(Op(Kind.DRAW, I32, (2, LENGTH), ()), **changes)
 
 
+def a_qdot(**changes: Any) -> Op:
+    """Two rows of three groups, two words each."""
+    views = (view(INTS, 0, 6, 2), view(INTS, 0, 0, 2), view(FLOATS, 0, 3, 1), view(FLOATS, 0, 0, 1))
+    return replace(Op(Kind.FOLD, F32, (2,), views, (3,), Fold.QDOT, p0=2), **changes)
+
+
+def a_quant(**changes: Any) -> Op:
+    """Two rows of six values, in groups of four and two."""
+    return replace(Op(Kind.QUANT, I32, (2, 2), (view(FLOATS, 0, 6, 0, 1),), (6,), p0=1), **changes)
+
+
+def scales(**changes: Any) -> Op:
+    """The scales of `a_quant`."""
+    return replace(a_quant(dtype=F32, mode=Quant.SCALES), **changes)
+
+
+def with_views(op: Op, j: int, other: View) -> Op:
+    """The op with another operand j."""
+    return replace(op, views=(*op.views[:j], other, *op.views[j + 1 :]))
+
+
 IOTA, CONTEXT = (Tag.IOTA, 0), (Tag.CONTEXT, 0)
-SOUND_OPS = (a_map(), a_dot(), a_gather(), a_concat(), a_random(), a_draw())
+SOUND_OPS = (
+    a_map(), a_dot(), a_gather(), a_concat(), a_random(), a_draw(), a_qdot(), a_quant(), scales(),
+    a_quant(mode=Quant.CODES_POWER, p1=1 << 31), scales(p0=64, extents=(2, 1)),
+)  # fmt: skip
 
 OPS: dict[str, tuple[Rule, Op]] = {
     "dtype outside the table": (Rule.DTYPE, a_map(dtype=2)),
@@ -280,7 +320,43 @@ OPS: dict[str, tuple[Rule, Op]] = {
     "opcode 255": (Rule.OPCODE, a_map(instrs=(Instr(255, 0),))),
     "a register that is not written": (Rule.REGISTER, a_map(instrs=(Instr(Opcode.FADD, 0, 1),))),
     "a third one": (Rule.REGISTER, a_map(instrs=(Instr(Opcode.SELECT, 0, 0, 200),))),
-    "fold mode 5": (Rule.FOLD_MODE, a_dot(mode=5)),
+    "fold mode 6": (Rule.FOLD_MODE, a_dot(mode=6)),
+    "a qdot of two": (Rule.OPERAND_COUNT, a_dot(mode=Fold.QDOT, p0=1)),
+    "a qdot of integers": (Rule.FOLD_DTYPE, a_qdot(dtype=I32)),
+    "a qdot beyond 2^16 groups": (Rule.FOLD_TERMS, a_qdot(k_extents=((1 << 16) + 1,))),
+    "a qdot of no groups": (Rule.FOLD_TERMS, a_qdot(k_extents=(0,))),
+    "second parameter of a qdot": (Rule.FOREIGN_FIELD, a_qdot(p1=1)),
+    "first parameter of a dot": (Rule.FOREIGN_FIELD, a_dot(p0=1)),
+    "groups of three words": (Rule.GROUP_WORDS, a_qdot(p0=3)),
+    "groups of 128 words": (Rule.GROUP_WORDS, a_qdot(p0=128)),
+    "values in groups of no words": (Rule.GROUP_WORDS, a_quant(p0=0)),
+    "values in groups of 2^31 words": (Rule.GROUP_WORDS, a_quant(p0=1 << 31)),
+    "computed codes": (Rule.GROUP_PLACE, with_views(a_qdot(), 0, view(IOTA, 0, 0, 2))),
+    "computed scales": (Rule.GROUP_PLACE, with_views(a_qdot(), 3, view(CONTEXT, 0, 0, 0))),
+    "codes that do not begin at a group": (Rule.GROUP_PLACE, with_views(a_qdot(), 1, view(INTS, 1, 0, 2))),
+    "rows that do not begin at a group": (Rule.GROUP_PLACE, with_views(a_qdot(), 0, view(INTS, 0, 3, 2))),
+    "rows backwards from no group": (Rule.GROUP_PLACE, with_views(a_qdot(), 0, view(INTS, 6, -5, 2))),
+    "codes apart along k": (Rule.GROUP_PLACE, with_views(a_qdot(), 0, view(INTS, 0, 0, 4))),
+    "scales apart along k": (Rule.FOLD_STRIDE, with_views(a_qdot(), 2, view(FLOATS, 0, 0, 2))),
+    "scales backwards along k": (Rule.FOLD_STRIDE, with_views(a_qdot(), 3, view(FLOATS, 2, 0, -1))),
+    "quant mode 4": (Rule.QUANT_FORM, a_quant(mode=4)),
+    "quant mode 255": (Rule.QUANT_FORM, scales(mode=255)),
+    "float codes of a quant": (Rule.QUANT_FORM, a_quant(dtype=F32)),
+    "integer scales of a quant": (Rule.QUANT_FORM, scales(dtype=I32)),
+    "a quant of two": (Rule.QUANT_FORM, a_quant(views=a_quant().views * 2)),
+    "a quant of nothing": (Rule.QUANT_FORM, a_quant(views=())),
+    "a quant of a sequence": (Rule.QUANT_FORM, a_quant(views=(view(IOTA, 0, 6, 0, 1),))),
+    "a low stream": (Rule.QUANT_FORM, a_quant(p1=5)),
+    "scales with a stream": (Rule.QUANT_FORM, scales(p1=1 << 31)),
+    "a quant of no values": (Rule.QUANT_SHAPE, a_quant(k_extents=(0,))),
+    "a quant without a group axis": (Rule.QUANT_SHAPE, a_quant(extents=(), views=(view(FLOATS, 0, 1),))),
+    "a group too many": (Rule.QUANT_SHAPE, a_quant(extents=(2, 3))),
+    "words in the place of scales": (Rule.QUANT_SHAPE, scales(p0=2, extents=(2, 2))),
+    "2^32 - 1 values": (Rule.QUANT_SHAPE, a_quant(k_extents=(2**32 - 1,))),
+    "values apart along k": (Rule.QUANT_SHAPE, a_quant(views=(view(FLOATS, 0, 1, 0, 2),))),
+    "values that differ by group": (Rule.QUANT_SHAPE, a_quant(views=(view(FLOATS, 0, 1, 4, 1),))),
+    "a quant without a k axis": (Rule.FOLD_AXIS, a_quant(k_extents=(), views=(view(FLOATS, 0, 6, 1),))),
+    "instructions in a quant": (Rule.FOREIGN_FIELD, a_quant(instrs=(Instr(Opcode.FNEG, 0),))),
     "a sum of integers": (Rule.FOLD_DTYPE, a_dot(mode=Fold.SUM, dtype=I32, views=(view(INTS, 0, 3, 1),))),
     "an integer sum of floats": (Rule.FOLD_DTYPE, a_dot(mode=Fold.ISUM, views=(view(FLOATS, 0, 3, 1),))),
     "K beyond 2^24": (Rule.FOLD_TERMS, a_dot(k_extents=((1 << 24) + 1,), views=(view(FLOATS, 0, 0, 0),) * 2)),
@@ -313,6 +389,12 @@ OPERANDS: dict[str, tuple[Rule, Op, int]] = {
     "a part of an op of another dtype": (
         Rule.OPERAND_DTYPE, a_concat(extents=(2,), views=(view((Tag.OP, 0), 0, 0),), sizes=(2,)), 0,
     ),
+    "float codes": (Rule.OPERAND_DTYPE, with_views(a_qdot(), 0, view(FLOATS, 0, 6, 2)), 0),
+    "integer scales": (Rule.OPERAND_DTYPE, with_views(a_qdot(), 3, view(INTS, 0, 0, 1)), 3),
+    "a quant of integers": (Rule.OPERAND_DTYPE, a_quant(views=(view(INTS, 0, 6, 0, 1),)), 0),
+    "a last group beyond its codes": (Rule.OPERAND_RANGE, with_views(a_qdot(), 0, view(INTS, 0, 8, 2)), 0),
+    "scales beyond their tensor": (Rule.OPERAND_RANGE, with_views(a_qdot(), 2, view(FLOATS, 7, 3, 1)), 2),
+    "values beyond their tensor": (Rule.OPERAND_RANGE, a_quant(views=(view(FLOATS, 1, 6, 0, 1),)), 0),
     "a view beyond the end": (Rule.OPERAND_RANGE, a_map(views=(view(FLOATS, 1, 1),)), 0),
     "a view before the start": (Rule.OPERAND_RANGE, a_map(views=(view(FLOATS, 10, -1),)), 0),
     "a view of an op beyond its end": (Rule.OPERAND_RANGE, a_map(views=(view((Tag.OP, 0), 0, 1),)), 0),
@@ -334,7 +416,9 @@ def _bytes() -> Iterator[tuple[str, Case]]:
     yield "a byte before the end", op_case(Rule.DESCRIPTOR_LENGTH, good[:-1])
     yield "a reserved byte", op_case(Rule.DESCRIPTOR_LENGTH, good[:7] + b"\1" + good[8:])
     yield "kind 0", op_case(Rule.KIND, b"\0" + good[1:])
-    yield "kind 7", op_case(Rule.KIND, b"\7" + good[1:])
+    yield "kind 8", op_case(Rule.KIND, b"\x08" + good[1:], opset=2)
+    yield "a quant in op-set 1", op_case(Rule.KIND, a_quant(), opset=1)
+    yield "a qdot in op-set 1", op_case(Rule.FOLD_MODE, a_qdot(), opset=1)
     yield "tag 5", op_case(Rule.TAG, good[:28] + b"\5" + good[29:])
     huge = replace(a_random(), cumulative=MAX_TOTAL + 1).encode()
     yield "2^40 elements", op_case(Rule.ELEMENT_LIMIT, huge)
@@ -373,7 +457,8 @@ def _headers() -> Iterator[tuple[str, Case]]:
     yield "a header too long", header_case(Rule.HEADER_LENGTH, replace(parts, header=parts.header + b"\0"))
     yield "another magic", header_case(Rule.HEADER_FOREIGN, spoiled(parts, 0, b"LSP2"))
     yield "another profile", header_case(Rule.HEADER_FOREIGN, spoiled(parts, 5, b"\2"))
-    yield "another op-set", header_case(Rule.HEADER_FOREIGN, spoiled(parts, 7, b"\2"))
+    for opset in (0, 3, 258):
+        yield f"op-set {opset}", header_case(Rule.HEADER_FOREIGN, spoiled(parts, 6, struct.pack(">H", opset)))
     yield "2^11 input entries", header_case(Rule.STATE_WIDTH, spoiled(parts, 11, b"\x0b"))
     yield "2^255 output entries", header_case(Rule.STATE_WIDTH, spoiled(parts, 12, b"\xff"))
     yield "no ops", header_case(Rule.OP_COUNT, replace(parts, header=header_of(parts, n=0, depth=4)))
@@ -673,7 +758,7 @@ def plain(value: Any) -> Any:
 def mutant(dice: random.Random) -> tuple[Held, list[Evidence]]:
     """The sound job with a few bytes of one Program changed, and the evidence about what was changed."""
     which = dice.randrange(3)
-    parts = sound().programs[which]
+    parts = sound(codes_too=True).programs[which]
     if dice.random() < 0.3:
         parts = replace(parts, header=_changed(dice, parts.header))
         job = with_program(which, parts)
@@ -686,7 +771,7 @@ def mutant(dice: random.Random) -> tuple[Held, list[Evidence]]:
 
 
 _OF_OP = (Subject.OP, Subject.OPERAND, Subject.CUMULATIVE)
-_BYTES = (0, 1, 2, 3, 4, 7, 8, 9, 12, 32, 38, 255, 128)
+_BYTES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 32, 38, 255, 128)
 
 
 def _changed(dice: random.Random, data: bytes) -> bytes:

@@ -18,7 +18,20 @@ from lockstep.protocol.dispute.moves import Opening
 from lockstep.protocol.dispute.openings import Known
 from lockstep.protocol.dispute.statement import Statement
 from lockstep.protocol.merkle import TensorHeader, ceil_log2
-from lockstep.protocol.programs.program import F32, I32, Alias, Const, Fold, Instr, Kind, Op, Program, Tag, View
+from lockstep.protocol.programs.program import (
+    F32,
+    I32,
+    Alias,
+    Const,
+    Fold,
+    Instr,
+    Kind,
+    Op,
+    Program,
+    Quant,
+    Tag,
+    View,
+)
 from lockstep.protocol.types import Digest, Seed, StateRoot, Step
 from tests.support import games
 from tests.support.games import PlainStep
@@ -65,7 +78,51 @@ class Maker:
         offset = self.rng.randint(-low, room - high)
         return View(tag, index, offset, (*strides, *along))
 
+    def held(self, extents: tuple[int, ...], along: int, terms: int, unit: int = 1) -> View:
+        """A view of a tensor, of `terms` units of words along k, `along` units apart, at whole units."""
+        sizes = {(Tag.OP, i): op.header.elements for i, op in enumerate(self.ops)}
+        sizes |= {(tag, i): size for tag in (Tag.STATE, Tag.CONST) for i, size in enumerate(SIZES)}
+        (tag, index), size = self.rng.choice([(t, n) for t, n in sizes.items() if n // unit > along * (terms - 1)])
+        room = size // unit - 1 - along * (terms - 1)
+        strides, low, high = [], 0, 0
+        for extent in extents:
+            most = (room - (high - low)) // max(extent - 1, 1)
+            strides.append(self.rng.randint(-most, most))
+            reach = strides[-1] * (extent - 1)
+            low, high = low + min(reach, 0), high + max(reach, 0)
+        offset = self.rng.randint(-low, room - high)
+        return View(tag, index, unit * offset, (*(unit * s for s in strides), unit * along))
+
+    def quant(self, mode: int) -> Op:
+        """Codes or scales of a random tensor's values, whatever they are."""
+        lead, words, k = (
+            self.rng.choice(((), (3,), (2, 2))),
+            self.rng.choice((1, 2, 8, 64)),
+            self.rng.choice((1, 5, 100, 300)),
+        )
+        view = self.held(lead, 1, k)
+        view = replace(view, strides=(*view.strides[:-1], 0, view.strides[-1]))
+        groups, codes = -(-k // (4 * words)), mode in (Quant.CODES, Quant.CODES_POWER)
+        stream = self.rng.choice((0, self.rng.randrange(1 << 31, 1 << 32))) if codes else 0
+        extents = (*lead, groups * words if codes else groups)
+        return Op(Kind.QUANT, I32 if codes else F32, extents, (view,), (k,), mode, p0=words, p1=stream)
+
+    def qdot(self) -> Op:
+        """A product of any words as codes, with any words as scales."""
+        extents, words, groups = (
+            self.rng.choice(((), (5,), (3, 4))),
+            self.rng.choice((1, 2, 16, 64)),
+            self.rng.choice((1, 2, 3)),
+        )
+        codes = [self.held(extents, 1, groups, unit=words) for _ in range(2)]
+        scales = [self.held(extents, self.rng.choice((0, 1)), groups) for _ in range(2)]
+        return Op(Kind.FOLD, F32, extents, (*codes, *scales), (groups,), Fold.QDOT, p0=words)
+
     def op(self, kind: Kind, mode: int = 0) -> Op:
+        if kind == Kind.QUANT:
+            return self.quant(mode)
+        if kind == Kind.FOLD and mode == Fold.QDOT:
+            return self.qdot()
         extents = self.extents()
         if kind == Kind.MAP:
             return self._map(extents)
@@ -99,7 +156,9 @@ class Maker:
 
     def step(self) -> PlainStep:
         """A Program with an op of each kind and fold mode, in random order, and its one step."""
-        wanted = [(kind, 0) for kind in Kind if kind != Kind.FOLD] + [(Kind.FOLD, mode) for mode in Fold]
+        moded = (Kind.FOLD, Kind.QUANT)
+        wanted = [(kind, 0) for kind in Kind if kind not in moded] + [(Kind.FOLD, mode) for mode in Fold]
+        wanted += [(Kind.QUANT, mode) for mode in Quant]
         wanted += [(Kind.MAP, 0)] * 3
         self.rng.shuffle(wanted)
         for kind, mode in wanted:

@@ -1,7 +1,8 @@
 """A job small enough for unit tests that has every part of a real one, written without torch.
 
 Eight parameters; a step draws rows of 600 tokens, forms a gradient by folds of three chunks, clips it, keeps moments
-and moves by a table of rates. The payload is anchor - live; the merge is a masked mean with momentum.
+and moves by a table of rates. The payload is anchor - live; the merge is a masked mean with momentum. With `integers`
+the gradient is a product of codes, the error's rounded at random.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from lockstep.numerics.builder import ProgramBuilder, Tensor
 from lockstep.numerics.trace import layout_root, tensor_root
 from lockstep.presets import Terms
 from lockstep.protocol.jobs import ZERO_ADDRESS, JobParams
-from lockstep.protocol.programs.program import F32, I32, Program
+from lockstep.protocol.programs.program import F32, I32, STOCHASTIC, Program
 from lockstep.protocol.types import Address, Digest, JobId, Seconds, Seed, StateRoot, Wei
 from lockstep.storage import ContentStore
 from lockstep.storage.containers import JobSpec, encode_program
@@ -52,7 +53,7 @@ TOY_TERMS = Terms(
 """Short windows, small stakes."""
 
 
-def step_program(steps: int = STEPS, rounds: int = ROUNDS) -> Program:
+def step_program(steps: int = STEPS, rounds: int = ROUNDS, *, integers: bool = False) -> Program:
     """[p, -] [anchor, -] [m, v] [counter, -] -> the same."""
     b = ProgramBuilder([(F32, SIZE), None, (F32, SIZE), None, (F32, SIZE), (F32, SIZE), (I32, None), None])
     p, m, v, counter = b.input(0), b.input(4), b.input(5), b.input(6)
@@ -62,7 +63,11 @@ def step_program(steps: int = STEPS, rounds: int = ROUNDS) -> Program:
     features = b.map((SIZE, TERMS), [x, wave], lambda e, a, c: e.fmul(a, c), F32, "features")
     hidden = _predict(b, features, p)
     error = b.map((TERMS,), [hidden, x], lambda e, h, t: e.fsub(h, t), F32, "error")
-    grad = b.dot(features, error, name="gradient")
+    if integers:
+        coded = b.quant(error, stream=STOCHASTIC + 1, name="error")
+        grad = b.qdot(b.quant(features, name="features"), coded, name="gradient")
+    else:
+        grad = b.dot(features, error, name="gradient")
     norm = b.sum(b.map((SIZE,), [grad], lambda e, g: e.fmul(g, g), name="squares"), name="norm squared")
     clipped = b.map((SIZE,), [norm, grad], lambda e, n, g: e.fdiv(g, e.fadd(e.fsqrt(n), e.f32(1e-6))), F32, "clip")
     m2 = b.map((SIZE,), [clipped, m], lambda e, g, old: e.ffma(e.f32(0.9), old, e.fmul(e.f32(0.1), g)), F32, "m")
@@ -118,9 +123,9 @@ def merge_program(slots: int = SLOTS, carry: bool = False) -> Program:
     return b.finish([next_p, None, next_momentum, None])
 
 
-def schedule(steps: int = STEPS, carry: bool = False) -> ClaimSchedule:
+def schedule(steps: int = STEPS, carry: bool = False, *, integers: bool = False) -> ClaimSchedule:
     """The three Programs, for rounds of `steps` steps."""
-    return ClaimSchedule(step_program(steps), encode_program_of(carry), merge_program(carry=carry))
+    return ClaimSchedule(step_program(steps, integers=integers), encode_program_of(carry), merge_program(carry=carry))
 
 
 def genesis() -> Checkpoint:
@@ -134,9 +139,11 @@ def dataset() -> Dataset:
     return Dataset(np.random.default_rng(7).integers(0, 100, (ROWS, TERMS), dtype=np.int32), 100)
 
 
-def publish(store: ContentStore, steps: int = STEPS, carry: int = 0, **changes: object) -> JobParams:
+def publish(
+    store: ContentStore, steps: int = STEPS, carry: int = 0, *, integers: bool = False, **changes: object
+) -> JobParams:
     """Store a job's parts; its parameters, with short windows unless `changes` says otherwise."""
-    programs, data, first = schedule(steps, bool(carry)), dataset(), genesis()
+    programs, data, first = schedule(steps, bool(carry), integers=integers), dataset(), genesis()
     cids = {
         name: store.put(encode_program(program, store.put))
         for name, program in (("step", programs.step), ("encode", programs.encode), ("merge", programs.merge))
@@ -192,6 +199,6 @@ def training_job(carry: bool = False, **changes: object) -> TrainingJob:
     return replace(job, **changes)  # type: ignore[arg-type]
 
 
-def load(store: ContentStore, threads: int = 1, carry: int = 0) -> Job:
+def load(store: ContentStore, threads: int = 1, carry: int = 0, *, integers: bool = False) -> Job:
     """The published job, checked."""
-    return jobs.load(ID, publish(store, carry=carry), store, threads)
+    return jobs.load(ID, publish(store, carry=carry, integers=integers), store, threads)

@@ -18,6 +18,7 @@ from eth_account.signers.local import LocalAccount
 
 from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.deployment import deploy
+from lockstep.chain.devnet import Local
 from lockstep.chain.events import EventReader
 from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.node.ledger import Ledger, Watcher
@@ -46,7 +47,8 @@ QUIET: dict[str, Any] = {
 class World:
     """A chain, its contracts, its accounts and one job."""
 
-    devnet: MemoryDevnet
+    devnet: Any
+    """A `Local`: in memory, or Anvil."""
     contracts: Contracts
     accounts: Mapping[str, LocalAccount]
     params: JobParams
@@ -56,9 +58,9 @@ class World:
     watcher: Watcher = field(init=False)
 
     @staticmethod
-    def start(**changes: Any) -> World:
-        """Deploys, funds and stakes everybody, creates the job."""
-        devnet = MemoryDevnet(arbiter=ReferenceArbiter())
+    def start(devnet: Local | None = None, **changes: Any) -> World:
+        """Deploys, funds and stakes everybody, creates the job; on a chain in memory, or on one that runs."""
+        devnet = devnet or MemoryDevnet(arbiter=ReferenceArbiter())
         devnet._request("anvil_autoImpersonateAccount", [True])
         contracts = Contracts.at(devnet.w3, deploy(devnet.w3, devnet.account("deployer")))
         accounts = {name: devnet.account(name) for name in NAMES}
@@ -97,12 +99,12 @@ class World:
     @property
     def head(self) -> int:
         """The latest block."""
-        return self.devnet.chain.head.number
+        return int(self.devnet.w3.eth.block_number)
 
     @property
     def now(self) -> Seconds:
         """Chain time."""
-        return self.devnet.chain.head.time
+        return Seconds(self.devnet.w3.eth.get_block("latest")["timestamp"])
 
     def ledger(self) -> Ledger:
         """What the events say by now."""

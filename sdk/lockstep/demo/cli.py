@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lockstep.base import networks
+from lockstep.base.naming import short
 from lockstep.cli.narrator import STEP, Line
 from lockstep.cli.options import Json
 from lockstep.cli.output import emit
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
     from lockstep.demo.run import DemoOptions
 
 CHEAT_HELP = (
-    "The lie: skipped-step, one-ulp, other-data, wrong-lr, scaled-payload, lying-aggregator, silent, two-signatures, "
-    "false-challenge; "
-    "none for an honest market."
+    "The lie: skipped-step, one-ulp, other-data, wrong-lr, scaled-payload, wrong-code, nearest-instead-of-stochastic, "
+    "lying-aggregator, silent, two-signatures, false-challenge; none for an honest market."
 )
 
 
@@ -36,6 +36,13 @@ def demo(
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave the market standing, as `lockstep local up` does; needs no --out.")
     ] = False,
+    products: Annotated[
+        str | None,
+        typer.Option(
+            help="The model's matrix products: float32, or int8, exact sums of small integers. "
+            "Default: int8 for a lie about codes, else float32."
+        ),
+    ] = None,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the model's folder.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -50,7 +57,7 @@ def demo(
             "--keep and --out name two folders",
             hint="--keep writes to ~/.lockstep/local, or to LOCKSTEP_LOCAL",
         )
-    options = DemoOptions(seed=seed, workers=workers, cheat=cheat, folder=out)
+    options = DemoOptions(seed=seed, workers=workers, cheat=cheat, folder=out, products=products)
     # It trains after everything is started: what it needs is asked for before.
     for name in ("torch", "safetensors", "fastapi"):
         if find_spec(name) is None:
@@ -111,8 +118,10 @@ def _summary(data: dict[str, Any]) -> str:
 
 def _next(data: dict[str, Any]) -> list[str]:
     """Returns the commands that look at a market that was kept."""
-    job = data["job"][:8]
-    games = [f"  lockstep dispute {verb} {game['game'][:8]}" for game in data["games"][:1] for verb in ("show", "tree")]
+    job = short(data["job"])
+    games = [
+        f"  lockstep dispute {verb} {short(game['game'])}" for game in data["games"][:1] for verb in ("show", "tree")
+    ]
     return [
         f"the market is up, its keys are in {data['kept']}; next, in any folder:",
         *games,

@@ -26,6 +26,7 @@ from typing import Any
 
 from lockstep.base import networks
 from lockstep.base.decoding import MAX_FILE_BYTES, file_bytes, from_json
+from lockstep.base.files import write_atomically
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.devnet import Devnet, find_anvil
@@ -35,7 +36,6 @@ from lockstep.node.backoff import Backoff
 from lockstep.node.guard import lock
 from lockstep.protocol.errors import DoctorError, GuardRefused, LockstepError, Malformed, TryLater
 from lockstep.protocol.types import Seconds
-from lockstep.storage.store import write_atomically
 
 HOLDER = "local market"
 STATE, MADE = "local.json", "made"

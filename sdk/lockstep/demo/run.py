@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockstep.base.amounts import tokens
+from lockstep.base.naming import short
 from lockstep.chain.devnet import Devnet
 from lockstep.chain.events import Cursor, Event, EventReader
 from lockstep.cli.dispute_text import line, named_clocks, state
@@ -30,7 +31,6 @@ from lockstep.cli.narrator import (
     claim,
     of_chain,
     of_program,
-    short,
 )
 from lockstep.cli.progress import Progress, windows_of
 from lockstep.client import JobHandle, Network
@@ -49,7 +49,11 @@ if TYPE_CHECKING:
     from lockstep.cli.screen import Screen
     from lockstep.training.demo import DemoJob
 
-WORKER_CHEATS = ("skipped-step", "one-ulp", "other-data", "wrong-lr", "scaled-payload", "silent", "two-signatures")
+INTEGER_CHEATS = ("wrong-code", "nearest-instead-of-stochastic")
+"""The workers' lies about products of integers."""
+WORKER_CHEATS = (
+    "skipped-step", "one-ulp", "other-data", "wrong-lr", "scaled-payload", *INTEGER_CHEATS, "silent", "two-signatures",
+)  # fmt: skip
 COORDINATOR_CHEATS = ("lying-aggregator",)
 CHALLENGER_CHEATS = ("false-challenge",)
 CHEATS = (*WORKER_CHEATS, *COORDINATOR_CHEATS, *CHALLENGER_CHEATS, "none")
@@ -79,15 +83,28 @@ class DemoOptions:
     """The folder where everything is written; default: a new temporary folder."""
     keep: bool = False
     """The folder becomes a local market's (`demo.local`): its parties bear the names that it knows."""
+    products: str | None = None
+    """The arithmetic of the model's products: "float32" or "int8"; None: what the lie is about, else float32."""
 
     def __post_init__(self) -> None:
         if self.cheat not in CHEATS:
             raise UsageError(f"no cheat is called {self.cheat!r}", hint=f"one of {', '.join(CHEATS)}")
+        if self.products not in (None, "float32", "int8"):
+            raise UsageError(f"products is {self.products!r}", hint="one of float32, int8")
+        if self.products == "float32" and self.cheat in INTEGER_CHEATS:
+            raise UsageError(
+                f"{self.cheat} is a lie about products of integers", hint="--products int8, or another lie"
+            )
         if not 2 <= self.workers <= 16:
             raise UsageError(f"{self.workers} workers", hint="2 to 16")
         folder = self.folder
         if not self.keep and folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UsageError(f"{folder} is not an empty folder", hint="name a new one")
+
+    @property
+    def arithmetic(self) -> str:
+        """The arithmetic of the model's products."""
+        return self.products or ("int8" if self.cheat in INTEGER_CHEATS else "float32")
 
     @property
     def verifier(self) -> str:
@@ -119,11 +136,12 @@ def run(options: DemoOptions, screen: Screen) -> dict[str, Any]:
         processes = _start_public(world, options)
         import torch
 
+        from lockstep.tracing.arithmetic import Arithmetic
         from lockstep.training.demo import WITNESSES, demo_job
 
         # OMP_NUM_THREADS alone does not bind torch: two threads that wait for each other starve beside the parties.
         torch.set_num_threads(1)
-        demo = demo_job(options.seed, slots=options.workers)
+        demo = demo_job(options.seed, slots=options.workers, arithmetic=Arithmetic(options.arithmetic))
         requester = Network(devnet.w3, world.contracts, world.store, world.account("requester"), folder / "requester")
         job = demo.job(aggregator=Address(world.account("coordinator").address), witnesses=WITNESSES)
         processes += _start_watched(world, options, processes[0])

@@ -47,7 +47,7 @@ State = Sequence[np.ndarray | None]
 Entries = list[np.ndarray | None]
 """A state under construction."""
 _R = TypeVar("_R")
-PROCESSOR_PATHS = ("auto", "scalar", "avx2", "avx512")
+PROCESSOR_PATHS = ("auto", "scalar", "avx2", "avx512", "vnni")
 
 
 class Beside(Generic[_R]):
@@ -129,6 +129,8 @@ class TrainingJob:
     terms: Terms = DEVNET
     loss: Program | None = None
     """The mean loss over the rows of one step, from a slot's state, for onlookers to compute; None: nobody can."""
+    arithmetic: Mapping[str, Any] = field(default_factory=dict)
+    """The policy by which products are products of integers (`tracing.arithmetic`); empty: none are."""
     wire_format: str = F32_FORMAT
     """The format in which payloads are expected to travel (`storage.payload.FORMATS`)."""
 
@@ -155,7 +157,7 @@ class Job:
     genesis: Checkpoint
     threads: int = 1
     path: str = "auto"
-    """The path of the kernels: "auto", "scalar", "avx2", "avx512", "cuda:N" or "emulated"; the bits do not depend
+    """The path of the kernels: "auto", "scalar", "avx2", "avx512", "vnni", "cuda:N" or "emulated"; bits do not depend
     on it or on the threads."""
     _compiled: dict[bytes, Executable] = field(default_factory=dict, repr=False, compare=False)
     _processor: dict[bytes, Executable] = field(default_factory=dict, repr=False, compare=False)

@@ -161,8 +161,8 @@ def figures_of(
     step = _timing(job, params, needs["worker"], held, threads, budget_seconds)
     pace = Pace(step.seconds, step.shown_seconds)
     return Figures(
-        trained=sum(_elements(p["shape"]) for p in job.parameters if "root" not in p),
-        frozen=sum(_elements(p["shape"]) for p in job.parameters if "root" in p),
+        trained=sum(_elements(p["shape"]) for p in job.parameters if "offset" in p),
+        frozen=sum(_elements(p["shape"]) for p in job.parameters if "offset" not in p),
         memory=needs,
         machine=held,
         once=_once(job),

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 def best_isa() -> str:
-    """The widest instruction set with a kernel path on this machine: "avx512", "avx2" or "scalar"."""
+    """The widest instruction set with a kernel path on this machine: "vnni", "avx512", "avx2" or "scalar"."""
 
 def apply_op(
     op: int, a: npt.NDArray[Any], b: npt.NDArray[Any], c: npt.NDArray[Any], path: str = "auto"

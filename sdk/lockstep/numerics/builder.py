@@ -23,7 +23,22 @@ from lockstep.numerics.scalar import ARITY
 from lockstep.protocol.errors import ProgramInvalid
 from lockstep.protocol.merkle import TensorHeader, ceil_log2
 from lockstep.protocol.programs.opcodes import Opcode
-from lockstep.protocol.programs.program import F32, I32, Alias, Const, Fold, Instr, Kind, Op, Program, Tag, View
+from lockstep.protocol.programs.program import (
+    F32,
+    I32,
+    MAX_GROUP_WORDS,
+    Alias,
+    Const,
+    Fold,
+    Instr,
+    Kind,
+    Op,
+    Program,
+    Quant,
+    Tag,
+    View,
+    groups_of,
+)
 
 
 @dataclass(frozen=True)
@@ -78,6 +93,37 @@ class Tensor:
     def view(self) -> View:
         """The operand whose axes are the tensor's."""
         return View(self.tag, self.index, self.offset, self.strides)
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """Small integers in the place of a tensor's values along its last axis, k: an operand of `ProgramBuilder.qdot`."""
+
+    codes: Tensor
+    """i32 (..., groups x words): four codes a word, k padded to whole groups with the code 0."""
+    scales: Tensor
+    """f32 (..., groups)."""
+    words: int
+    """Words of codes in a group."""
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """The axes before k."""
+        return self.scales.shape[:-1]
+
+    @property
+    def groups(self) -> int:
+        """Groups along k."""
+        return self.scales.shape[-1]
+
+    def unsqueeze(self, axis: int) -> Quantised:
+        """An axis of extent 1 before `axis`."""
+        return replace(self, codes=self.codes.unsqueeze(axis), scales=self.scales.unsqueeze(axis))
+
+    def permute(self, *axes: int) -> Quantised:
+        """The axes before k in another order."""
+        k = len(axes)
+        return replace(self, codes=self.codes.permute(*axes, k), scales=self.scales.permute(*axes, k))
 
 
 class Expression:
@@ -196,6 +242,34 @@ class ProgramBuilder:
         views = tuple(t.expand(*extents, k).view() for t in (a, b))
         return self._fold(Fold.DOT, F32, extents, k, views, name)
 
+    def quant(
+        self, x: Tensor, words: int = MAX_GROUP_WORDS, stream: int = 0, power: bool = False, name: str = ""
+    ) -> Quantised:
+        """Codes and scales of x (f32, contiguous along its last axis), in groups of 4 x `words` values.
+
+        `stream`, from 2^31 on, rounds stochastically; `power` takes powers of two as scales.
+        """
+        codes, scales = (Quant.CODES_POWER, Quant.SCALES_POWER) if power else (Quant.CODES, Quant.SCALES)
+        name = name or f"quant_{len(self.ops)}"
+        return Quantised(
+            self._quant(codes, I32, x, words, stream, f"{name}.codes"),
+            self._quant(scales, F32, x, words, 0, f"{name}.scales"),
+            words,
+        )
+
+    def qdot(self, a: Quantised, b: Quantised, name: str = "") -> Tensor:
+        """sum_k a b over the codes of both, the axes before k broadcast: exact in a group, f32 between groups."""
+        if (a.groups, a.words) != (b.groups, b.words):
+            raise ProgramInvalid(
+                f"a qdot of {a.groups} x {a.words} and {b.groups} x {b.words} words", hint="both have the same groups"
+            )
+        extents = _broadcast(a.lead, b.lead)
+        codes = [t.codes.expand(*extents, a.groups * a.words).view() for t in (a, b)]
+        views = [replace(v, strides=(*v.strides[:-1], v.strides[-1] * a.words)) for v in codes]
+        views += [t.scales.expand(*extents, a.groups).view() for t in (a, b)]
+        op = Op(Kind.FOLD, F32, extents, tuple(views), (a.groups,), Fold.QDOT, p0=a.words)
+        return self._append(op, name)
+
     def sum(self, a: Tensor, name: str = "") -> Tensor:
         """The sum over the last axis; f32, or wrapping for i32."""
         return self._reduce(Fold.SUM if a.dtype == F32 else Fold.ISUM, a, name)
@@ -269,6 +343,13 @@ class ProgramBuilder:
         self, mode: Fold, dtype: int, extents: tuple[int, ...], k: int, views: Sequence[View], name: str
     ) -> Tensor:
         return self._append(Op(Kind.FOLD, dtype, extents, tuple(views), (k,), mode), name)
+
+    def _quant(self, mode: Quant, dtype: int, x: Tensor, words: int, stream: int, name: str) -> Tensor:
+        groups = groups_of(x.shape[-1], words)
+        extents = (*x.shape[:-1], groups * words if dtype == I32 else groups)
+        view = View(x.tag, x.index, x.offset, (*x.strides[:-1], 0, x.strides[-1]))
+        op = Op(Kind.QUANT, dtype, extents, (view,), (x.shape[-1],), mode, p0=words, p1=stream)
+        return self._append(op, name)
 
     def _reduce(self, mode: Fold, a: Tensor, name: str) -> Tensor:
         return self._fold(mode, a.dtype, a.shape[:-1], a.shape[-1], (a.view(),), name)

@@ -41,6 +41,7 @@ ISA_FLAGS: dict[str, tuple[str, ...]] = {
         *(("-mprefer-vector-width=512",) if platform.machine() in ("x86_64", "AMD64") else ()),
     ),
 }
+ISA_FLAGS["vnni"] = ISA_FLAGS["avx512"]
 
 
 def mode_of(asked: str | None) -> str:

@@ -9,7 +9,21 @@ import numpy as np
 from lockstep.numerics.arrays import DTYPES
 from lockstep.protocol.errors import ProgramInvalid
 from lockstep.protocol.programs.opcodes import ARITY, Opcode
-from lockstep.protocol.programs.program import Alias, Fold, Kind, Op, ProgramHeader, Tag, View
+from lockstep.protocol.programs.program import (
+    F32,
+    I32,
+    MAX_GROUP_WORDS,
+    STOCHASTIC,
+    Alias,
+    Fold,
+    Kind,
+    Op,
+    ProgramHeader,
+    Quant,
+    Tag,
+    View,
+    groups_of,
+)
 
 MOST_ELEMENTS = 0x7FFFFFFF
 MOST_TERMS = 1 << 24
@@ -48,14 +62,17 @@ class ParsedProgram:
             raise ValueError("extents out of range")
         if op.dtype not in DTYPES:
             raise ValueError("unknown dtype")
-        if len(op.extents) + len(op.k_extents) > 8 or len(op.k_extents) != (op.kind == Kind.FOLD):
-            raise ValueError("a fold has one k axis, nothing else has any")
+        if len(op.extents) + len(op.k_extents) > 8 or len(op.k_extents) != (op.kind in (Kind.FOLD, Kind.QUANT)):
+            raise ValueError("a fold or quant has one k axis, nothing else has any")
         if op.kind == Kind.FOLD and not (0 < op.k_terms <= MOST_TERMS and op.mode in Fold.__members__.values()):
             raise ValueError("K or the mode out of range")
         self._check_instrs(op)
-        due = {Kind.FOLD: 2 if op.mode == Fold.DOT else 1, Kind.GATHER: 2, Kind.RANDOM: 0, Kind.DRAW: 0}
+        folded = {Fold.DOT: 2, Fold.QDOT: 4}.get(Fold(op.mode), 1) if op.kind == Kind.FOLD else 0
+        due = {Kind.FOLD: folded, Kind.GATHER: 2, Kind.RANDOM: 0, Kind.DRAW: 0, Kind.QUANT: 1}
         if len(op.views) != due.get(op.kind, len(op.views)):
             raise ValueError("the wrong number of operands")
+        if op.is_qdot or op.kind == Kind.QUANT:
+            self._check_groups(op)
         if op.kind == Kind.DRAW and len(op.extents) != 2:
             raise ValueError("a draw has two axes")
         if op.kind == Kind.CONCAT and (
@@ -73,6 +90,33 @@ class ParsedProgram:
                 high = view.offset + sum(r for r in reaches if r > 0)
                 if low < 0 or high >= self._elements(view, own):
                     raise ValueError("a view reaches outside of its source")
+
+    def _check_groups(self, op: Op) -> None:
+        if not 1 <= op.p0 <= MAX_GROUP_WORDS or op.p0 & (op.p0 - 1):
+            raise ValueError("groups of an impossible number of words")
+        if any(view.tag >= Tag.IOTA for view in op.views):
+            raise ValueError("codes and scales, and what is quantised, are tensors")
+        if op.kind == Kind.FOLD:
+            for j, view in enumerate(op.views):
+                along = view.strides[-1]
+                if (
+                    any(at % op.p0 for at in (view.offset, *view.strides)) or along != op.p0
+                    if j < 2
+                    else along not in (0, 1)
+                ):
+                    raise ValueError("an operand of a qdot that is not in groups")
+            return
+        codes, groups = op.gives_codes, groups_of(op.k_extents[0], op.p0)
+        if (
+            op.mode not in Quant.__members__.values()
+            or op.dtype != (I32 if codes else F32)
+            or (op.p1 and (op.p1 < STOCHASTIC or not codes))
+            or not groups
+            or not op.extents
+            or op.extents[-1] != groups * (op.p0 if codes else 1)
+            or op.views[0].strides[-2:] != (0, 1)
+        ):
+            raise ValueError("a quant of another form")
 
     def _check_instrs(self, op: Op) -> None:
         if op.kind != Kind.MAP:
@@ -97,6 +141,8 @@ class ParsedProgram:
             extents = (*extents[: op.p0], op.sizes[i], *extents[op.p0 + 1 :])
         if op.kind == Kind.GATHER and i == 1:
             return (*extents, op.p0), (*strides, op.p1)
+        if op.is_qdot and i < 2:
+            return (*extents, op.p0), (*strides, 1)
         return extents, strides
 
     def _elements(self, view: View, own: int) -> int:

@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
-from lockstep.numerics import reference
+from lockstep.numerics import reference, tables
 from lockstep.numerics.arrays import DTYPES
 from lockstep.numerics.parsed import ParsedProgram
 from lockstep.numerics.scalar import INFINITY, NEGATIVE_INFINITY
-from lockstep.numerics.wordwise import APPLY, Words, fadd, ffma, fmax, fmin, iadd
+from lockstep.numerics.wordwise import APPLY, Words, fadd, ffma, fmax, fmin, fmul, iadd
 from lockstep.protocol.programs.opcodes import ARITY, Opcode
-from lockstep.protocol.programs.program import CHUNK, WORD_BYTES, Fold, Kind, Op, Tag, View
+from lockstep.protocol.programs.program import CHUNK, CODES, WORD_BYTES, Fold, Kind, Op, Tag, View, groups_of
 
 NAME = "portable"
 BLOCK = 1 << 15
@@ -80,6 +80,14 @@ def _chunks(mode: int, a: Words, b: Words | None) -> Words:
     return results
 
 
+def group_products(a: Words, b: Words, scale_a: Words, scale_b: Words) -> Words:
+    """`codes.group_product` of many groups; the last axis of a and b has the words of one."""
+    first, second = (np.ascontiguousarray(words).astype("<u4").view(np.int8).astype(np.int32) for words in (a, b))
+    # Exact in any order: the sum of a group is below 2^23.
+    sums = (first * second).sum(axis=-1).astype(np.float32).view(np.uint32)
+    return fmul(sums, fmul(scale_a, scale_b))
+
+
 # --- Programs -----------------------------------------------------------------------------------------------
 
 
@@ -102,7 +110,11 @@ def work_of_run(header: bytes, descriptors: Sequence[bytes], const_elements: Seq
     """(multiply-adds of products, terms of other ops)."""
     products = terms = 0.0
     for op in ParsedProgram(header, descriptors, const_elements).ops:
-        if op.kind == Kind.FOLD and op.mode == Fold.DOT:
+        if op.is_qdot:
+            products += float(op.header.elements) * op.k_extents[0] * CODES * op.p0
+        elif op.kind == Kind.QUANT:
+            terms += float(op.header.elements) * CODES * op.p0
+        elif op.kind == Kind.FOLD and op.mode == Fold.DOT:
             products += float(op.header.elements) * op.k_terms
         else:
             terms += float(op.header.elements) * (1 + op.k_terms + len(op.instrs))
@@ -247,12 +259,14 @@ class _Step:
             return _philox(self._seed, op.p0, op.header.elements, self._context)
         if op.kind == Kind.DRAW:
             return self._draw(op)
+        if op.kind == Kind.QUANT:
+            return self._quant(op)
         result = np.empty(op.extents, np.uint32)
         if op.kind == Kind.CONCAT:
             self._concat(op, result)
         else:
             compute = {Kind.MAP: self._map, Kind.FOLD: self._fold, Kind.GATHER: self._gather}[op.kind]
-            for begin, extents in _blocks(op.extents, op.chunks or 1):
+            for begin, extents in _blocks(op.extents, (op.chunks or 1) * (CODES * op.p0 if op.is_qdot else 1)):
                 place = tuple(slice(b, b + e) for b, e in zip(begin, extents, strict=True))
                 result[place] = compute(op, begin, extents)
         return result.reshape(-1)
@@ -294,7 +308,34 @@ class _Step:
         assert result is not None, "nothing reads the last register"
         return result
 
+    def _quant(self, op: Op) -> Words:
+        k_terms, words = op.k_extents[0], op.p0
+        lead = op.extents[:-1]
+        x = self._read(op.views[0], (), (*lead, 1, k_terms)).reshape(-1, k_terms)
+        padded = np.zeros((len(x), groups_of(k_terms, words) * CODES * words), np.uint32)
+        padded[:, :k_terms] = x
+        grouped = padded.view(np.float32).reshape(-1, CODES * words)
+        scales, inverses = tables.scales_of(tables.magnitudes(grouped), op.takes_powers)
+        if not op.gives_codes:
+            return scales.view(np.uint32)
+        halves = None
+        if op.p1:
+            drawn = _philox(self._seed, op.p1, padded.size // 2, self._context)
+            halves = np.stack((drawn & 0xFFFF, drawn >> 16), axis=-1).reshape(grouped.shape).astype(np.int32)
+        return tables.packed(tables.codes_of(grouped, inverses, halves)).view(np.uint32)
+
+    def _qdot(self, op: Op, begin: Sequence[int], extents: Sequence[int]) -> Words:
+        box = (*extents, op.k_extents[0])
+        codes_of = [View(v.tag, v.index, v.offset, (*v.strides, 1)) for v in op.views[:2]]
+        a, b = (self._read(view, begin, (*box, op.p0)) for view in codes_of)
+        values = group_products(a, b, *(self._read(view, begin, box) for view in op.views[2:]))
+        for _ in range(reference.levels(op)):
+            values = _chunks(Fold.SUM, values, None)
+        return values[..., 0]
+
     def _fold(self, op: Op, begin: Sequence[int], extents: Sequence[int]) -> Words:
+        if op.mode == Fold.QDOT:
+            return self._qdot(op, begin, extents)
         box = (*extents, op.k_terms)
         a = self._read(op.views[0], begin, box)
         b = self._read(op.views[1], begin, box) if op.mode == Fold.DOT else None

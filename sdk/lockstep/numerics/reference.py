@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from Crypto.Hash import keccak
 
-from lockstep.numerics import scalar
+from lockstep.numerics import codes, scalar
 from lockstep.protocol.errors import Mismatch, UsageError
-from lockstep.protocol.programs.program import CHUNK, Fold, Kind, Op, Tag, View
+from lockstep.protocol.programs.program import CHUNK, CODES, STOCHASTIC, Fold, Kind, Op, Tag, View
 
 Word = int
 Coordinates = tuple[int, ...]
@@ -21,7 +21,7 @@ Coordinates = tuple[int, ...]
 _IDENTITY = {Fold.MAX: scalar.NEGATIVE_INFINITY, Fold.MIN: scalar.INFINITY}
 _JOIN: dict[int, Callable[[Word, Word], Word]] = {
     Fold.DOT: scalar.fadd, Fold.SUM: scalar.fadd, Fold.MAX: scalar.fmax, Fold.MIN: scalar.fmin,
-    Fold.ISUM: scalar.iadd,
+    Fold.ISUM: scalar.iadd, Fold.QDOT: scalar.fadd,
 }  # fmt: skip
 
 
@@ -83,6 +83,8 @@ def element(op: Op, at: int, operands: Operands) -> Word:
         return _concat(op, o, operands)
     if op.kind == Kind.RANDOM:
         return philox(operands.seed, op.p0, at, operands.context)
+    if op.kind == Kind.QUANT:
+        return _quant(op, o, at, operands)
     return _draw(op, o, operands)
 
 
@@ -103,8 +105,10 @@ def width(op: Op, level: int) -> int:
 
 
 def chunk(op: Op, at: int, c: int, operands: Operands) -> Word:
-    """The chain over terms 256 c .. 256 c + 255 of output `at`: what the contract executes."""
+    """The chain over terms 256 c .. 256 c + 255 of output `at`, or group c of a qdot: what the contract executes."""
     o = unflatten(op.extents, at)
+    if op.mode == Fold.QDOT:
+        return _group(op, (*o, c), operands)
     acc = _IDENTITY.get(Fold(op.mode), 0)
     for k in range(CHUNK * c, min(CHUNK * (c + 1), op.k_terms)):
         a = operands.read(op.views[0], (*o, k))
@@ -136,6 +140,11 @@ def value(op: Op, at: int, level: int, index: int, operands: Operands) -> Word:
     return combine(op.mode, partials(op, at, level, index, operands))
 
 
+def _group(op: Op, at: Coordinates, operands: Operands) -> Word:
+    a, b = ([operands.read(view, at, i) for i in range(op.p0)] for view in op.views[:2])
+    return codes.group_product(a, b, operands.read(op.views[2], at), operands.read(op.views[3], at))
+
+
 # --- the other kinds -----------------------------------------------------------------------------------
 
 
@@ -163,6 +172,28 @@ def _concat(op: Op, o: Coordinates, operands: Operands) -> Word:
             return operands.read(view, (*o[: op.p0], along, *o[op.p0 + 1 :]))
         along -= size
     raise UsageError("a coordinate beyond the parts of a concat", hint="validate the Program first")
+
+
+def _quant(op: Op, o: Coordinates, at: int, operands: Operands) -> Word:
+    """A word of four codes, or the scale of a group."""
+    view, k_terms = op.views[0], op.k_extents[0]
+    size = CODES * op.p0
+    first = size * (o[-1] // op.p0 if op.gives_codes else o[-1])
+    values = [operands.read(view, (*o, k)) for k in range(first, min(first + size, k_terms))]
+    scale, inverse = codes.scale_of(codes.magnitude(values), op.takes_powers)
+    if not op.gives_codes:
+        return scale
+    values += [0] * (size - len(values))
+    own = CODES * (o[-1] % op.p0)
+    found = []
+    for j, x in enumerate(values[own : own + CODES]):
+        random = None
+        if op.p1 >= STOCHASTIC:
+            # Two codes take the halves of one word; code 4 at + j is the (row x padded k + k)-th of all.
+            word = philox(operands.seed, op.p1, (CODES * at + j) >> 1, operands.context)
+            random = word >> 16 * (j & 1) & 0xFFFF
+        found.append(codes.code_of(x, inverse, random) if first + own + j < k_terms else 0)
+    return codes.packed(found)
 
 
 def philox(seed: bytes, stream: int, at: int, context: tuple[int, int, int]) -> Word:

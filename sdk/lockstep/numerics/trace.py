@@ -27,6 +27,7 @@ from lockstep.numerics import reference
 from lockstep.numerics.arrays import DTYPES, Array, StepContext, to_array
 from lockstep.numerics.built import kernels as _native
 from lockstep.numerics.executor import Executable
+from lockstep.numerics.portable import group_products
 from lockstep.numerics.resident import DeviceFailed
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute.openings import Levels
@@ -290,8 +291,20 @@ class StepTrace:
             raise NotFoundError(f"op {op} is a {descriptor.kind.name.lower()}", hint="only folds have partials")
         self.hold(frozenset({op}))
         o = reference.unflatten(descriptor.extents, element)
+        if descriptor.mode == Fold.QDOT:
+            return self._groups(descriptor, o)
         terms = [self._terms(descriptor, view, o) for view in descriptor.views]
         return _native.chunk_results(descriptor.mode, terms[0], terms[1 if descriptor.mode == Fold.DOT else 0])
+
+    def _groups(self, op: Op, o: reference.Coordinates) -> Array:
+        """The results of all groups of a qdot's output `o`."""
+        groups, found = np.arange(op.k_extents[0], dtype=np.int64), []
+        for j, view in enumerate(op.views):
+            at = reference.position(view, (*o, 0)) + view.strides[-1] * groups
+            at = at[:, None] + np.arange(op.p0) if j < 2 else at
+            found.append(self._contents(view.tag, view.index).words[at])
+        with np.errstate(all="ignore"):
+            return group_products(*found)
 
     def operands(self) -> reference.Operands:
         """Returns the operands of this step's ops, word by word."""

@@ -8,7 +8,7 @@ Program is checked against its root after decoding.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -63,7 +63,10 @@ _PROGRAM = table(
 _SHAPE = several(whole(0, U32), 255)
 _PARAMETER = either(
     table({"name": text(), "offset": whole(0, U64), "shape": _SHAPE}, {"shard": whole(0, U32)}),
-    table({"name": text(), "root": text(64), "shape": _SHAPE}),
+    either(
+        table({"name": text(), "root": text(64), "shape": _SHAPE}),
+        table({"name": text(), "limbs": several(several(text(64), 2), 2), "shape": _SHAPE}),
+    ),
 )
 _CID = text(128)
 _SPEC = table(
@@ -75,7 +78,8 @@ _SPEC = table(
         "parameters": several(_PARAMETER, 1 << 16),
         "strategy": mapping(anything),
         "version": whole(0, U32),
-    }
+    },
+    {"arithmetic": mapping(anything)},
 )
 
 
@@ -217,11 +221,15 @@ class JobSpec:
     strategy: Mapping[str, Any]
     """The strategy's Spec."""
     version: int = SPEC_VERSION
+    arithmetic: Mapping[str, Any] = field(default_factory=dict)
+    """The tracer's policy of products; empty, and then not in the file, where all are in float32."""
 
     def encode(self) -> bytes:
         """DAG-CBOR; one block."""
         fields = asdict(self)
         fields["parameters"] = [dict(p) for p in self.parameters]
+        if not self.arithmetic:
+            del fields["arithmetic"]
         return dag_cbor.encode(fields)
 
     @property

@@ -8,7 +8,7 @@ iteration axes: that is how a reshape that merges permuted axes stays free.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import prod
 
@@ -62,6 +62,8 @@ class FoldChain:
     operands: tuple[Leaf, ...]
     """Strides over the output axes, then the one k axis."""
     terms: int
+    words: int = 0
+    """The terms of a group of codes, in a qdot."""
 
 
 class ExpressionPool:
@@ -198,7 +200,7 @@ class Views:
 
         body = val.body
         if isinstance(body, FoldChain):
-            new: Expr | FoldChain = FoldChain(body.mode, tuple(leaf(x) for x in body.operands), body.terms)
+            new: Expr | FoldChain = replace(body, operands=tuple(leaf(x) for x in body.operands))
         else:
             new = self.pool.rewrite(body, leaf)
         return Val(tuple(tuple(d) for d in dims), new)

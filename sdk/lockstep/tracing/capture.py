@@ -59,8 +59,8 @@ class _Recorder:
         running = torch._C._current_autograd_node()
         if running is not None:
             source = self.forward.get(running._sequence_nr(), Origin())
-            return Origin(source.module, aten, source.place)
-        here = Origin(self.stack[-1] if self.stack else "", aten, _place(sys._getframe(2)))
+            return Origin(source.module, aten, source.place, source.inside, backward=True)
+        here = Origin(self.stack[-1] if self.stack else "", aten, _place(sys._getframe(2)), bool(self.stack))
         if torch.is_grad_enabled():
             self.forward.setdefault(torch.autograd._get_sequence_nr() - 1, here)
         return here

@@ -12,10 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from math import prod
+from typing import Any
 
-from lockstep.numerics import scalar
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.numerics import scalar, tables
 from lockstep.numerics.scalar import Op
-from lockstep.protocol.programs.program import CHUNK, Fold
+from lockstep.protocol.programs.program import CHUNK, STOCHASTIC, Fold, Quant, groups_of
 from lockstep.protocol.programs.rules import MAX_TERMS
 
 F32, I32, BOOL = "f32", "i32", "bool"
@@ -40,6 +44,10 @@ class Origin:
     """The torch operation, `aten.mm`."""
     place: str = ""
     """`file.py:12  source line` of the user's forward."""
+    inside: bool = False
+    """True if a module's forward made the node, or a backward through one."""
+    backward: bool = False
+    """True if autograd made the node."""
 
     @property
     def name(self) -> str:
@@ -53,7 +61,7 @@ class Node:
 
     index: int
     kind: str
-    """state, const, context, imm, iota, apply, fold, gather, concat, random, draw, or one of `VIEWS`."""
+    """state, const, context, imm, iota, apply, fold, quant, qdot, gather, concat, random, draw, or one of `VIEWS`."""
     dtype: str
     shape: tuple[int, ...]
     args: tuple[Node, ...] = ()
@@ -100,6 +108,8 @@ class Graph:
         self.nodes: list[Node] = []
         self.origin = Origin()
         self._known: dict[tuple, Node] = {}
+        self._rounded: dict[tuple[int, int], int] = {}
+        self._values: dict[int, NDArray[Any]] = {}
 
     def _node(
         self, kind: str, dtype: str, shape: Sequence[int], args: tuple[Node, ...] = (), attrs: tuple = ()
@@ -254,6 +264,68 @@ class Graph:
             results.append(self.reshape(last, (*shape, 1)))
         again = Fold.SUM if mode == Fold.DOT else mode
         return self.fold(again, [rank], self.concat(results, rank))
+
+    def quant(self, x: Node, width: int, *, stochastic: bool = False) -> tuple[Node, Node]:
+        """(codes i32 [*rows, C width], scales f32 [*rows, C]) of x [*rows, K], in groups of 4 `width` consecutive k.
+
+        The same tensor rounded twice is rounded by the same random words. A constant's are constants: of a frozen
+        weight its codes alone become part of the Program.
+        """
+        *rows, terms = x.shape
+        groups = groups_of(terms, width)
+        # A single scale would be an immediate, and scales are read from memory.
+        if not stochastic and prod(rows) * groups > 1 and (table := self.table(x)) is not None:
+            words, factors = tables.quantised(table, width)
+            return self._words(words, I32), self._words(factors, F32)
+        stream = 0
+        if stochastic:
+            stream = self._rounded.setdefault((x.index, width), STOCHASTIC + len(self._rounded))
+        codes = self._node("quant", I32, (*rows, groups * width), (x,), (Quant.CODES, width, stream))
+        return codes, self._node("quant", F32, (*rows, groups), (x,), (Quant.SCALES, width, 0))
+
+    def table(self, x: Node) -> NDArray[np.float32] | None:
+        """The values of a view of an f32 constant; None if x is computed."""
+        if x.index in self._values:
+            return self._values[x.index]
+        if x.kind == "const" and x.dtype == F32:
+            return np.frombuffer(x.attrs[0].data, "<f4").reshape(x.shape)
+        if x.kind not in ("permute", "reshape", "slice"):
+            return None
+        base = self.table(x.args[0])
+        if base is None:
+            return None
+        if x.kind == "slice":
+            axis, start, step = x.attrs
+            return base[(slice(None),) * axis + (slice(start, start + step * x.shape[axis], step),)]
+        return base.transpose(x.attrs[0]) if x.kind == "permute" else base.reshape(x.shape)
+
+    def rest(self, x: Node, codes: Node, scales: Node) -> Node | None:
+        """A constant without what its codes and scales stand for: no op, no constant of a Program by itself."""
+        values, words, factors = self.table(x), self._values.get(codes.index), self._values.get(scales.index)
+        if values is None or words is None or factors is None:
+            return None
+        rest = values - tables.restored(words, factors, x.shape[-1])
+        return self._words(rest, F32)
+
+    def _words(self, values: NDArray[Any], dtype: str) -> Node:
+        data = np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<"), copy=False).reshape(-1)
+        node = self.const(dtype, values.shape, data.view(np.uint8).data.toreadonly())
+        self._values[node.index] = values
+        return node
+
+    def qdot(self, width: int, codes: Sequence[Node], scales: Sequence[Node]) -> Node:
+        """f32 [*out]: over groups in order, the integer sum of two operands' codes times both scales.
+
+        Each operand's codes are [*rows, C width] and its scales [*rows, C]; the rows broadcast to `out`.
+        """
+        groups = scales[0].shape[-1]
+        out = broadcast_shape([s.shape[:-1] for s in scales])
+        # The first word of every group: a group is what it reads from there on.
+        firsts = [self.reshape(c, (*c.shape[:-1], groups, width)) for c in codes]
+        firsts = [self.slice(f, len(f.shape) - 1, 0, 1) for f in firsts]
+        firsts = [self.reshape(f, f.shape[:-1]) for f in firsts]
+        args = tuple(self.expand(x, (*out, groups)) for x in (*firsts, *scales))
+        return self._node("qdot", F32, out, args, (width,))
 
     def gather(self, table: Node, index: Node) -> Node:
         """table [R, *shape], index i32 [*shape] -> [*shape]: row index of every column, +0 outside 0..R-1."""

@@ -17,6 +17,7 @@ from torch import fx
 
 from lockstep.numerics.scalar import Op
 from lockstep.protocol.errors import LoweringError
+from lockstep.tracing.arithmetic import Products
 from lockstep.tracing.capture import NO_VALUES, ORIGIN
 from lockstep.tracing.graph import BOOL, F32, I32, Graph, Node, Origin
 
@@ -54,8 +55,9 @@ class Unlowered:
 class Lowering:
     """The interface of a rule: the graph, and the dtype and shape that torch gave the result."""
 
-    def __init__(self) -> None:
+    def __init__(self, products: Products | None = None) -> None:
         self.graph = Graph()
+        self.products = products or Products()
         self.dtype = F32
         self.shape: tuple[int, ...] = ()
         self._integral: dict[int, Node] = {}
@@ -125,6 +127,7 @@ class Lowering:
 
     def run(self, module: fx.GraphModule, inputs: Sequence[Node]) -> list[Node | None]:
         """The nodes of what the graph returns; raises LoweringError at the first node without a rule."""
+        self.products.read(module.graph, ORIGIN)
         env: dict[fx.Node, Any] = {}
         given = iter(inputs)
         for node in module.graph.nodes:

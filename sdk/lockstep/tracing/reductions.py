@@ -7,8 +7,9 @@ from math import prod
 from typing import Any
 
 from lockstep.numerics.scalar import Op
+from lockstep.numerics.tables import width_of
 from lockstep.protocol.errors import LoweringError
-from lockstep.protocol.programs.program import Fold
+from lockstep.protocol.programs.program import CODES, Fold
 from lockstep.tracing.graph import F32, I32, Node
 from lockstep.tracing.lowering import Lowering, rule
 
@@ -106,14 +107,67 @@ def cumsum(low: Lowering, x: Node, dim: int, **_kwargs: Any) -> Node:
 
 
 def product(low: Lowering, a: Node, b: Node) -> Node:
-    """[..., M, K] x [..., K, N] -> [..., M, N]."""
+    """[..., M, K] x [..., K, N] -> [..., M, N], in float32."""
+    left, right = _rows(low, a, b)
+    shape = (*left.shape[:-2], right.shape[-2], left.shape[-1])
+    axis = len(shape) - 1
+    return low.graph.fold(Fold.DOT, [axis], low.graph.expand(left, shape), low.graph.expand(right, shape))
+
+
+def chosen_product(low: Lowering, a: Node, b: Node) -> Node:
+    """[..., M, K] x [..., K, N] -> [..., M, N], in the arithmetic that the job's policy gives it."""
+    limbs = low.products.limbs(low.graph.origin, a, b)
+    return integer_dot(low, *_rows(low, a, b), limbs) if limbs else product(low, a, b)
+
+
+def _rows(low: Lowering, a: Node, b: Node) -> tuple[Node, Node]:
+    """[..., M, 1, K] and [..., 1, N, K]."""
     *batch, m, k = a.shape
-    n = b.shape[-1]
     rank = len(batch)
-    left = low.graph.expand(low.graph.reshape(a, (*batch, m, 1, k)), (*batch, m, n, k))
     swapped = low.graph.permute(b, [*range(rank), rank + 1, rank])
-    right = low.graph.expand(low.graph.reshape(swapped, (*batch, 1, n, k)), (*batch, m, n, k))
-    return low.graph.fold(Fold.DOT, [rank + 2], left, right)
+    return low.graph.reshape(a, (*batch, m, 1, k)), low.graph.reshape(swapped, (*batch, 1, b.shape[-1], k))
+
+
+def integer_dot(low: Lowering, a: Node, b: Node, limbs: int) -> Node:
+    """The sum over the last axis of a b, whose other axes broadcast: each operand is quantised along its own k.
+
+    Of two limbs x = high + low the product is the groups (high, high), (high, low), (low, high) along k. A gradient is
+    rounded stochastically, in its last limb.
+    """
+    width = width_of(a.shape[-1])
+    (high_a, *low_a), (high_b, *low_b) = (_limbs(low, x, width, limbs) for x in (a, b))
+    if limbs == 1:
+        return low.graph.qdot(width, *zip(high_a, high_b, strict=True))
+    left = [_joined(low, parts) for parts in zip(high_a, high_a, low_a[0], strict=True)]
+    right = [_joined(low, parts) for parts in zip(high_b, low_b[0], high_b, strict=True)]
+    return low.graph.qdot(width, *zip(left, right, strict=True))
+
+
+def _joined(low: Lowering, parts: Sequence[Node]) -> Node:
+    return low.graph.concat(parts, len(parts[0].shape) - 1)
+
+
+def _limbs(low: Lowering, x: Node, width: int, count: int) -> list[tuple[Node, Node]]:
+    """(codes, scales) of x [*rows, K], and of what they leave of it."""
+    stochastic = low.products.is_gradient(low.graph.origin, x)
+    if count == 1:
+        return [low.graph.quant(x, width, stochastic=stochastic)]
+    codes, scales = low.graph.quant(x, width)
+    rest = low.graph.rest(x, codes, scales) or low.f(Op.FSUB, x, dequantised(low, codes, scales, width, x.shape[-1]))
+    return [(codes, scales), low.graph.quant(rest, width, stochastic=stochastic)]
+
+
+def dequantised(low: Lowering, codes: Node, scales: Node, width: int, terms: int) -> Node:
+    """f32 [*rows, terms]: every code times its group's scale."""
+    *rows, words = codes.shape
+    lane = low.graph.expand(low.graph.reshape(codes, (*rows, words, 1)), (*rows, words, 4))
+    # Code j of a word, its byte's sign spread over the word.
+    up = low.graph.iota((*(1,) * len(rows), 1, 4), len(rows) + 1, 24, -8)
+    code = low.cast(low.i(Op.ISHR, low.i(Op.ISHL, lane, up), 24), F32)
+    grouped = low.graph.reshape(code, (*rows, words // width, CODES * width))
+    scale = low.graph.reshape(scales, (*rows, words // width, 1))
+    flat = low.graph.reshape(low.f(Op.FMUL, grouped, scale), (*rows, 4 * words))
+    return low.graph.slice(flat, len(rows), 0, terms)
 
 
 @rule("mm", "bmm")
@@ -121,13 +175,13 @@ def mm(low: Lowering, a: Node, b: Node) -> Node:
     """A matrix product, or a batch of them."""
     if low.dtype != F32:
         raise LoweringError("a product of integer matrices is not supported", hint="convert to float32 first")
-    return product(low, a, b)
+    return chosen_product(low, a, b)
 
 
 @rule("addmm", "baddbmm")
 def addmm(low: Lowering, bias: Node, a: Node, b: Node, beta: float = 1, alpha: float = 1) -> Node:
     """beta bias + alpha a b."""
-    result = low.f(Op.FMUL, product(low, a, b), float(alpha))
+    result = low.f(Op.FMUL, chosen_product(low, a, b), float(alpha))
     return low.f(Op.FADD, result, low.f(Op.FMUL, bias, float(beta)))
 
 

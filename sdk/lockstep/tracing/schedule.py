@@ -8,13 +8,13 @@ map's limits. A fold is emitted in the order in which its one reader, through it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 
 from lockstep.numerics.scalar import MASK, Op
 from lockstep.protocol.merkle import LEAF_ELEMENTS
-from lockstep.protocol.programs.program import F32, I32, Alias, Fold, Instr, Kind, Tag, View
+from lockstep.protocol.programs.program import F32, I32, Alias, Fold, Instr, Kind, Quant, Tag, View
 from lockstep.tracing import graph as g
 from lockstep.tracing.affine import (
     Expr,
@@ -74,7 +74,7 @@ class Schedule:
         for node in reversed(live):
             users = self._users[node.index]
             self._fanout[node.index] = (node.index in self._wanted) + sum(
-                self._fanout[u.index] if u.kind in VIEWS else 1 for u in users
+                self._fanout[u.index] if u.kind in VIEWS else not _reads_scales(u) for u in users
             )
         for node in live:
             if node.kind not in VIEWS:
@@ -133,10 +133,11 @@ class Schedule:
 
     def _compute(self, node: Node) -> tuple[Node, Val]:
         """The node, or for a fold the view that stands for it, and its value."""
-        if node.kind == "fold":
-            return self._fold(node)
-        if node.kind in ("apply", "gather", "concat"):
-            return node, {"apply": self._apply, "gather": self._gather, "concat": self._concat}[node.kind](node)
+        if node.kind in ("fold", "qdot"):
+            return self._fold(node) if node.kind == "fold" else self._qdot(node)
+        forms = {"apply": self._apply, "gather": self._gather, "concat": self._concat, "quant": self._quant}
+        if node.kind in forms:
+            return node, forms[node.kind](node)
         return node, self._source(node)
 
     def _source(self, node: Node) -> Val:
@@ -267,11 +268,65 @@ class Schedule:
             strides = [s for s, v in zip(x.strides, [*varies, True], strict=True) if v]
             return self._pool.leaf(x.tag, x.index, x.offset, strides, x.big)
 
-        flat = self._views.merged(Val((kept,), FoldChain(chain.mode, tuple(map(strip, chain.operands)), chain.terms)))
+        flat = self._views.merged(Val((kept,), replace(chain, operands=tuple(map(strip, chain.operands)))))
         views = tuple(View(x.tag, x.index, x.offset, x.strides) for x in flat.leaves())
         dtype = I32 if chain.mode == Fold.ISUM else F32
-        draft = OpDraft(Kind.FOLD, dtype, flat.axes, views, (chain.terms,), chain.mode)
+        draft = OpDraft(Kind.FOLD, dtype, flat.axes, views, (chain.terms,), chain.mode, p0=chain.words)
         return self._window(self._add(draft, _base(node).origin), val.dims, varies)
+
+    # --- integer products ---------------------------------------------------------------------------------
+
+    def _quant(self, node: Node) -> Val:
+        """The codes or scales of a tensor in rows: a transposing map comes before where k is not contiguous."""
+        mode, words, stream = node.attrs
+        arg, terms = node.args[0], node.args[0].shape[-1]
+        rank = len(arg.shape) - 1
+        val = self._views.normal(self._val(arg))
+        if not _in_rows(val, rank):
+            val = self._views.normal(self._fix(arg))
+        if not _in_rows(val, rank):
+            # What is broadcast along k was not stored.
+            self._vals[arg.index] = self._materialise(self._val(arg), arg, (rank,))
+            val = self._views.normal(self._vals[arg.index])
+        leaf, dims = val.body, (*val.dims[:rank], (node.shape[-1],))
+        assert isinstance(leaf, Leaf), "a tensor in memory"
+        rows = [n for d in val.dims[:rank] for n in d]
+        varies = [bool(s) for s in leaf.strides[: len(rows)]]
+        kept = [a for a, v in enumerate(varies) if v]
+        view = View(leaf.tag, leaf.index, leaf.offset, (*(leaf.strides[a] for a in kept), 0, 1))
+        extents = (*(rows[a] for a in kept), node.shape[-1])
+        draft = OpDraft(Kind.QUANT, _dtype(node), extents, (view,), (terms,), mode, p0=words, p1=stream)
+        return self._window(self._add(draft, _base(node).origin), dims, [*varies, True])
+
+    def _qdot(self, node: Node) -> tuple[Node, Val]:
+        (words,) = node.attrs
+        found = self._views.unify([self._val(n) for n in node.args])
+        if found is None:
+            for arg in node.args:
+                self._in_own_rows(_base(arg))
+            found = self._views.unify([self._val(n) for n in node.args])
+        assert found is not None, "codes with one axis for each dimension have nesting axes"
+        rank = len(found[0].dims) - 1
+        operands = []
+        for j, val in enumerate(found):
+            leaf = val.body
+            assert isinstance(leaf, Leaf), "codes and scales are in memory"
+            out = sum(len(d) for d in val.dims[:rank])
+            stride = words if j < 2 else int(bool(val.dims[rank]))
+            assert leaf.strides[out:] in ((), (stride,)), "groups lie one behind another along k"
+            operands.append(self._pool.leaf(leaf.tag, leaf.index, leaf.offset, (*leaf.strides[:out], stride), leaf.big))
+        chain = FoldChain(Fold.QDOT, tuple(operands), node.args[0].shape[-1], words)
+        return self._emit_as_read(self._views.normal(Val(found[0].dims[:rank], chain)), node)
+
+    def _in_own_rows(self, node: Node) -> None:
+        """Computes codes or scales again, of a copy whose rows have one axis for each dimension."""
+        if node.kind == "quant":
+            self._fix(node.args[0])
+            self._vals[node.index] = self._quant(node)
+        else:
+            for part in node.args:
+                self._in_own_rows(_base(part))
+            self._vals[node.index] = self._concat(node)
 
     # --- gathers, concatenations --------------------------------------------------------------------------
 
@@ -435,6 +490,18 @@ def _repeats(view: Node, expr: Inst) -> bool:
 def _weight(c: MapCost | None) -> tuple[int, int]:
     """Returns the (tensor operands, instructions) that a map saves if an argument is stored."""
     return (0, 0) if c is None or c.tensors + c.operands == 0 else (max(c.tensors - 1, 0), c.instrs)
+
+
+def _reads_scales(node: Node) -> bool:
+    """Returns True for a tensor's scales, which are read where its codes are."""
+    return node.kind == "quant" and node.attrs[0] == Quant.SCALES
+
+
+def _in_rows(val: Val, rank: int) -> bool:
+    """Returns True if the value is in memory, and contiguous along its last dimension, `rank`."""
+    if not isinstance(val.body, Leaf) or not val.body.is_tensor:
+        return False
+    return not val.dims[rank] or (len(val.dims[rank]) == 1 and val.body.strides[-1] == 1)
 
 
 def _k_stride(val: Val, rank: int) -> int | None:

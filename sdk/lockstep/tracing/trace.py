@@ -32,25 +32,26 @@ from lockstep.tracing import (  # noqa: F401  (each fills the table of rules)
     shapes,
     windows,
 )
+from lockstep.tracing.arithmetic import Products
 from lockstep.tracing.capture import capture
 from lockstep.tracing.graph import Node
 from lockstep.tracing.lowering import Lowering, input_dtype, refusal
 from lockstep.tracing.schedule import OpDraft, Schedule
 
 
-def trace(fn: Callable[..., Any], *examples: torch.Tensor | None) -> Program:
+def trace(fn: Callable[..., Any], *examples: torch.Tensor | None, products: Products | None = None) -> Program:
     """The Program of `fn(*examples) -> sequence of tensors or None`.
 
     Each example gives the dtype and shape of one entry of the input state (float32 or int32, rank 0 or 1) and needs no
     values (`device="meta"`): time and memory grow with the operations, not with the elements. None is an EMPTY entry,
     which `fn` receives as None. What `fn` returns is the output state, None again for EMPTY; both are padded with
-    EMPTY to a power of two. `torch.autograd.grad` may run inside. Raises LoweringError, with the module, the aten
-    operation and the line of the forward, for an operation that cannot become a Program, or breaks a bound of
-    `protocol.programs.rules`.
+    EMPTY to a power of two. `torch.autograd.grad` may run inside. `products` says which products are of integers; by
+    default none is. Raises LoweringError, with the module, the aten operation and the line of the forward, for an
+    operation that cannot become a Program, or breaks a bound of `protocol.programs.rules`.
     """
     given = [(i, e) for i, e in enumerate(examples) if e is not None]
     entries: list[TensorHeader | None] = [None] * _padded(len(examples))
-    low = Lowering()
+    low = Lowering(products)
     nodes = []
     for i, example in given:
         dtype = input_dtype(example, i)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import inf
+from math import inf, prod
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from lockstep.protocol.errors import LoweringError
 from lockstep.protocol.programs.program import Fold
 from lockstep.tracing.graph import F32, I32, Node
 from lockstep.tracing.lowering import Lowering, Unlowered, rule
-from lockstep.tracing.reductions import total
+from lockstep.tracing.reductions import integer_dot, total
 from lockstep.tracing.shapes import dilated, padded
 
 MAX_SPATIAL = 2
@@ -88,7 +88,10 @@ def _taps_last(low: Lowering, x: Node, groups: int, rank: int) -> Node:
 
 
 def _dot(low: Lowering, a: Node, b: Node, terms: int) -> Node:
-    """The sum of a b over the last `terms` axes, the others broadcast."""
+    """The sum of a b over the last `terms` axes, the others broadcast, in the arithmetic of the job's policy."""
+    if limbs := low.products.limbs(low.graph.origin, a, b):
+        a, b = (low.graph.reshape(x, (*x.shape[:-terms], prod(x.shape[-terms:]))) for x in (a, b))
+        return integer_dot(low, a, b, limbs)
     shape = tuple(map(max, a.shape, b.shape))
     axes = range(len(shape) - terms, len(shape))
     return low.graph.fold(Fold.DOT, axes, low.graph.expand(a, shape), low.graph.expand(b, shape))

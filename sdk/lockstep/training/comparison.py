@@ -20,6 +20,7 @@ from torch import nn
 
 from lockstep.numerics import paths
 from lockstep.numerics.arrays import Array, StepContext
+from lockstep.tracing.arithmetic import FLOAT32, Arithmetic
 from lockstep.training.baseline import Sample, load_parameters, optimise
 from lockstep.training.job import Batch, build_programs
 from lockstep.training.losses import Loss, RandomLoss
@@ -36,6 +37,8 @@ class Comparison:
     """The loss before the first step, the same in both runs."""
     ours: float
     eager: float
+    bfloat16: float | None
+    """That of eager PyTorch whose forward pass runs under bfloat16's autocast; None: not run."""
     parameters: int
     """Number of trained parameters."""
     ours_seconds: float
@@ -58,18 +61,24 @@ def compare(
     steps: int,
     last: int = 20,
     seed: bytes = bytes(32),
+    arithmetic: Arithmetic = FLOAT32,
+    bfloat16: bool = False,
 ) -> Comparison:
     """Trains twice from the flat parameters `start`: by the step's Program, and by torch's own AdamW.
 
-    Both draw what slot 0 of round 0 draws under `seed`. `rows` [N, L]; `last` steps are averaged.
+    Both draw what slot 0 of round 0 draws under `seed`. `rows` [N, L]; `last` steps are averaged. `bfloat16` trains
+    once more, under autocast.
     """
+    narrow = None
+    if bfloat16:
+        narrow = fmean(_in_bfloat16(model, loss, Sample(rows, batch, seed), start, inner, steps)[-last:])
     model, sample = load_parameters(copy.deepcopy(model), start), Sample(rows, batch, seed)
     begin = time.perf_counter()
     losses = optimise(model, lambda t: sample.value(model, loss, t), inner, steps=steps)
     eager_seconds = time.perf_counter() - begin
 
     spec = diloco.Spec(inner=inner, inner_steps=steps)
-    step = paths.compile(build_programs(model, loss, spec, batch=batch, rounds=1, slots=2).step)
+    step = paths.compile(build_programs(model, loss, spec, batch=batch, rounds=1, slots=2, arithmetic=arithmetic).step)
     zero = np.zeros_like(start)
     state: list[Array | None] = [start, None, start, None, zero, zero, np.array(0, np.int32), None]
     ours, ours_seconds = [], 0.0
@@ -82,4 +91,19 @@ def compare(
         begin = time.perf_counter()
         state = list(step.run(state, StepContext(seed, 0, 0, t), sample.rows))
         ours_seconds += time.perf_counter() - begin
-    return Comparison(losses[0], fmean(ours), fmean(losses[-last:]), layout_of(model).used, ours_seconds, eager_seconds)
+    return Comparison(
+        losses[0], fmean(ours), fmean(losses[-last:]), narrow, layout_of(model).used,
+        ours_seconds, eager_seconds,
+    )  # fmt: skip
+
+
+def _in_bfloat16(
+    model: nn.Module, loss: Loss | RandomLoss, sample: Sample, start: NDArray[np.float32], inner: AdamW, steps: int
+) -> list[float]:
+    trained = load_parameters(copy.deepcopy(model), start)
+
+    def value(t: int) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return sample.value(trained, loss, t)
+
+    return optimise(trained, value, inner, steps=steps)

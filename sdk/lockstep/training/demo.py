@@ -14,6 +14,7 @@ from lockstep.execution.jobs import TrainingJob
 from lockstep.presets import DEVNET
 from lockstep.protocol.jobs import ZERO_ADDRESS
 from lockstep.protocol.types import Address, Seconds
+from lockstep.tracing.arithmetic import FLOAT32, Arithmetic
 from lockstep.training.baseline import evaluate, load_parameters, train_eager
 from lockstep.training.data import Corpus, demo_corpus
 from lockstep.training.export import generate
@@ -51,6 +52,7 @@ class DemoJob:
     rounds: int
     spec: diloco.Spec
     corpus: Corpus
+    arithmetic: Arithmetic = FLOAT32
 
     def job(self, *, aggregator: Address = ZERO_ADDRESS, witnesses: int = 0) -> TrainingJob:
         """The job to submit: Programs traced, first weights made; with `witnesses` > 0 as many as its size needs."""
@@ -66,6 +68,7 @@ class DemoJob:
             seed=self.seed,
             aggregator=aggregator,
             terms=terms.audited(self.slots, self.spec.inner_steps),
+            arithmetic=self.arithmetic,
         )
 
     @cached_property
@@ -99,10 +102,16 @@ class DemoJob:
 
 
 def demo_job(
-    seed: int = 0, *, slots: int = 3, rounds: int = ROUNDS, spec: diloco.Spec = SPEC, folder: Path | None = None
+    seed: int = 0,
+    *,
+    slots: int = 3,
+    rounds: int = ROUNDS,
+    spec: diloco.Spec = SPEC,
+    folder: Path | None = None,
+    arithmetic: Arithmetic = FLOAT32,
 ) -> DemoJob:
     """The demo's job; `seed` fixes the first weights, `folder` holds the speeches (default: found by itself)."""
-    return DemoJob(seed, slots, rounds, spec, demo_corpus(BATCH.row_length, folder))
+    return DemoJob(seed, slots, rounds, spec, demo_corpus(BATCH.row_length, folder), arithmetic)
 
 
 def _model(flat: NDArray[np.float32]) -> nn.Module:

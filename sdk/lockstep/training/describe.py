@@ -6,6 +6,7 @@ texts = "texts"      rounds = 6   slots = 3   min_slots = 2   seed = 0   terms =
 [tokens]             tokenizer = "tokenizer.json", separator, unknown: tokens of a Hugging Face tokenizer, not bytes
 [batch]              rows, accumulation
 [strategy]           name = "diloco" and its fields;  [strategy.inner] name = "adamw" and its fields
+[arithmetic]         products = "int8" ("float32");  [arithmetic.modules] "layers.*.mlp.down_proj" = "int8x2"
 start = "model"      a folder that `lockstep train pull` wrote, whose weights are the first ones in place of the seed's
 [evaluation]         model, batches, documents: the loss of an exported model, in place of all these but [batch]
 price = "0.5"        tokens for 10^15 operations of training, in place of the terms' price of a slot
@@ -13,7 +14,6 @@ price = "0.5"        tokens for 10^15 operations of training, in place of the te
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
@@ -26,14 +26,15 @@ from numpy.typing import NDArray
 from torch import nn
 
 from lockstep.base.amounts import amount_of
-from lockstep.base.naming import refuse_unknown
+from lockstep.base.naming import address_of, refuse_unknown
 from lockstep.execution.jobs import TrainingJob
 from lockstep.execution.rates import slot_operations, slot_price_at
 from lockstep.presets import PRESETS
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS
-from lockstep.protocol.types import Address, Wei
+from lockstep.protocol.types import Wei
 from lockstep.storage.dataset import Dataset, Recipe
+from lockstep.tracing.arithmetic import Arithmetic
 from lockstep.training.baseline import flat_parameters
 from lockstep.training.data import (
     BYTE_VOCABULARY,
@@ -58,7 +59,7 @@ T = TypeVar("T")
 
 KEYS = {
     "texts", "seed", "rounds", "slots", "min_slots", "terms", "aggregator", "model", "adapters", "batch", "strategy",
-    "evaluation", "tokens", "start", "price",
+    "evaluation", "tokens", "start", "price", "arithmetic",
 }  # fmt: skip
 TEXT_MODELS = ("gpt", "llama", "encoder")
 """Models of the registry that learn from text."""
@@ -136,7 +137,10 @@ def _training(described: Mapping[str, Any], folder: Path, weights: bool) -> Trai
     rows = texts.rows(TRAIN, batch.row_length)
     first = _start(described, folder, model) if weights else None
     seed = _integer(described, "seed", 0)
-    return training_job(model, spec, rows, batch=batch, seed=seed, first=first, weights=weights, **offered)
+    arithmetic = Arithmetic.of(_table(described, "arithmetic"))
+    return training_job(
+        model, spec, rows, batch=batch, seed=seed, first=first, weights=weights, arithmetic=arithmetic, **offered
+    )
 
 
 def _start(described: Mapping[str, Any], folder: Path, model: nn.Module) -> NDArray[np.float32] | None:
@@ -157,7 +161,7 @@ def _start(described: Mapping[str, Any], folder: Path, model: nn.Module) -> NDAr
 
 
 def _evaluation(described: Mapping[str, Any], folder: Path) -> TrainingJob:
-    beside = sorted({"model", "adapters", "strategy", "seed", "start"} & set(described))
+    beside = sorted({"model", "adapters", "strategy", "seed", "start", "arithmetic"} & set(described))
     given = _value(Evaluation, _table(described, "evaluation"), "evaluation")
     if beside or not given.model:
         raise UsageError(
@@ -183,7 +187,7 @@ def _offer(described: Mapping[str, Any], *, rounds: int, steps: int) -> dict[str
         "rounds": _integer(described, "rounds", rounds),
         "slots": slots,
         "min_slots": _integer(described, "min_slots", max(1, slots - 1)),
-        "aggregator": _address(described.get("aggregator") or ZERO_ADDRESS),
+        "aggregator": address_of(str(described.get("aggregator") or ZERO_ADDRESS), "aggregator", hint='"" is none'),
         "terms": PRESETS[terms].audited(slots, steps),
     }
 
@@ -304,12 +308,6 @@ def _table(described: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise UsageError(f"{key} is {value!r}", f"it must be a table: [{key}]")
     return value
-
-
-def _address(value: object) -> Address:
-    if not isinstance(value, str) or re.fullmatch(r"0x[0-9a-fA-F]{40}", value) is None:
-        raise UsageError(f"aggregator is {value!r}", 'it must be an address, 0x and 40 hex digits, or "" for none')
-    return Address(value)
 
 
 def _integer(described: Mapping[str, Any], key: str, default: int) -> int:

@@ -17,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.base.decoding import MAX_FILE_BYTES, anything, file_bytes, from_json, mapping, refusing
+from lockstep.base.files import write_atomically
+from lockstep.numerics.tables import restored, width_of
 from lockstep.protocol.errors import NotFoundError, PayloadInvalid, UsageError
-from lockstep.storage.store import write_atomically
+from lockstep.protocol.programs.program import groups_of
 from lockstep.training.formats import OWN, published, recovered
 
 if TYPE_CHECKING:
@@ -46,8 +48,8 @@ def save_model(
     """Writes model.safetensors and config.json, which `transformers` reads if it knows such a model; returns the first.
 
     `shared` is a checkpoint's flat tensor, or its shards. `parameters` lists {name, offset, shape} of each part of it
-    and {name, root, shape} of each frozen one, as a job's spec does; `constants` are those of its step. Needs no torch.
-    A file appears whole or not at all.
+    and {name, root, shape} or {name, limbs, shape} of each frozen one, as a job's spec does; `constants` are those of
+    its step. Needs no torch. A file appears whole or not at all.
     """
     tables = {const.root.hex(): np.frombuffer(const.data, "<f4") for const in constants}
     shards = shared if isinstance(shared, tuple) else (shared,)
@@ -184,6 +186,8 @@ def _part(
         if table.size != prod(shape):
             raise PayloadInvalid(f"the frozen {name} has {table.size} elements", "its Programs are of another job")
         return table.reshape(shape)
+    if "limbs" in parameter:
+        return _of_codes(name, shape, parameter["limbs"], tables)
     shard, end = parameter.get("shard", 0), parameter["offset"] + prod(shape)
     # INVARIANT: every parameter lies inside the flat tensor.
     if not 0 <= shard < len(shards):
@@ -195,6 +199,23 @@ def _part(
             "the checkpoint is of another model",
         )
     return np.ascontiguousarray(flat[parameter["offset"] : end].reshape(shape))
+
+
+def _of_codes(
+    name: str, shape: Sequence[int], limbs: Sequence[Sequence[str]], tables: Mapping[str, NDArray[np.float32]]
+) -> NDArray[np.float32]:
+    """A frozen weight of which the step has codes alone: what they stand for."""
+    rows, width = prod(shape[:-1]), width_of(shape[-1]) if len(shape) > 1 else 0
+    groups = groups_of(shape[-1], width) if width else 0
+    total = np.zeros((rows, shape[-1]), np.float32)
+    for codes, scales in limbs:
+        found = [tables.get(codes), tables.get(scales)]
+        # INVARIANT: a frozen parameter is a constant of the step.
+        if any(t is None or t.size != n for t, n in zip(found, (rows * groups * width, rows * groups), strict=True)):
+            raise PayloadInvalid(f"no constants of the step are the frozen {name}", "its Programs are of another job")
+        words, factors = (np.asarray(t).reshape(rows, -1) for t in found)
+        total += restored(words.view(np.int32), factors, shape[-1])
+    return total.reshape(shape)
 
 
 def _safetensors(parts: Mapping[str, NDArray[np.float32]], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:

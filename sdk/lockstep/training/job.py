@@ -38,6 +38,7 @@ from lockstep.protocol.types import Address
 from lockstep.storage.dataset import Dataset
 from lockstep.storage.payload import Checkpoint
 from lockstep.tracing import draw, random_words, trace
+from lockstep.tracing.arithmetic import FLOAT32, Arithmetic, Products
 from lockstep.training.losses import Loss, RandomLoss, bound
 from lockstep.training.models import describe, loss_of
 from lockstep.training.parameters import (
@@ -90,9 +91,11 @@ def build_programs(
     rounds: int,
     slots: int,
     shard_elements: int = SHARD_ELEMENTS,
+    arithmetic: Arithmetic = FLOAT32,
 ) -> Programs:
     """Traces the Programs of a job of `rounds` rounds with `slots` workers each.
 
+    `arithmetic` says which products of the model are products of integers; encoding and merging have none.
     The model's weights are not read: it may be built `without_weights()`. Raises LoweringError if it uses what cannot
     become a Program, UsageError if its flat tensors, of `shard_elements` at most, do not fit a state.
     """
@@ -143,8 +146,15 @@ def build_programs(
     start = quarters(flats, flats, beside, [scalar])
     shared = padded(2 * half, *quarters(flats, flats))
     received = [*padded(half, *padded(width, *flats) * slots), *padded(half, torch.empty(slots, device="meta"))]
+    products = Products(arithmetic)
+    stepped = trace(step, *start, products=products)
+    products.refuse_unused()
     return Programs(
-        trace(step, *start), trace(encode, *start), trace(merge, *shared, *received), layout, trace(looked, *start)
+        stepped,
+        trace(encode, *start),
+        trace(merge, *shared, *received),
+        layout,
+        trace(looked, *start, products=products),
     )
 
 
@@ -266,6 +276,7 @@ def training_job(
     terms: Terms = DEVNET,
     weights: bool = True,
     shard_elements: int = SHARD_ELEMENTS,
+    arithmetic: Arithmetic = FLOAT32,
 ) -> TrainingJob:
     """Returns a model's job as `Network.quote` takes it. The first weights are `first`, the shards one after the other,
     or made from `seed`.
@@ -275,7 +286,14 @@ def training_job(
     """
     check_parties(dataset, batch, slots, min_slots)
     built = build_programs(
-        model, loss or loss_of(model), strategy, batch=batch, rounds=rounds, slots=slots, shard_elements=shard_elements
+        model,
+        loss or loss_of(model),
+        strategy,
+        batch=batch,
+        rounds=rounds,
+        slots=slots,
+        shard_elements=shard_elements,
+        arithmetic=arithmetic,
     )
     genesis = None
     if weights:
@@ -304,18 +322,12 @@ def training_job(
         aggregator=aggregator,
         terms=terms,
         loss=built.loss,
+        arithmetic={} if arithmetic == FLOAT32 else arithmetic.to_dict(),
         wire_format=strategy.payload,
     )
 
 
 def described_parameters(model: nn.Module, built: Programs) -> tuple[dict[str, Any], ...]:
     """Returns `parameters` of a job's spec: those in the flat tensor, then the frozen ones."""
-    frozen, roots = describe_frozen(model), {const.root.hex() for const in built.step.consts}
-    # INVARIANT: whoever has a job's Programs and a checkpoint has its whole model.
-    for parameter in frozen:
-        if parameter["root"] not in roots:
-            raise UsageError(
-                f"the step does not read the frozen parameter {parameter['name']}",
-                "remove it, or train it",
-            )
-    return (*built.layout.describe(), *frozen)
+    roots = {const.root.hex() for const in built.step.consts}
+    return (*built.layout.describe(), *describe_frozen(model, roots))

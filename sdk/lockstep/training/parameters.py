@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -13,10 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
 
+from lockstep.numerics import tables
+from lockstep.numerics.tables import width_of
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.merkle import LEAF_ELEMENTS, tensor_root
-from lockstep.protocol.programs.program import F32
+from lockstep.protocol.programs.program import F32, I32
 
+MAX_LIMBS = 2
+"""The most limbs of codes that stand for one weight."""
 SHARD_ELEMENTS = 1 << 30
 """Most of one flat tensor of a job: half of what a tensor may have, so that offsets and strides stay in 31 bits."""
 
@@ -148,13 +152,44 @@ def frozen_parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: p.detach() for name, p in model.named_parameters() if not p.requires_grad}
 
 
-def describe_frozen(model: torch.nn.Module) -> list[dict[str, Any]]:
-    """The rest of a job's `parameters`: {name, root, shape} each, the root that of a flat constant."""
+def describe_frozen(model: torch.nn.Module, roots: Collection[str]) -> list[dict[str, Any]]:
+    """The rest of a job's `parameters`, of a step whose constants have these roots, each that of a flat tensor.
+
+    {name, root, shape}; or {name, limbs, shape} of a weight of which the step has codes alone: pairs of the roots of
+    codes and scales along its last axis, whose values add up. UsageError for a parameter that is in no constant.
+    """
     described = []
     for name, p in frozen_parameters(model).items():
-        words = p.contiguous().numpy().astype("<f4", copy=False).reshape(-1).data
-        described.append({"name": name, "root": tensor_root(F32, (p.numel(),), words).hex(), "shape": list(p.shape)})
+        values = p.contiguous().numpy().astype("<f4", copy=False)
+        head = {"name": name, "shape": list(p.shape)}
+        root = _flat_root(F32, values)
+        if root in roots:
+            described.append({**head, "root": root})
+            continue
+        limbs = _limbs(values, roots) if values.ndim > 1 else []
+        # INVARIANT: whoever has a job's Programs and a checkpoint has its whole model.
+        if not limbs:
+            raise UsageError(f"the step does not read the frozen parameter {name}", "remove it, or train it")
+        described.append({**head, "limbs": limbs})
     return described
+
+
+def _limbs(values: NDArray[np.float32], roots: Collection[str]) -> list[list[str]]:
+    """Roots of the codes and scales of a table that are among `roots`, and then of those of what they leave."""
+    found: list[list[str]] = []
+    while len(found) < MAX_LIMBS:
+        codes, scales = tables.quantised(values, width_of(values.shape[-1]))
+        pair = [_flat_root(I32, codes), _flat_root(F32, scales)]
+        if not set(pair) <= set(roots):
+            break
+        found.append(pair)
+        values = values - tables.restored(codes, scales, values.shape[-1])
+    return found
+
+
+def _flat_root(dtype: int, values: NDArray[Any]) -> str:
+    words = np.ascontiguousarray(values).reshape(-1)
+    return tensor_root(dtype, words.shape, words.view(np.uint8).data).hex()
 
 
 def initial_parameters(model: torch.nn.Module, seed: int) -> NDArray[np.float32]:

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
+from lockstep.base.files import sync_folder
 from lockstep.base.settings import cache_directory
 from lockstep.protocol.errors import DoctorError, Mismatch, UsageError
 from lockstep.storage.dataset import MAX_DATASET_BYTES, MAX_TOKENIZER_BYTES, SIDES, Dataset, Recipe
-from lockstep.storage.store import sync_folder
 from lockstep.training.data import EXCERPT_BYTES, HELD_OUT_FRACTION, SEPARATOR
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.cli.screen import Screen
-from lockstep.demo.run import CHEATS, DemoOptions, difference, run
+from lockstep.demo.run import CHEATS, INTEGER_CHEATS, DemoOptions, difference, run
 from lockstep.protocol.errors import UsageError
 
 GAME = {
@@ -25,11 +25,20 @@ def test_every_cheat_is_an_option(cheat: str) -> None:
 
 
 @pytest.mark.parametrize(("wrong", "named"), [({"cheat": "kindness"}, "kindness"), ({"workers": 1}, "1 workers"),
-                                              ({"workers": 17}, "17 workers")])  # fmt: skip
+                                              ({"workers": 17}, "17 workers"),
+                                              ({"products": "int4"}, "int4"),
+                                              ({"products": "float32", "cheat": "wrong-code"}, "wrong-code"),
+                                              ])  # fmt: skip
 def test_a_wrong_option_is_a_usage_error(wrong: dict[str, object], named: str) -> None:
     with pytest.raises(UsageError, match=named) as refused:
         DemoOptions(**wrong)  # type: ignore[arg-type]
     assert refused.value.hint
+
+
+def test_a_lie_about_codes_is_told_about_integers() -> None:
+    for cheat in CHEATS:
+        assert DemoOptions(cheat=cheat).arithmetic == ("int8" if cheat in INTEGER_CHEATS else "float32")
+        assert DemoOptions(cheat=cheat, products="int8").arithmetic == "int8"
 
 
 def test_a_folder_that_holds_something_is_refused_and_left_alone(tmp_path: Path) -> None:

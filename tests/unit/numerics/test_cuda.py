@@ -9,7 +9,7 @@ import pytest
 
 from lockstep.numerics import paths
 from lockstep.numerics.arrays import Array, StepContext, to_array
-from lockstep.numerics.builder import ProgramBuilder
+from lockstep.numerics.builder import ProgramBuilder, Quantised
 from lockstep.numerics.cuda import CudaExecutable, generate, open_device
 from lockstep.numerics.cuda.device import FOLDER, Kernels
 from lockstep.numerics.cuda.emulator import Emulator
@@ -57,7 +57,26 @@ def filled(program: Program, data: Data) -> list[Array | None]:
     ]  # fmt: skip
 
 
+def codes() -> Program:
+    """Codes and scales by every rule, their products, and products of any words."""
+    b = ProgramBuilder([(F32, 3 * 7 * 300), (I32, 5 * 64), (I32, 270 * 64), (F32, 270)])
+    x = b.input(0).reshape(3, 7, 300)
+    rules = [(64, 0, False), (16, 1 << 31, False), (1, 0, True), (8, (1 << 32) - 1, True)]
+    made = [b.quant(x.permute(1, 0, 2), *rule) for rule in rules]
+    outputs = [b.qdot(each.unsqueeze(1), each.unsqueeze(0)) for each in made]
+    few = Quantised(b.input(1).reshape(5, 64), b.input(3).slice(0, 0, 5).reshape(5, 1), 64)
+    many = Quantised(b.input(2), b.input(3), 64)
+    outputs += [b.qdot(few.unsqueeze(1), few), b.qdot(many, many)]
+    return b.finish(outputs)
+
+
 # --- bits ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [normal, strange])
+def test_codes_and_their_products(data: Data) -> None:
+    program = codes()
+    Both(program).agree(filled(program, data), CONTEXT)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from lockstep.numerics import paths
 from lockstep.numerics.arrays import Array
-from lockstep.numerics.builder import Expression, ProgramBuilder
+from lockstep.numerics.builder import Expression, ProgramBuilder, Quantised
 from lockstep.numerics.built import COMPILED
 from lockstep.numerics.scalar import ARITY, FUNCTIONS
 from lockstep.numerics.scalar import Op as Opcode
@@ -84,6 +85,96 @@ def test_reductions_give_the_reference_bits(data: Data, B: int, M: int, N: int, 
     b.ops.append(Op(Kind.FOLD, F32, (overlapping[1],), (overlapping[0],), (K,), 1, cumulative=0))
     b.names.append("windows")
     compare(b.finish(outputs), [data(rng, B * M * K)], budget=3 * K)
+
+
+def codes_of(data: Data, rng: np.random.Generator, n: int) -> Array:
+    """Bytes of all values, the extremes more often."""
+    found = rng.integers(-128, 128, 4 * n).astype(np.int8)
+    at = rng.integers(0, 4 * n, 2 * n)
+    found[at] = rng.choice(np.array([-128, -127, 127, 0], np.int8), 2 * n)
+    if data is strange:
+        found[: 2 * n] = -128
+    return found.view(np.int32)
+
+
+@DATA
+@pytest.mark.parametrize(
+    ("B", "M", "N", "G", "words"),
+    [(1, 5, 7, 3, 1), (2, 16, 32, 4, 64), (1, 14, 33, 1, 16), (3, 29, 70, 2, 8), (1, 100, 130, 5, 32), (2, 1, 9, 3, 2),
+     (1, 3, 1, 6, 4), (4, 17, 16, 1, 64), (1, 15, 40, 300, 2), (2, 1, 1, 2, 4)],
+)  # fmt: skip
+def test_products_of_codes_give_the_reference_bits(data: Data, B: int, M: int, N: int, G: int, words: int) -> None:
+    rng = rng_of(20, B, M, N, G, words)
+    b = ProgramBuilder([(I32, B * M * G * words), (I32, B * N * G * words), (F32, B * M * G), (F32, B * N * G)])
+    shapes = ((B, M), (B, N))
+    left, right = (
+        Quantised(b.input(i).reshape(*shapes[i], G * words), b.input(2 + i).reshape(*shapes[i], G), words)
+        for i in range(2)
+    )
+    one = replace(left, scales=b.input(2).slice(0, 0, 1).expand(B, M, G))
+    outputs = [
+        b.qdot(left.unsqueeze(2), right.unsqueeze(1), name="batched"),
+        b.qdot(right.unsqueeze(1), left.unsqueeze(2), name="operands exchanged"),
+        b.qdot(right.unsqueeze(1).permute(1, 0, 2), left.unsqueeze(2).permute(1, 0, 2), name="batch inside"),
+        b.qdot(left, left, name="row by row"),
+        b.qdot(one.unsqueeze(2), right.unsqueeze(1), name="one scale for all"),
+        b.qdot(one, one.permute(0, 1), name="row by row, one scale"),
+    ]
+    state = [codes_of(data, rng, B * M * G * words), codes_of(data, rng, B * N * G * words)]
+    compare(b.finish(outputs), [*state, data(rng, B * M * G), data(rng, B * N * G)], budget=2000)
+
+
+def test_groups_of_extreme_codes_are_exact_on_every_path() -> None:
+    """Every sum of 256 products of -128, -127, 127 and their mixtures."""
+    extremes = np.array([-128, -127, 127, 0, -1], np.int8)
+    rows = np.stack([np.full(256, x, np.int8) for x in extremes] + [np.tile(extremes, 52)[:256]] * 2)
+    rows[-1, ::2] = -128
+    n = len(rows)
+    b = ProgramBuilder([(I32, n * 64), (F32, n)])
+    held = Quantised(b.input(0).reshape(n, 64), b.input(1).reshape(n, 1), 64)
+    program = b.finish([b.qdot(held.unsqueeze(1), held)])
+    state = [rows.reshape(-1).view(np.int32), np.ones(n, np.float32)]
+    compare(program, state, budget=10**6)
+    found = paths.compile(program).run(state, CONTEXT)[0]
+    assert found is not None
+    wide = rows.astype(np.int64)
+    np.testing.assert_array_equal(found, (wide @ wide.T).astype(np.float32))
+
+
+@DATA
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("stream", [0, 1 << 31, (1 << 32) - 1])
+@pytest.mark.parametrize(
+    ("rows", "K", "words"),
+    [((), 5, 1), ((3,), 64, 1), ((2, 7), 100, 2), ((5,), 1000, 64), ((300,), 48, 16), ((2,), 513, 32)],
+)
+def test_quantised_tensors_have_the_reference_bits(
+    data: Data, rows: tuple[int, ...], K: int, words: int, stream: int, power: bool
+) -> None:
+    n = int(np.prod(rows, dtype=int))
+    rng = rng_of(21, n, K, words, stream, power)
+    b = ProgramBuilder([(F32, n * K + 3)])
+    x = b.input(0).slice(0, 3, n * K + 3).reshape(*rows, K)
+    back = x if len(rows) < 2 else x.permute(1, 0, 2)
+    outputs = [t for each in (x, back) for q in [b.quant(each, words, stream, power)] for t in (q.codes, q.scales)]
+    with np.errstate(all="ignore"):
+        values = data(rng, n * K + 3) * np.float32(10.0) ** rng.integers(-38, 38, n * K + 3).astype(np.float32)
+    if data is normal:
+        values[: (n * K) // 2] = normal(rng, (n * K) // 2) * np.float32(2.0**-98)
+    compare(b.finish(outputs), [values], budget=600)
+
+
+def test_what_is_quantised_is_multiplied() -> None:
+    rng = rng_of(22)
+    b = ProgramBuilder([(F32, 30 * 700), (F32, 700 * 50)])
+    x, w = b.input(0).reshape(30, 700), b.input(1).reshape(700, 50)
+    columns = b.map((50, 700), [w.permute(1, 0)])
+    out = b.qdot(b.quant(x, stream=1 << 31).unsqueeze(1), b.quant(columns))
+    state = [normal(rng, 30 * 700), normal(rng, 700 * 50)]
+    compare(b.finish([out]), state, budget=4000)
+    found = paths.compile(b.finish([out])).run(state, CONTEXT)[0]
+    due = state[0].reshape(30, 700) @ state[1].reshape(700, 50)
+    assert np.abs(np.asarray(found) - due).mean() < 0.02 * np.abs(due).mean()
 
 
 LEVEL = (65536, 65537)

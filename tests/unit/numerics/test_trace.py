@@ -7,8 +7,8 @@ import pytest
 
 from lockstep.numerics import paths, reference
 from lockstep.numerics import trace as trace_module
-from lockstep.numerics.arrays import Array
-from lockstep.numerics.builder import ProgramBuilder
+from lockstep.numerics.arrays import Array, StepContext
+from lockstep.numerics.builder import ProgramBuilder, Quantised
 from lockstep.numerics.trace import StepTrace, layout_root, materialise, tensor_root
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import Mismatch, NotFoundError
@@ -102,6 +102,24 @@ def test_one_level_of_partials_is_the_chunks(step: StepTrace) -> None:
     assert step.partials(op, 0) == reference.partials(step.program.ops[op], 0, 1, 0, operands), (
         "as the reference names it"
     )
+
+
+@pytest.mark.parametrize("groups", [3, 300])
+def test_partials_of_a_qdot_are_its_groups(groups: int) -> None:
+    rng = np.random.default_rng(groups)
+    b = ProgramBuilder([(I32, 2 * groups * 2), (F32, 2 * groups)])
+    held = Quantised(b.input(0).reshape(2, 2 * groups), b.input(1).reshape(2, groups), 2)
+    program = b.finish([b.qdot(held, held)])
+    state = [
+        rng.integers(-(2**31), 2**31, 4 * groups).astype(np.int32),
+        rng.standard_normal(2 * groups).astype(np.float32),
+    ]
+    made = materialise(paths.compile(program), state, StepContext(bytes(32), 0, 0, 1))
+    op, operands = program.ops[0], made.operands()
+    for element in range(2):
+        due = [reference.chunk(op, element, c, operands) for c in range(groups)]
+        assert list(made.chunk_results(0, element)) == due, "every group"
+        assert reference.combine(op.mode, made.partials(0, element)) == words(made.output(0).array)[element]
 
 
 def test_only_folds_have_partials(step: StepTrace) -> None:

@@ -12,7 +12,7 @@ from lockstep.numerics.scalar import Op as Opcode
 from lockstep.numerics.validate import check_schedule, validate
 from lockstep.protocol.errors import ProgramInvalid
 from lockstep.protocol.merkle import TensorHeader
-from lockstep.protocol.programs.program import F32, I32, Alias, Const, Fold, Instr, Kind, Op, Program, Tag, View
+from lockstep.protocol.programs.program import F32, I32, Alias, Const, Fold, Instr, Kind, Op, Program, Quant, Tag, View
 from lockstep.protocol.programs.rules import MAX_OPS, MAX_STATE_DEPTH
 
 INPUTS = [(F32, 12), (I32, None), (I32, 12), None]
@@ -61,6 +61,22 @@ def a_draw(**changes: object) -> Op:
     return replace(Op(Kind.DRAW, I32, (2, 6), ()), **changes)
 
 
+def a_qdot(**changes: object) -> Op:
+    """Two rows of three groups, two words each."""
+    views = (view(INTS, 0, 6, 2), view(INTS, 0, 0, 2), view(FLOATS, 0, 3, 1), view(FLOATS, 0, 0, 1))
+    return replace(Op(Kind.FOLD, F32, (2,), views, (3,), Fold.QDOT, p0=2), **changes)
+
+
+def a_quant(**changes: object) -> Op:
+    """Two rows of six values, in groups of four and two."""
+    return replace(Op(Kind.QUANT, I32, (2, 2), (view(FLOATS, 0, 6, 0, 1),), (6,), p0=1), **changes)
+
+
+def scales(**changes: object) -> Op:
+    """The scales of `a_quant`."""
+    return replace(a_quant(dtype=F32, mode=Quant.SCALES), **changes)
+
+
 def flattened(op: Op) -> Program:
     """A Program of the op and a map that makes it a state tensor."""
     n = op.header.elements
@@ -69,13 +85,29 @@ def flattened(op: Op) -> Program:
     return Program(ops, ProgramBuilder(INPUTS).finish([]).inputs, (Alias(1, 1),))
 
 
-@pytest.mark.parametrize("make", [a_map, a_dot, a_gather, a_concat, a_random])
+@pytest.mark.parametrize("make", [a_map, a_dot, a_gather, a_concat, a_random, a_qdot])
 def test_a_sound_op_passes(make: Callable[[], Op]) -> None:
     validate(alone(make()))
 
 
 def test_a_sound_draw_passes() -> None:
     validate(flattened(a_draw()))
+
+
+@pytest.mark.parametrize("op", [a_quant(), scales(), a_quant(mode=2, p1=1 << 31), scales(p0=64, extents=(2, 1))])
+def test_a_sound_quant_passes(op: Op) -> None:
+    validate(flattened(op))
+
+
+def test_a_program_names_the_least_op_set_that_has_its_ops() -> None:
+    assert (alone(a_dot()).opset, alone(a_qdot()).opset, flattened(a_quant()).opset) == (1, 2, 2)
+    later = replace(alone(a_dot()), opset=2)
+    again = Program.decode(later.header, later.descriptors, later.consts)
+    assert again.root == later.root != alone(a_dot()).root, "a later one that was named stays"
+    earlier = alone(a_qdot())
+    header = earlier.header[:7] + b"\1" + earlier.header[8:]
+    with pytest.raises(ProgramInvalid, match="contradicts"):
+        Program.decode(header, earlier.descriptors, earlier.consts)
 
 
 SHIFTED = (view(FLOATS, 0, 1),)
@@ -111,7 +143,38 @@ RULES: dict[str, tuple[Op, str]] = {
     "a register read before it is written": (a_map(instrs=(Instr(Opcode.FADD, 0, 1),)), "register 1 of 1"),
     "a field that is not read": (a_map(instrs=(Instr(Opcode.FNEG, 0, 0, 0, 7),)), "does not read"),
     "a register that is not read": (a_map(instrs=(Instr(Opcode.FNEG, 0), Instr(Opcode.FNEG, 0, 1))), "does not read"),
-    "unknown fold": (a_dot(mode=5), "fold mode 5"),
+    "unknown fold": (a_dot(mode=6), "fold mode 6"),
+    "a qdot of two": (a_dot(mode=Fold.QDOT), "2 operands"),
+    "a qdot of integers": (a_qdot(dtype=I32), "of dtype 1"),
+    "a qdot beyond 2^16 groups": (a_qdot(k_extents=((1 << 16) + 1,)), "K ="),
+    "groups of three words": (a_qdot(p0=3), "groups of 3 words"),
+    "groups of 128 words": (a_qdot(p0=128), "groups of 128 words"),
+    "groups of no words": (a_quant(p0=0), "groups of 0 words"),
+    "computed codes": (a_qdot(views=(view((Tag.IOTA, 0), 0, 0, 2), *a_qdot().views[1:])), "computed"),
+    "codes that do not begin at a group": (a_qdot(views=(view(INTS, 1, 0, 2), *a_qdot().views[1:])), "elsewhere"),
+    "rows that do not begin at a group": (a_qdot(views=(view(INTS, 0, 3, 2), *a_qdot().views[1:])), "elsewhere"),
+    "codes apart along k": (a_qdot(views=(view(INTS, 0, 0, 4), *a_qdot().views[1:])), "elsewhere"),
+    "scales apart along k": (a_qdot(views=(*a_qdot().views[:3], view(FLOATS, 0, 0, 2))), "stride 2 along k"),
+    "float codes": (a_qdot(views=(view(FLOATS, 0, 6, 2), *a_qdot().views[1:])), "operand 0 has dtype 0"),
+    "integer scales": (a_qdot(views=(*a_qdot().views[:3], view(INTS, 0, 0, 1))), "operand 3 has dtype 1"),
+    "a last group beyond its codes": (a_qdot(views=(view(INTS, 0, 8, 2), *a_qdot().views[1:])), "0 to 13 of 12"),
+    "a second parameter of a qdot": (a_qdot(p1=1), "parameters"),
+    "unknown quant": (a_quant(mode=4), "quant mode 4"),
+    "float codes of a quant": (a_quant(dtype=F32), "quant mode 0 of dtype 0"),
+    "integer scales of a quant": (a_quant(mode=Quant.SCALES), "quant mode 1 of dtype 1"),
+    "a quant of two": (a_quant(views=a_quant().views * 2), "2 operands"),
+    "a quant of a computed operand": (a_quant(views=(view((Tag.IOTA, 0), 0, 0, 0, 0),)), "1 operands"),
+    "a quant of integers": (a_quant(views=(view(INTS, 0, 6, 0, 1),)), "operand 0 has dtype 1"),
+    "a quant with a low stream": (a_quant(p1=5), "stream 5"),
+    "scales with a stream": (scales(p1=1 << 31), "stream 2147483648"),
+    "a quant of nothing": (a_quant(k_extents=(0,)), "for 0 values"),
+    "a quant without a group axis": (a_quant(extents=(), views=(view(FLOATS, 0, 1),)), "for 6 values"),
+    "a group too many": (a_quant(extents=(2, 3)), "(2, 3) for 6 values"),
+    "words in the place of scales": (scales(p0=2, extents=(2, 2)), "(2, 2) for 6 values"),
+    "values apart along k": (a_quant(views=(view(FLOATS, 0, 1, 0, 2),)), "not contiguous"),
+    "values that differ by group": (a_quant(views=(view(FLOATS, 0, 1, 4, 1),)), "not contiguous"),
+    "a quant without a k axis": (a_quant(k_extents=(), views=(view(FLOATS, 0, 6, 1),)), "k axes"),
+    "values beyond the end": (a_quant(views=(view(FLOATS, 1, 6, 0, 1),)), "elements 1 to 12 of 12"),
     "a dot of one": (a_dot(views=(view(FLOATS, 0, 3, 1),)), "1 operands"),
     "a sum of two": (a_dot(mode=Fold.SUM), "2 operands"),
     "a sum of integers": (a_dot(mode=Fold.SUM, dtype=I32, views=(view(INTS, 0, 3, 1),)), "of dtype 1"),

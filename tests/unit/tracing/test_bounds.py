@@ -50,7 +50,7 @@ def test_a_long_sum_reads_its_terms_where_they_lie() -> None:
     copies = [op for op in long_sums().ops if op.header.elements > LONG // ROW_TERMS + 1]
     assert not copies, "rows and what is left of them are views"
     rows = [op for op in long_sums().ops if op.kind == Kind.FOLD and op.k_terms == ROW_TERMS]
-    assert {Fold(op.mode) for op in rows} == set(Fold), "a sum of squares is a dot"
+    assert {Fold(op.mode) for op in rows} == set(Fold) - {Fold.QDOT}, "a sum of squares is a dot"
 
 
 def test_sums_along_one_axis_are_cut_too() -> None:

@@ -5,13 +5,19 @@ Comparing this with eager float64 torch tests the tracer to 1e-9; what the kerne
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from lockstep.numerics.reference import philox
 from lockstep.numerics.scalar import Op
-from lockstep.protocol.programs.program import F32, Alias, Fold, Kind, Program, Tag, View
+from lockstep.protocol.programs.program import F32, Alias, Fold, Kind, Program, Quant, Tag, View
+from lockstep.protocol.programs.program import Op as ProgramOp
 
 Array = np.ndarray
+SEED = bytes(range(32))
+"""The seed of the random words that round."""
 
 
 def run(program: Program, state: list[Array | None], rows: Array | None = None, context: tuple = (0, 0, 1)) -> list:
@@ -42,8 +48,20 @@ def run(program: Program, state: list[Array | None], rows: Array | None = None, 
                 registers.append(_INSTRUCTIONS[Op(instr.op)](instr.imm, *arguments))
             result = _float(registers[-1]) if op.dtype == F32 else _int(registers[-1])
             result = np.array(np.broadcast_to(result, shape))
+        elif op.is_qdot:
+            # A group of codes lies behind its first word.
+            inner = [replace(v, strides=(*v.strides, 1)) for v in op.views[:2]]
+            a, b = (_codes(read(v, (*shape, op.p0))) for v in inner)
+            scales = [_float(read(v, shape)) for v in op.views[2:]]
+            result = ((a * b).sum(-1) * scales[0] * scales[1]).sum(-1)
         elif op.kind == Kind.FOLD:
             result = _fold(op.mode, [read(v, shape) for v in op.views])
+        elif op.kind == Kind.QUANT:
+            view = op.views[0]
+            values = read(
+                replace(view, strides=(*view.strides[:-2], view.strides[-1])), (*op.extents[:-1], op.k_extents[0])
+            )
+            result = _quantised(op, values, context)
         elif op.kind == Kind.GATHER:
             index, table = read(op.views[0], shape), read(op.views[1], shape)
             del table
@@ -72,6 +90,30 @@ def run(program: Program, state: list[Array | None], rows: Array | None = None, 
         Alias.STATE_KIND: lambda i: wide[i],
     }
     return [entries[a.kind](a.index) for a in program.outputs]
+
+
+def _quantised(op: ProgramOp, values: Array, context: tuple) -> Array:
+    """Codes, four in a word, or scales."""
+    words = op.p0
+    groups = -(-values.shape[-1] // (4 * words))
+    padding = [(0, 0)] * (values.ndim - 1) + [(0, 4 * words * groups - values.shape[-1])]
+    grouped = np.pad(_float(values), padding).reshape(*values.shape[:-1], groups, 4 * words)
+    scale = np.abs(grouped).max(-1, keepdims=True) / 127
+    if op.mode == Quant.SCALES:
+        return scale[..., 0]
+    assert op.mode == Quant.CODES, op.mode
+    steps = grouped / np.where(scale, scale, 1)
+    if op.p1:
+        drawn = np.array([philox(SEED, op.p1, at, context) for at in range(steps.size // 2)], np.uint32)
+        halves = drawn.view("<u2").reshape(steps.shape)
+        steps = np.floor(steps + halves / 65536)
+    codes = np.clip(np.rint(steps), -127, 127).astype(np.int8)
+    return codes.reshape(*values.shape[:-1], -1).view("<i4").astype(np.int64)
+
+
+def _codes(words: Array) -> Array:
+    """Codes of words [..., W] as floats [..., 4 W]."""
+    return np.ascontiguousarray(words.astype("<i4")).view(np.int8).astype(np.float64)
 
 
 def _wide(values: Array | None) -> Array | None:

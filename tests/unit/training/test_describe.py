@@ -178,6 +178,9 @@ def test_wrong_adapters_are_named(folder: Path, adapters: dict[str, Any], named:
         ({"strategy": {"payload": "zip"}}, "zip"),
         ({"strategy": {"inner_steps": 0}}, "inner"),
         ({"strategy": {"inner": {"learning_rate": -1.0}}}, "learning"),
+        ({"arithmetic": 7}, "arithmetic"),
+        ({"arithmetic": {"products": "int4"}}, "int4"),
+        ({"arithmetic": {"products": "int8", "modules": {"layers.9": "int8x2"}}}, "layers.9"),
     ],
 )
 def test_wrong_description_names_what_is_wrong(folder: Path, changes: dict[str, Any], named: str) -> None:

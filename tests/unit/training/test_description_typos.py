@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from lockstep.protocol.errors import UsageError
+from lockstep.tracing.arithmetic import Arithmetic
 from lockstep.training.describe import KEYS, Evaluation, Tokens, job_of
 from lockstep.training.job import Batch
 from lockstep.training.models import MODELS, LoRAConfig
@@ -31,6 +32,7 @@ TABLES: dict[tuple[str, ...], set[str]] = {
     ("strategy",): {"name", *names(STRATEGIES["diloco"])},
     ("strategy", "inner"): {"name", *names(OPTIMIZERS["adamw"])},
     ("evaluation",): names(Evaluation),
+    ("arithmetic",): names(Arithmetic),
 }
 """The keys of every table."""
 

@@ -24,6 +24,7 @@ from lockstep.protocol.errors import LockstepError, UsageError
 from lockstep.protocol.programs.program import Program
 from lockstep.storage.dataset import Dataset
 from lockstep.tracing import trace
+from lockstep.tracing.arithmetic import Arithmetic, Products
 from lockstep.training.baseline import Sample, flat_parameters, optimise
 from lockstep.training.export import generate, load_model, save_model
 from lockstep.training.hf import is_transformers
@@ -34,6 +35,7 @@ from lockstep.training.models.lora import adapt, merged
 from lockstep.training.optimizers import AdamW
 from lockstep.training.parameters import initial_parameters, layout_of
 from lockstep.training.strategies import diloco
+from tests.unit.tracing.test_integers import judged
 
 hf = pytest.importorskip("transformers")
 
@@ -63,8 +65,8 @@ def loss(model: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 @cache
-def traced(name: str) -> Program:
-    """(flat parameters, flat inputs) -> (gradient, logits)."""
+def traced(name: str, form: str = "float32") -> Program:
+    """(flat parameters, flat inputs) -> (gradient, logits); the products in float32, int8 or int8x2."""
     model, x = KINDS[name].build(), inputs(name)
     layout = layout_of(model)
 
@@ -76,16 +78,21 @@ def traced(name: str) -> Program:
         return [*gradient(model, loss, layout, [flat], given), scores.reshape(-1)]
 
     example = torch.zeros(x.numel(), dtype=torch.float32 if x.is_floating_point() else torch.int32)
-    return trace(both, torch.zeros(layout.size), example)
+    policy = Arithmetic() if form == "float32" else Arithmetic("int8", {"*": form})
+    return trace(both, torch.zeros(layout.size), example, products=Products(policy))
+
+
+def state_of(name: str) -> list[np.ndarray]:
+    """Flat parameters, flat inputs."""
+    model, x = KINDS[name].build(), inputs(name)
+    words = x.numpy().reshape(-1).astype(np.float32 if x.is_floating_point() else np.int32)
+    return [initial_parameters(model, 0), words]
 
 
 @cache
-def computed(name: str) -> tuple[np.ndarray, np.ndarray]:
+def computed(name: str, form: str = "float32") -> tuple[np.ndarray, np.ndarray]:
     """Gradient and logits by the Program."""
-    model, x = KINDS[name].build(), inputs(name)
-    words = x.numpy().reshape(-1).astype(np.float32 if x.is_floating_point() else np.int32)
-    state = [initial_parameters(model, 0), words]
-    gradients, scores = compile(traced(name)).run(state, CONTEXT)[:2]
+    gradients, scores = compile(traced(name, form)).run(state_of(name), CONTEXT)[:2]
     return gradients, scores
 
 
@@ -112,6 +119,32 @@ def test_gradient_is_float64_s(name: str) -> None:
         due = parameters[place.name].grad
         due = torch.zeros(place.shape) if due is None else due
         assert np.abs(got - due.numpy()).max() < 2e-6 * largest + 2e-5 * float(due.abs().max()), place.name
+
+
+FORMS = {"int8": 0.1, "int8x2": 1e-3}
+"""Bounds on the error of a gradient, or of logits, relative to its norm, after two layers of such products."""
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", EACH)
+def test_products_of_integers_are_the_reference_s_and_near_float64_s(name: str, form: str) -> None:
+    program = traced(name, form)
+    validate(program)
+    assert judged(program, state_of(name), context=CONTEXT) > 100
+    model, x = KINDS[name].build().double(), inputs(name)
+    x = x.double() if x.is_floating_point() else x
+    if "experts" in name or name == "mixtral":
+        model.set_experts_implementation("eager")
+    scores = logits(model(x)).detach().numpy().reshape(-1)
+    loss(model, x).backward()
+    parameters, due = dict(model.named_parameters()), np.zeros(layout_of(model).size)
+    for place in layout_of(model).parameters:
+        grad = parameters[place.name].grad
+        if grad is not None:
+            due[place.offset : place.offset + place.elements] = grad.numpy().reshape(-1)
+    for found, wanted in zip(computed(name, form), (due, scores), strict=True):
+        far = np.linalg.norm(found.reshape(-1)[: wanted.size] - wanted) / np.linalg.norm(wanted)
+        assert far < FORMS[form]
 
 
 # --- files -------------------------------------------------------------------------------------------------

@@ -17,11 +17,14 @@ from lockstep.numerics.validate import check_schedule
 from lockstep.protocol.errors import PayloadInvalid, UsageError
 from lockstep.protocol.programs import defects
 from lockstep.protocol.programs.defects import Held, ProgramParts
+from lockstep.protocol.types import Cid
+from lockstep.storage.containers import JobSpec
 from lockstep.storage.dataset import Dataset
+from lockstep.tracing.arithmetic import Arithmetic
 from lockstep.tracing.lowering import COPIED_BYTES
 from lockstep.training.baseline import Sample, evaluate, flat_parameters, load_parameters, optimise
 from lockstep.training.export import load_model, save_model
-from lockstep.training.job import Batch, build_programs, training_job
+from lockstep.training.job import Batch, build_programs, described_parameters, training_job
 from lockstep.training.losses import bound
 from lockstep.training.models import (
     CNN,
@@ -87,6 +90,18 @@ def rows(length: int, count: int = 40) -> np.ndarray:
     return (starts * 7 + 3 * np.arange(length, dtype=np.int32)) % 32
 
 
+def losses_beside(
+    model: nn.Module, loss, flat: np.ndarray, trained: np.ndarray, sample: Sample
+) -> tuple[float, float, float]:
+    """The loss on all rows: at the start, after H eager steps from there, and of what a Program has `trained`."""
+    same = bound(loss, sample.words(1, 0))
+    eager = load_parameters(model, flat)
+    before = evaluate(eager, same, sample.rows)
+    optimise(eager, lambda t: sample.value(eager, loss, t), INNER, steps=H)
+    due = evaluate(eager, same, sample.rows)
+    return before, due, evaluate(load_parameters(model, trained), same, sample.rows)
+
+
 def job_of(name: str, **changes):
     model, length = small(name)
     settings = {"batch": Batch(4, length), "rounds": 1, "slots": 2, "min_slots": 1, "seed": 1, **changes}
@@ -143,12 +158,7 @@ def test_twenty_steps_end_at_torch_s_loss(name: str, accumulation: int) -> None:
     sample = Sample(rows(length), batch, SEED)
     for t in range(1, H + 1):
         state = list(step.run(state, StepContext(SEED, 0, 0, t), sample.rows))
-    same = bound(loss, sample.words(1, 0))
-    eager = load_parameters(model, flat)
-    before = evaluate(eager, same, sample.rows)
-    optimise(eager, lambda t: sample.value(eager, loss, t), INNER, steps=H)
-    due = evaluate(eager, same, sample.rows)
-    got = evaluate(load_parameters(model, state[0]), same, sample.rows)
+    before, due, got = losses_beside(model, loss, flat, state[0], sample)
     assert before - due > 0.02, "the steps teach something"
     assert got == pytest.approx(due, abs=0.02 * (before - due))
 
@@ -389,3 +399,47 @@ def test_frozen_parameter_that_no_step_reads_is_refused() -> None:
     settings = {"batch": Batch(4, 17), "rounds": 1, "slots": 2, "min_slots": 1}
     with pytest.raises(UsageError, match="spare"):
         training_job(model, diloco.Spec(), Dataset(rows(17), 256), **settings)
+
+
+# --- frozen weights as codes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["int8", "int8x2"])
+def test_frozen_weights_of_integer_products_are_codes_and_no_floats(form: str, tmp_path: Path) -> None:
+    base = started(GPT(replace(GPT_SMALL, tied=False)), 1)
+    model = adapt(base, rank=4, targets=["qkv", "up"])
+    arithmetic = Arithmetic("int8", {"*": form})
+    job = training_job(
+        model, diloco.Spec(inner_steps=2), Dataset(rows(17), 256), batch=Batch(2, 17), rounds=1, slots=2, min_slots=1,
+        arithmetic=arithmetic,
+    )  # fmt: skip
+    limbs = {p["name"]: len(p["limbs"]) for p in job.parameters if "limbs" in p}
+    matrices = {name for name, p in model.named_parameters() if not p.requires_grad and p.dim() == 2}
+    assert set(limbs) == {name for name in matrices if "tokens" not in name and "positions" not in name}
+    assert set(limbs.values()) == {2 if form == "int8x2" else 1}
+    weights = dict(model.named_parameters())
+    floats = {bytes(const.data) for const in job.programs.step.consts}
+    for name in limbs:
+        assert weights[name].detach().numpy().tobytes() not in floats, f"{name} is no table of floats"
+
+    # Whoever has the Programs and a checkpoint has the model, as near as its codes are.
+    save_model(tmp_path, job.genesis.shared, job.parameters, job.model, job.programs.step.consts)
+    found = dict(load_model(tmp_path).named_parameters())
+    for name, parameter in weights.items():
+        if parameter.requires_grad:
+            continue
+        far = (found[name] - parameter).abs().max().item()
+        assert far <= (0.0 if name not in limbs else parameter.abs().max().item() / (250 if form == "int8" else 6e4))
+        assert (far > 0) == (name in limbs), name
+
+
+def test_a_spec_with_frozen_codes_survives_its_file() -> None:
+    model = adapt(started(GPT(GPT_SMALL), 1), rank=2)
+    built = build_programs(
+        model, loss_of(model), diloco.Spec(inner_steps=2), batch=Batch(2, 17), rounds=1, slots=2,
+        arithmetic=Arithmetic("int8"),
+    )  # fmt: skip
+    listed = described_parameters(model, built)
+    spec = JobSpec({}, Cid(""), Cid(""), {}, listed, {}, arithmetic=Arithmetic("int8").to_dict())
+    assert JobSpec.decode(spec.encode()) == spec
+    assert any("limbs" in p for p in listed)

@@ -15,13 +15,27 @@ from typing import Any
 import numpy as np
 
 from lockstep.execution.jobs import ClaimRun, ClaimSchedule, State
-from lockstep.numerics import scalar
+from lockstep.numerics import codes, scalar
 from lockstep.numerics.arrays import Array, to_array, to_bytes
 from lockstep.numerics.scalar import Op as Code
 from lockstep.numerics.trace import Made, StepTrace
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import JobParams
-from lockstep.protocol.programs.program import CHUNK, F32, Alias, Const, Fold, Instr, Kind, Op, Program, Tag, View
+from lockstep.protocol.programs.program import (
+    CHUNK,
+    CODES,
+    F32,
+    STOCHASTIC,
+    Alias,
+    Const,
+    Fold,
+    Instr,
+    Kind,
+    Op,
+    Program,
+    Tag,
+    View,
+)
 from lockstep.protocol.programs.rules import MAX_INSTRS
 from lockstep.protocol.types import TensorRoot
 
@@ -31,14 +45,20 @@ Lies = Mapping[tuple[int, int], tuple[int, ...]]
 DEVNET_CHAIN_ID = 31337
 """Anvil's."""
 
+INTEGERS = 'they are about jobs with products = "int8"'
+"""The hint of a lie about codes."""
+
 TEN = 0x41200000
 """10.0 as a binary32 word."""
 
 MERGE_LIE_INSTRS = 2
 """The instructions that the lie about a merge adds to a map."""
 
+SUMS = (Fold.DOT, Fold.SUM, Fold.QDOT)
+"""Folds whose chunks are added up in float32."""
+
 NUDGES = (1, -1)
-"""The ways that a one-ulp lie may move a word: the first that S_t does not round away is taken."""
+"""The ways that a lie about one word may move it: the first that S_t does not round away is taken."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +99,19 @@ class Nudge:
     t: int
     op: int
     element: int
-    chunk: int | None
+    chunk: int | None = None
     """The chunk with the wrong terms, in a fold of more than one chunk."""
+    code: int | None = None
+    """The code that is off, where the word has four of them."""
+
+    def moved(self, word: int, way: int) -> int | None:
+        """The next word that way, or the word with the next code; None where there is none."""
+        if self.code is None:
+            beside = (word + way) & scalar.MASK
+            return None if scalar.is_nan(word) or scalar.is_nan(beside) else beside
+        four = codes.unpacked(word)
+        four[self.code] += way
+        return None if abs(four[self.code]) > codes.LARGEST else codes.packed(four)
 
 
 @dataclass(frozen=True)
@@ -144,8 +175,10 @@ class LyingRun(ClaimRun):
         """Lies about one word that S_t shows; none if every one is rounded away (the claim is then honest)."""
         honest = super().materialise(nudge.t, state)
         word = int(honest.output(nudge.op).words[nudge.element])
-        for off in NUDGES:
-            lie = (word + off) & scalar.MASK
+        for way in NUDGES:
+            lie = nudge.moved(word, way)
+            if lie is None:
+                continue
             lies: Lies = {}
             if nudge.chunk is not None:
                 mode = honest.program.ops[nudge.op].mode
@@ -153,9 +186,7 @@ class LyingRun(ClaimRun):
                 if partials is None:
                     continue
                 lies = {(nudge.op, nudge.element): partials}
-            if scalar.is_nan(word) or scalar.is_nan(lie):
-                continue
-            forgery = _nudged(honest.program, nudge, off)
+            forgery = _nudged(honest.program, nudge, lie - word)
             lying = self.compute(forgery.program, nudge.t, state)
             if self.root(nudge.t, lying) != honest.root:
                 yield forgery, lies
@@ -216,6 +247,25 @@ def one_ulp(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat
     chunks = step.ops[op].chunks
     chunk = random.randrange(1, chunks) if chunks > 1 else None
     return Cheat("one-ulp", _expect("step", step, t, op, element, chunk), nudge=Nudge(t, op, element, chunk))
+
+
+def wrong_code(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
+    """One code of an operand of a product of integers is off by one, where the product reads it."""
+    step, t = programs.step, 1
+    op = random.choice(_codes(step, params))
+    words, term = step.ops[op].extents[-1], random.randrange(step.ops[op].k_extents[0])
+    row = random.randrange(step.ops[op].header.elements // words)
+    element = row * words + term // CODES
+    return Cheat("wrong-code", _expect("step", step, t, op, element), nudge=Nudge(t, op, element, code=term % CODES))
+
+
+def nearest_instead_of_stochastic(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
+    """Every code of a gradient is the nearest one: nothing is drawn for it."""
+    step = programs.step
+    first = _first(step, _is_random, "rounds nothing at random", INTEGERS)
+    ops = tuple(replace(op, p1=0) if _is_random(op) else op for op in step.ops)
+    steps = dict.fromkeys(range(1, params.role.inner_steps + 1), Forgery(replace(step, ops=ops)))
+    return Cheat("nearest-instead-of-stochastic", _expect("step", step, 1, first), steps)
 
 
 def other_data(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
@@ -282,6 +332,8 @@ OF_SLOTS: dict[str, Lie] = {
     "other-data": other_data,
     "wrong-lr": wrong_lr,
     "scaled-payload": scaled_payload,
+    "wrong-code": wrong_code,
+    "nearest-instead-of-stochastic": nearest_instead_of_stochastic,
     "silent": silent,
     "two-signatures": two_signatures,
 }
@@ -340,7 +392,7 @@ def wrong_partials(mode: int, honest: Sequence[int], chunk: int, lie: int) -> tu
             acc = scalar.fadd(acc, word)
         return _rank_of_word(acc)
 
-    if mode not in (Fold.DOT, Fold.SUM) or any(scalar.is_nan(w) for w in honest):
+    if mode not in SUMS or any(scalar.is_nan(w) for w in honest):
         return None
     low, high = _rank_of_word(scalar.NEGATIVE_INFINITY) + 1, _rank_of_word(scalar.INFINITY) - 1
     while low < high:
@@ -397,8 +449,22 @@ def _gradients(step: Program, params: JobParams) -> list[int]:
     near = _behind(step, [a.index for _, a in _trained(step, params)], through=(Kind.MAP, Kind.CONCAT))
     folds = [i for i in near if step.ops[i].kind == Kind.FOLD and step.ops[i].dtype == F32]
     wide = [i for i in folds if step.ops[i].header.elements > 1 and not _is_one_hot(step, step.ops[i])]
-    chunked = [i for i in wide if step.ops[i].mode in (Fold.DOT, Fold.SUM) and 1 < step.ops[i].chunks <= CHUNK]
+    chunked = [i for i in wide if step.ops[i].mode in SUMS and 1 < step.ops[i].chunks <= CHUNK]
     return chunked or wide or folds or [min(a.index for _, a in _trained(step, params))]
+
+
+def _codes(step: Program, params: JobParams) -> list[int]:
+    """Codes that products read whose elements reach the state through maps and concats alone."""
+    near = _behind(step, [a.index for _, a in _trained(step, params)], through=(Kind.MAP, Kind.CONCAT))
+    read = [v.index for i in near if step.ops[i].is_qdot for v in step.ops[i].views[:2] if v.tag == Tag.OP]
+    made = [i for i in _behind(step, read, through=(Kind.CONCAT,)) if step.ops[i].kind == Kind.QUANT]
+    if not made:
+        raise UsageError("this job's step quantises nothing", hint=INTEGERS)
+    return made
+
+
+def _is_random(op: Op) -> bool:
+    return op.kind == Kind.QUANT and op.p1 >= STOCHASTIC
 
 
 def _behind(program: Program, ops: Sequence[int], through: Sequence[Kind]) -> list[int]:
@@ -448,10 +514,10 @@ def _difference(encode: Program, params: JobParams) -> int:
     return next((i for i in behind if reads_live(encode.ops[i])), min(payload))
 
 
-def _first(program: Program, holds: Callable[[Op], bool], without: str) -> int:
+def _first(program: Program, holds: Callable[[Op], bool], without: str, hint: str = "try another cheat") -> int:
     found = next((i for i, op in enumerate(program.ops) if holds(op)), None)
     if found is None:
-        raise UsageError(f"this job's step {without}", hint="try another cheat")
+        raise UsageError(f"this job's step {without}", hint=hint)
     return found
 
 

@@ -30,7 +30,7 @@ ARITHMETIC = ("-fmad=false", "-ftz=false", "-prec-div=true", "-prec-sqrt=true")
 """Compiler options that docs/numerics.md (On a CUDA device) requires, as NVRTC and nvcc spell them."""
 
 FOLDER = Path(__file__).parent
-HEADERS = (FOLDER / "kernels.cuh", FOLDER.parent / "kernels" / "f32.hpp")
+HEADERS = (FOLDER / "kernels.cuh", FOLDER.parent / "kernels" / "f32.hpp", FOLDER.parent / "kernels" / "codes.hpp")
 """Files that generated source includes."""
 
 

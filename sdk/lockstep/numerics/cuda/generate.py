@@ -17,7 +17,7 @@ from lockstep.numerics.cuda.views import merged, position, seen_through, word
 from lockstep.numerics.loops import FLOATS, OTHERS
 from lockstep.numerics.scalar import Op as Opcode
 from lockstep.protocol.errors import UsageError
-from lockstep.protocol.programs.program import CHUNK, Fold, Instr, Kind, Op, Program, Tag, View
+from lockstep.protocol.programs.program import CHUNK, F32, Fold, Instr, Kind, Op, Program, Tag, View
 
 MAP_THREADS = 256
 FOLD_THREADS = 128
@@ -119,6 +119,8 @@ class _Writer:
             return [self._map(op, out)]
         if op.kind == Kind.FOLD:
             return self._fold(op, out)
+        if op.kind == Kind.QUANT:
+            return [self._quant(op, out)]
         if op.kind == Kind.GATHER:
             return [self._gather(op, out)]
         if op.kind == Kind.CONCAT:
@@ -203,6 +205,8 @@ LOCKSTEP_EXPORT(@)
     # --- folds ------------------------------------------------------------------------------------------
 
     def _fold(self, op: Op, out: KernelArgument) -> list[Launch]:
+        if op.mode == Fold.QDOT:
+            return [self._qdot(op, out)]
         views = [seen_through(self.program, op, view) for view in op.views]
         product = self._product(op, views, out) if op.mode == Fold.DOT else None
         if product is not None:
@@ -216,6 +220,28 @@ LOCKSTEP_EXPORT(@)
         sources: list[KernelArgument] = []
         terms = [_terms(view, op.extents, sources) for view in views]
         return self._levels(Fold(op.mode), elements, op.k_terms, terms, sources, out, 0)
+
+    def _qdot(self, op: Op, out: KernelArgument) -> Launch:
+        """One thread for each output."""
+        sources: list[KernelArgument] = []
+        at = [f"p{j} + static_cast<int>({_terms(view, op.extents, sources).start})" for j, view in enumerate(op.views)]
+        steps = (word(view.strides[-1]) for view in op.views[2:])
+        shape = ", ".join((word(op.k_extents[0]), word(op.p0), *steps))
+        lines = [f"const Word r = product_of_codes<{shape}>({', '.join(at)});"]
+        return self._each("qdot", op.extents, sources, lines, "r", out)
+
+    def _quant(self, op: Op, out: KernelArgument) -> Launch:
+        """One thread for each word of codes, or scale: each finds its group's scale."""
+        view, power = op.views[0], _bool(op.takes_powers)
+        sources = [_place(view)]
+        row = f"p0 + static_cast<int>({position(op.extents, view.strides[:-1])})"
+        shape, last = f"{word(op.k_extents[0])}, {word(op.p0)}, {power}", f"i % {word(op.extents[-1])}"
+        if op.dtype == F32:
+            lines = [f"const Word r = word(scale_of_group<{shape}>({row}, {last}).scale);"]
+        else:
+            sources.append(KernelArgument(Space.CONTEXT))
+            lines = [f"const Word r = word_of_codes<{shape}, {word(op.p1)}>({row}, p1, {last}, i);"]
+        return self._each("quant", op.extents, sources, lines, "r", out)
 
     def _levels(
         self,

@@ -6,6 +6,7 @@
 // Compile with -fmad=false -ftz=false -prec-div=true -prec-sqrt=true. emulation.hpp makes a C++ compiler read the same source.
 #pragma once
 
+#include "codes.hpp"
 #include "f32.hpp"
 
 #if defined(__CUDACC__)
@@ -250,6 +251,48 @@ LOCKSTEP_INLINE Word philox(const Word* context, Word stream, Word at) {
     }
     const Word lane = at & 3;
     return lane == 0 ? c0 : lane == 1 ? c1 : lane == 2 ? c2 : c3;
+}
+
+// --- codes ------------------------------------------------------------------------------------------------------------------
+
+// An element of a qdot: GROUPS groups of WORDS words from a and b on, with scales STEP_A and STEP_B words apart.
+template <Word GROUPS, Word WORDS, Word STEP_A, Word STEP_B>
+LOCKSTEP_INLINE Word product_of_codes(const Word* a, const Word* b, const Word* scale_a, const Word* scale_b) {
+    float sum = 0.0f, total = 0.0f;
+    for (Word c = 0; c < GROUPS; ++c) {
+        codes::Signed exact = 0;
+        for (Word j = 0; j < WORDS; ++j) exact += codes::product(a[c * WORDS + j], b[c * WORDS + j]);
+        sum = sum + static_cast<float>(exact) * (value(scale_a[c * STEP_A]) * value(scale_b[c * STEP_B]));
+        if ((c + 1) % kChunk != 0 && c + 1 != GROUPS) continue;
+        total = total + sum;
+        sum = 0.0f;
+    }
+    return word(f32::canonical(total));
+}
+
+// The scale of a group of a row of K values.
+template <Word K, Word WORDS, bool POWER>
+LOCKSTEP_INLINE codes::Scale scale_of_group(const Word* row, Word group) {
+    Word most = 0;
+    for (Word k = group * WORDS * 4; k < K && k < (group + 1) * WORDS * 4; ++k) {
+        const Word own = row[k] & ~f32::SIGN;
+        most = own > most ? own : most;
+    }
+    return codes::scale_of(most, POWER);
+}
+
+// Word `last` of a row's codes, which is word `number` of the op's.
+template <Word K, Word WORDS, bool POWER, Word STREAM>
+LOCKSTEP_INLINE Word word_of_codes(const Word* row, const Word* context, Word last, Word number) {
+    const float inverse = scale_of_group<K, WORDS, POWER>(row, last / WORDS).inverse;
+    Word found = 0;
+    for (Word j = 0; inverse != 0.0f && j < 4 && 4 * last + j < K; ++j) {
+        const float x = value(row[4 * last + j]);
+        const codes::Signed code = STREAM == 0 ? codes::code_of(x, inverse)
+                                               : codes::code_of(x, inverse, philox(context, STREAM, 2 * number + j / 2) >> (16 * (j & 1)) & 0xffff);
+        found |= (static_cast<Word>(code) & 0xff) << (8 * j);
+    }
+    return found;
 }
 
 // --- SHA-256 (FIPS 180-4) ---------------------------------------------------------------------------------------------------

@@ -38,6 +38,24 @@ inline std::optional<std::vector<Index>> refined(const std::vector<Index>& axes,
     return finer;
 }
 
+// Strides over `extents` as strides over `axes`, which cut the same index space finer; nothing where they do not.
+inline std::optional<std::vector<Index>> along(const std::vector<Index>& extents, const std::vector<Index>& strides,
+                                               const std::vector<Index>& axes) {
+    std::vector<Index> found(axes.size(), 0);
+    std::size_t axis = axes.size();
+    for (std::size_t e = extents.size(); e-- > 0;) {
+        Index rest = extents[e], below = 1;
+        while (rest > 1) {
+            if (axis == 0 || rest % axes[axis - 1] != 0) return std::nullopt;
+            --axis;
+            found[axis] = strides[e] * below;
+            below *= axes[axis];
+            rest /= axes[axis];
+        }
+    }
+    return axis == 0 ? std::optional(found) : std::nullopt;
+}
+
 // Iteration axes with the strides of several arrays on each.
 struct Axes {
     std::vector<Index> extents;

@@ -2,6 +2,7 @@
 #include "executor.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <stdexcept>
 #include <string>
@@ -58,7 +59,12 @@ public:
         if (in_.keep)
             for (std::size_t i = 0; i < out_.size(); ++i) timed(i, schedule_.steps[i]);
         else
-            for (const int op : schedule_.order) run_op(static_cast<std::size_t>(op));
+            for (const int op : schedule_.order) {
+                const auto i = static_cast<std::size_t>(op);
+                const int run = schedule_.run_of[i];
+                if (run < 0) run_op(i);
+                else if (schedule_.runs[static_cast<std::size_t>(run)].ops.front() == op) timed(i, std::variant<const BatchRun*>(&schedule_.runs[static_cast<std::size_t>(run)]));
+            }
         return std::move(results_);
     }
 
@@ -78,7 +84,7 @@ private:
             if (loop->members.back() == i) timed(i, std::variant<const Loop*>(loop));
         } else if (std::holds_alternative<std::monostate>(schedule_.fused[i])) {
             timed(i, schedule_.steps[i]);
-        } else {
+        } else if (!std::holds_alternative<Absorbed>(schedule_.fused[i])) {
             timed(i, schedule_.fused[i]);
         }
     }
@@ -141,6 +147,84 @@ private:
     void compute(const GemmStep& step, const Descriptor&, Word* out) {
         multiply(step.plan, base(step.a), base(step.b), out, *in_.kernels, workspaces());
     }
+
+    void compute(const QdotStep& step, const Descriptor&, Word* out) {
+        const QdotOperands at{base(step.sources[0]), base(step.sources[1]), base(step.sources[2]), base(step.sources[3])};
+        multiply_codes(step.plan, at, out, *in_.kernels, workspaces());
+    }
+
+    void compute(const QuantStep& step, const Descriptor&, Word*) {
+        const QuantPlan& plan = step.plan;
+        const Draws draws[2] = {draws_of(plan.stream[0], context_), draws_of(plan.stream[1], context_)};
+        std::vector<QuantTarget> targets;
+        for (const QuantOutput& o : step.outputs) targets.push_back({out_[static_cast<std::size_t>(o.op)] + o.offset, o.pitch, o.array});
+        const Index least = std::max<Index>(1, kLeastWork / (8 * plan.words * (plan.columns ? kRowsAtOnce : 1)));
+        split(plan.items, least, in_.threads, [&](Index begin, Index end, int thread) {
+            Word* scratch = at_least(e_.workspaces_[static_cast<std::size_t>(thread)].scratch, quant_scratch(plan));
+            in_.kernels->quant(plan, base(step.source), draws, targets.data(), static_cast<int>(targets.size()), begin, end, scratch);
+        });
+    }
+
+    // Batch after batch, each thread its own: what is shared out lies as if the memory before it held the batches before.
+    void compute(const BatchRun* found, const Descriptor&, Word*) {
+        const BatchRun& run = *found;
+        std::atomic<Index> next = 0;
+        on_threads(static_cast<int>(std::min<Index>(in_.threads, run.batches)), [&](int thread, int) {
+            Workspace& workspace = e_.workspaces_[static_cast<std::size_t>(thread)];
+            Word* memory = at_least(workspace.packed, run.words);
+            std::vector<Word*> out = out_;
+            for (Index batch = next++; batch < run.batches; batch = next++) {
+                for (const BatchRun::Share& share : run.shares) out[static_cast<std::size_t>(share.op)] = memory + share.offset - batch * share.words;
+                for (const int op : run.ops) compute_batch(run, static_cast<std::size_t>(op), batch, out, workspace.scratch);
+            }
+        });
+    }
+
+    const Word* base(const Source& s, const std::vector<Word*>& out) const { return s.tag == Tag::kOp ? out[static_cast<std::size_t>(s.index)] + s.offset : base(s); }
+
+    // The share of one batch of an op's step, on this thread.
+    void compute_batch(const BatchRun& run, std::size_t i, Index batch, const std::vector<Word*>& out, Buffer& scratch) {
+        const auto from = [&](Index all) { return all / run.batches * batch; };
+        const auto to = [&](Index all) { return all / run.batches * (batch + 1); };
+        if (const Loop* loop = compiled_loop(i)) {
+            if (loop->members.back() != i) return;
+            const Word* bases[kMaxLoopOperands];
+            Word* outs[kMaxLoopOutputs];
+            for (std::size_t v = 0; v < loop->sources.size(); ++v) bases[v] = base(loop->sources[v], out);
+            for (std::size_t j = 0; j < loop->outputs.size(); ++j) outs[j] = out[loop->outputs[j]];
+            const Index blocks = loop->plan.blocks;
+            return in_.kernels->loop(loop->plan, loop->function, bases, outs, from(blocks), to(blocks), at_least(scratch, loop_scratch(loop->plan)));
+        }
+        if (const auto* quant = std::get_if<QuantStep>(&schedule_.fused[i])) {
+            const QuantPlan& plan = quant->plan;
+            const Draws draws[2] = {draws_of(plan.stream[0], context_), draws_of(plan.stream[1], context_)};
+            std::vector<QuantTarget> targets;
+            for (const QuantOutput& o : quant->outputs) targets.push_back({out[static_cast<std::size_t>(o.op)] + o.offset, o.pitch, o.array});
+            return in_.kernels->quant(plan, base(quant->source, out), draws, targets.data(), static_cast<int>(targets.size()), from(plan.items),
+                                      to(plan.items), at_least(scratch, quant_scratch(plan)));
+        }
+        if (const auto* qdot = std::get_if<QdotStep>(&schedule_.steps[i])) {
+            const auto at = [&](std::size_t v) { return base(qdot->sources[v], out); };
+            return multiply_codes_alone(qdot->plan, {at(0), at(1), at(2), at(3)}, out[i], *in_.kernels, batch,
+                                        at_least(scratch, multiply_codes_scratch(qdot->plan, *in_.kernels)));
+        }
+        if (const auto* map = std::get_if<MapStep>(&schedule_.steps[i])) {
+            const MapPlan& plan = map->parts[0];
+            const Word* bases[kMaxOperands];
+            for (std::size_t v = 0; v < map->sources[0].size(); ++v) bases[v] = base(map->sources[0][v], out);
+            return in_.kernels->map(plan, bases, out[i] + map->out_offsets[0], from(plan.blocks), to(plan.blocks), at_least(scratch, map_scratch(plan)));
+        }
+        const auto& fold = std::get<FoldStep>(schedule_.steps[i]);
+        Word immediates[2];
+        const Word* bases[2];
+        for (int v = 0; v < fold.operands; ++v) {
+            immediates[v] = static_cast<Word>(fold.sources[v].offset);
+            bases[v] = fold.sources[v].tag == Tag::kIota ? &immediates[v] : base(fold.sources[v], out);
+        }
+        in_.kernels->fold(fold.plan, bases, out[i], from(fold.plan.outputs), to(fold.plan.outputs));
+    }
+
+    void compute(Absorbed, const Descriptor&, Word*) {}
 
     void compute(const FoldStep& step, const Descriptor&, Word* out) {
         Word immediates[2];
@@ -217,6 +301,9 @@ private:
         case Kind::kRandom:
             return split(op.elements, kLeastWork, in_.threads, [&](Index begin, Index end, int) { random_words(op, context_, out, begin, end); });
         default:
+            if (op.is_qdot())
+                return split(op.elements, std::max<Index>(1, kLeastWork / (op.k * op.p0)), in_.threads,
+                             [&](Index begin, Index end, int) { qdot_plainly(op, bases, out, begin, end); });
             split(op.elements, std::max<Index>(1, kLeastWork / op.k), in_.threads, [&](Index begin, Index end, int) { fold_plainly(op, bases, out, begin, end); });
         }
     }

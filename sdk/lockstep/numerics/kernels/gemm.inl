@@ -223,7 +223,7 @@ void multiply_block(Tile tile, const Rows& a, bool packing, const Strips& strips
     }
 }
 
-void run_gemm(const GemmPlan& plan, const Word* a, const Word* b, Word* out, const GemmPart& part, Word* scratch) {
+[[maybe_unused]] void run_gemm(const GemmPlan& plan, const Word* a, const Word* b, Word* out, const GemmPart& part, Word* scratch) {
     const Strips strips(part.m1 - part.m0);
     Word* const panels = scratch + kStripsAtATime * MR * kChunk + W;
     for (Index n0 = part.n0; n0 < part.n1; n0 += part.columns) {

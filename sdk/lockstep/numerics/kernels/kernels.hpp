@@ -29,6 +29,14 @@ struct Kernels {
     void (*gemm)(const GemmPlan& plan, const Word* a, const Word* b, Word* out, const GemmPart& part, Word* scratch);
     Index gemm_mr, gemm_nr;  // rows and columns of a register tile
 
+    // One part of one product of codes; `scratch` holds qdot_scratch() words.
+    void (*qdot)(const QdotPlan& plan, const QdotOperands& at, Word* out, const GemmPart& part, Word* scratch);
+    int code_units;  // of a word of codes, once it is packed
+
+    // Items [begin, end) of a quant; `draws` has each limb's, `scratch` holds quant_scratch() words.
+    void (*quant)(const QuantPlan& plan, const Word* x, const Draws* draws, const QuantTarget* targets, int count, Index begin, Index end,
+                  Word* scratch);
+
     // op(a, b, c) over arrays: see apply_op.hpp.
     bool (*apply_op)(int op, const Word* a, const Word* b, const Word* c, Word* out, std::size_t n);
 };
@@ -36,10 +44,27 @@ struct Kernels {
 constexpr Index map_scratch(const MapPlan& plan) { return (plan.buffers + 1) * (kBlock + 16); }
 constexpr Index gemm_scratch(const GemmPlan& plan, Index columns) { return columns * (plan.k < kChunk ? plan.k : kChunk) + 64 * (kChunk + 1); }
 
+// Words of a register tile's columns, and of a block of `columns`, with all groups.
+constexpr Index qdot_panel(const QdotPlan& plan, const Kernels& kernels) {
+    return kernels.gemm_nr * plan.groups * (plan.words * kernels.code_units + 1);
+}
+constexpr Index qdot_scratch(const QdotPlan& plan, const Kernels& kernels, Index columns) {
+    const Index strip = 16 * (plan.groups * (plan.words * kernels.code_units + 3) + 2);
+    return (columns + kernels.gemm_nr - 1) / kernels.gemm_nr * qdot_panel(plan, kernels) + strip + 64;
+}
+
+constexpr Index quant_scratch(const QuantPlan& plan) { return plan.columns ? 6 * plan.words * kRowsAtOnce : 0; }
+
 extern const Kernels kScalarKernels;
 #if defined(LOCKSTEP_X86_64)
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
+// What AVX512-VNNI has of its own: the product of codes.
+struct CodeKernel {
+    void (*qdot)(const QdotPlan& plan, const QdotOperands& at, Word* out, const GemmPart& part, Word* scratch);
+    int units;
+};
+extern const CodeKernel kVnniCodes;
 #endif
 
 }  // namespace lockstep

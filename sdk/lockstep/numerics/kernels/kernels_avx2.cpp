@@ -1,5 +1,6 @@
 // The kernels for AVX2 and FMA: a tile of 6 rows x 16 columns uses 12 of the 16 registers.
 #include "apply_op.hpp"
+#include "codes.hpp"
 #include "kernels.hpp"
 
 #include <immintrin.h>

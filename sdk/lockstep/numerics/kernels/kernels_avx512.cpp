@@ -1,5 +1,6 @@
 // The kernels for AVX-512 (F, BW, VL, DQ): a tile of 14 rows x 32 columns uses 28 of the 32 registers.
 #include "apply_op.hpp"
+#include "codes.hpp"
 #include "kernels.hpp"
 
 #include <immintrin.h>

@@ -1,5 +1,6 @@
 // The kernels in portable C++.
 #include "apply_op.hpp"
+#include "codes.hpp"
 #include "kernels.hpp"
 
 namespace lockstep {

@@ -30,6 +30,8 @@ LOCKSTEP_INLINE Int add(Int a, Int b) { return _mm512_add_epi32(a, b); }
 LOCKSTEP_INLINE Int max(Int a, Int b) { return _mm512_max_epi32(a, b); }
 LOCKSTEP_INLINE Int both(Int a, Int b) { return _mm512_and_si512(a, b); }
 LOCKSTEP_INLINE Int either_not_both(Int a, Int b) { return _mm512_xor_si512(a, b); }
+LOCKSTEP_INLINE Int either(Int a, Int b) { return _mm512_or_si512(a, b); }
+LOCKSTEP_INLINE unsigned lanes_not_zero(Int a) { return _mm512_test_epi32_mask(a, a); }
 LOCKSTEP_INLINE Int signs(Int a) { return _mm512_srai_epi32(a, 31); }
 
 // r[i] lane j <-> r[j] lane i: pairs of rows, pairs of pairs, then 128-bit quarters twice.
@@ -57,4 +59,63 @@ LOCKSTEP_INLINE void transpose(Float* r) {
         r[i + 4] = _mm512_shuffle_f32x4(s[i + 4], s[i + 12], 0x88);
         r[i + 12] = _mm512_shuffle_f32x4(s[i + 4], s[i + 12], 0xdd);
     }
+}
+
+// --- products of codes ---
+
+LOCKSTEP_INLINE Float times(Float a, Float b) { return _mm512_mul_ps(a, b); }
+LOCKSTEP_INLINE Float converted(Int a) { return _mm512_cvtepi32_ps(a); }
+#if defined(LOCKSTEP_VNNI)
+// Unsigned by signed: b's codes are raised by 128, and each row starts with -128 times the sum of its own.
+constexpr int UNITS = 1;
+LOCKSTEP_INLINE Int unit_of(Int words, int) { return words; }
+LOCKSTEP_INLINE Int biased_unit_of(Int words, int) { return _mm512_xor_si512(words, _mm512_set1_epi32(static_cast<int>(0x80808080))); }
+LOCKSTEP_INLINE Int bias_of(Int sum, Int words) {
+    return _mm512_sub_epi32(sum, _mm512_slli_epi32(_mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), words), 7));
+}
+// As in fma_splat.
+LOCKSTEP_INLINE Int multiply_codes(Int sum, const Word* a, Int b) {
+    asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(b), "m"(*a));
+    return sum;
+}
+#else
+// Codes 0 and 2 of each word, then 1 and 3, extended to 16 bits.
+constexpr int UNITS = 2;
+LOCKSTEP_INLINE Int unit_of(Int words, int unit) {
+    return _mm512_srai_epi16(unit ? words : _mm512_slli_epi16(words, 8), 8);
+}
+LOCKSTEP_INLINE Int biased_unit_of(Int words, int unit) { return unit_of(words, unit); }
+LOCKSTEP_INLINE Int bias_of(Int sum, Int) { return sum; }
+LOCKSTEP_INLINE Int multiply_codes(Int sum, const Word* a, Int b) {
+    return _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_set1_epi32(static_cast<int>(*a)), b));
+}
+#endif
+
+// --- codes of floats ---
+
+LOCKSTEP_INLINE Float minus(Float a, Float b) { return _mm512_sub_ps(a, b); }
+LOCKSTEP_INLINE Int nearest(Float a) { return _mm512_cvtps_epi32(a); }
+LOCKSTEP_INLINE Int clamped(Int a) { return _mm512_min_epi32(_mm512_max_epi32(a, _mm512_set1_epi32(-127)), _mm512_set1_epi32(127)); }
+template <int N> LOCKSTEP_INLINE Int shifted_up(Int a) { return _mm512_slli_epi32(a, N); }
+template <int N> LOCKSTEP_INLINE Int shifted_down(Int a) { return _mm512_srai_epi32(a, N); }
+template <int N> LOCKSTEP_INLINE Int shifted_down_unsigned(Int a) { return _mm512_srli_epi32(a, N); }
+LOCKSTEP_INLINE Int either_not_both(Int a, Int b, Int c) { return _mm512_ternarylogic_epi64(a, b, c, 0x96); }
+// The products of the words in even lanes, each in two lanes; odd lanes in the place of the even ones before them; both together.
+LOCKSTEP_INLINE Int multiply_even(Int a, Word b) { return _mm512_mul_epu32(a, _mm512_set1_epi64(b)); }
+LOCKSTEP_INLINE Int odd_lanes(Int a) { return _mm512_srli_epi64(a, 32); }
+LOCKSTEP_INLINE Int even_and_odd(Int even, Int odd) { return _mm512_mask_mov_epi32(even, 0xaaaa, _mm512_slli_epi64(odd, 32)); }
+LOCKSTEP_INLINE Int load_halves(const std::uint16_t* p) { return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+LOCKSTEP_INLINE void store_bytes(signed char* p, Int a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a)); }
+LOCKSTEP_INLINE void store_first_bytes(signed char* p, Int a, int n) { _mm512_mask_cvtepi32_storeu_epi8(p, first(n), a); }
+// out[4 i + j] = lane i of c[j].
+LOCKSTEP_INLINE void interleave(Word* out, const Int* c) {
+    const Int a = _mm512_unpacklo_epi32(c[0], c[1]), b = _mm512_unpackhi_epi32(c[0], c[1]);
+    const Int d = _mm512_unpacklo_epi32(c[2], c[3]), e = _mm512_unpackhi_epi32(c[2], c[3]);
+    const Int r0 = _mm512_unpacklo_epi64(a, d), r1 = _mm512_unpackhi_epi64(a, d), r2 = _mm512_unpacklo_epi64(b, e), r3 = _mm512_unpackhi_epi64(b, e);
+    const Int s0 = _mm512_shuffle_i32x4(r0, r1, 0x44), s1 = _mm512_shuffle_i32x4(r2, r3, 0x44);
+    const Int s2 = _mm512_shuffle_i32x4(r0, r1, 0xee), s3 = _mm512_shuffle_i32x4(r2, r3, 0xee);
+    store(out, floats(_mm512_shuffle_i32x4(s0, s1, 0x88)));
+    store(out + 16, floats(_mm512_shuffle_i32x4(s0, s1, 0xdd)));
+    store(out + 32, floats(_mm512_shuffle_i32x4(s2, s3, 0x88)));
+    store(out + 48, floats(_mm512_shuffle_i32x4(s2, s3, 0xdd)));
 }

@@ -22,14 +22,28 @@ namespace {
 using namespace lockstep;
 using Array = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 
+#if defined(LOCKSTEP_X86_64)
+const Kernels& vnni_kernels() {
+    static const Kernels kernels = [] {
+        Kernels k = kAvx512Kernels;
+        k.name = "vnni";
+        k.qdot = kVnniCodes.qdot;
+        k.code_units = kVnniCodes.units;
+        return k;
+    }();
+    return kernels;
+}
+#endif
+
 const Kernels* kernels_named(const std::string& name) {
-    const Kernels* available[3] = {&kScalarKernels, nullptr, nullptr};
+    const Kernels* available[4] = {&kScalarKernels, nullptr, nullptr, nullptr};
 #if defined(LOCKSTEP_X86_64)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) available[1] = &kAvx2Kernels;
     if (available[1] && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
         available[2] = &kAvx512Kernels;
+    if (available[2] && __builtin_cpu_supports("avx512vnni")) available[3] = &vnni_kernels();
 #endif
     const Kernels* best = nullptr;
     for (const Kernels* k : available) {
@@ -38,7 +52,7 @@ const Kernels* kernels_named(const std::string& name) {
         best = k;
     }
     if (name == "auto") return best;
-    throw nb::value_error("no such kernel path on this machine: auto, scalar, avx2, avx512");
+    throw nb::value_error("no such kernel path on this machine: auto, scalar, avx2, avx512, vnni");
 }
 
 std::span<const std::uint8_t> span_of(const nb::bytes& b) {
@@ -125,6 +139,10 @@ nb::tuple work_of_run(const nb::bytes& header, const std::vector<nb::bytes>& des
         const auto* gemm = std::get_if<GemmStep>(&schedule.steps[i]);
         if (const auto* scatter = std::get_if<ScatterPlan>(&schedule.fused[i]))
             terms += static_cast<double>(op.elements) + static_cast<double>(scatter->columns) * static_cast<double>(scatter->k);
+        else if (op.is_qdot())
+            products += static_cast<double>(op.elements) * static_cast<double>(4 * op.k * op.p0);
+        else if (op.kind == Kind::kQuant)
+            terms += static_cast<double>(op.elements) * static_cast<double>(4 * op.p0);
         else if (gemm)
             products += static_cast<double>(op.elements) * static_cast<double>(op.k);
         else

@@ -28,6 +28,8 @@ Index resident_words() {
     return words;
 }
 
+Index float_panel(const GemmPlan& plan, const Kernels& kernels) { return kernels.gemm_nr * std::min(plan.k, kChunk); }
+
 struct Operands {
     const Word *a, *b;
     Word* out;
@@ -48,7 +50,8 @@ Operands at_batch(const GemmPlan& plan, Operands at, Index batch) {
 struct Cut {
     Index row_parts = 1, column_parts = 1, columns;
 
-    Cut(const GemmPlan& plan, const Kernels& kernels, Index tasks) {
+    // `panel`: the words of a register tile's columns that stay packed.
+    Cut(const GemmPlan& plan, const Kernels& kernels, Index tasks, Index panel) {
         const Index strips = ceil_div(plan.m, kernels.gemm_mr), panels = ceil_div(plan.n, kernels.gemm_nr);
         while (row_parts * column_parts < tasks) {
             const Index rows = plan.m / row_parts, width = plan.n / column_parts;
@@ -57,7 +60,7 @@ struct Cut {
             else if (columns_can) ++column_parts;
             else break;
         }
-        const Index most = std::max<Index>(1, resident_words() / (kernels.gemm_nr * std::min(plan.k, kChunk)));
+        const Index most = std::max<Index>(1, resident_words() / panel);
         const Index own = ceil_div(panels, column_parts);
         columns = ceil_div(own, ceil_div(own, most)) * kernels.gemm_nr;
     }
@@ -72,7 +75,7 @@ struct Cut {
 }  // namespace
 
 void multiply_alone(const GemmPlan& plan, const Word* a, const Word* b, Word* out, const Kernels& kernels, Word* scratch) {
-    kernels.gemm(plan, a, b, out, Cut(plan, kernels, 1).part(plan, kernels, 0), scratch);
+    kernels.gemm(plan, a, b, out, Cut(plan, kernels, 1, float_panel(plan, kernels)).part(plan, kernels, 0), scratch);
 }
 
 Index multiply_scratch(const GemmPlan& plan, const Kernels& kernels) {
@@ -83,7 +86,7 @@ Index multiply_scratch(const GemmPlan& plan, const Kernels& kernels) {
 void multiply(const GemmPlan& plan, const Word* a, const Word* b, Word* out, const Kernels& kernels, std::span<Workspace> workspaces) {
     const Index most = static_cast<Index>(workspaces.size()), work = plan.batches * plan.m * plan.n * plan.k / 16;
     const Index threads = std::clamp<Index>(work / kLeastWork, 1, most);
-    const Cut cut(plan, kernels, threads == 1 ? 1 : ceil_div(kTasksPerThread * threads, plan.batches));
+    const Cut cut(plan, kernels, threads == 1 ? 1 : ceil_div(kTasksPerThread * threads, plan.batches), float_panel(plan, kernels));
     std::atomic<Index> next = 0;
     on_threads(static_cast<int>(threads), [&](int own, int) {
         Word* scratch = at_least(workspaces[static_cast<std::size_t>(own)].scratch, gemm_scratch(plan, cut.columns));
@@ -91,6 +94,45 @@ void multiply(const GemmPlan& plan, const Word* a, const Word* b, Word* out, con
             const Operands at = at_batch(plan, {a, b, out}, task / cut.tasks());
             kernels.gemm(plan, at.a, at.b, at.out, cut.part(plan, kernels, task % cut.tasks()), scratch);
         }
+    });
+}
+
+namespace {
+
+void multiply_codes(const QdotPlan& plan, QdotOperands at, Word* out, const Kernels& kernels, Index batch, const GemmPart& part, Word* scratch) {
+    const GemmPlan& shape = plan.shape;
+    for (int ax = shape.batch_axes - 1; ax >= 0; --ax) {
+        const Index i = batch % shape.batch[ax];
+        batch /= shape.batch[ax];
+        at.a += i * shape.a_batch[ax];
+        at.b += i * shape.b_batch[ax];
+        at.scale_a += i * plan.scale_a_batch[ax];
+        at.scale_b += i * plan.scale_b_batch[ax];
+        out += i * shape.out_batch[ax];
+    }
+    kernels.qdot(plan, at, out, part, scratch);
+}
+
+}  // namespace
+
+void multiply_codes_alone(const QdotPlan& plan, const QdotOperands& at, Word* out, const Kernels& kernels, Index batch, Word* scratch) {
+    multiply_codes(plan, at, out, kernels, batch, Cut(plan.shape, kernels, 1, qdot_panel(plan, kernels)).part(plan.shape, kernels, 0), scratch);
+}
+
+Index multiply_codes_scratch(const QdotPlan& plan, const Kernels& kernels) {
+    return qdot_scratch(plan, kernels, Cut(plan.shape, kernels, 1, qdot_panel(plan, kernels)).columns);
+}
+
+void multiply_codes(const QdotPlan& plan, const QdotOperands& at, Word* out, const Kernels& kernels, std::span<Workspace> workspaces) {
+    const GemmPlan& shape = plan.shape;
+    const Index most = static_cast<Index>(workspaces.size()), work = shape.batches * shape.m * shape.n * shape.k / 16;
+    const Index threads = std::clamp<Index>(work / kLeastWork, 1, most);
+    const Cut cut(shape, kernels, threads == 1 ? 1 : ceil_div(kTasksPerThread * threads, shape.batches), qdot_panel(plan, kernels));
+    std::atomic<Index> next = 0;
+    on_threads(static_cast<int>(threads), [&](int own, int) {
+        Word* scratch = at_least(workspaces[static_cast<std::size_t>(own)].scratch, qdot_scratch(plan, kernels, cut.columns));
+        for (Index task = next++; task < shape.batches * cut.tasks(); task = next++)
+            multiply_codes(plan, at, out, kernels, task / cut.tasks(), cut.part(shape, kernels, task % cut.tasks()), scratch);
     });
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "apply_op.hpp"
+#include "codes.hpp"
 #include "keccak.hpp"
 
 namespace lockstep {
@@ -92,6 +93,23 @@ void fold_plainly(const Descriptor& op, const Word* const* bases, Word* out, Ind
     }
 }
 
+void qdot_plainly(const Descriptor& op, const Word* const* bases, Word* out, Index begin, Index end) {
+    const auto rank = op.extents.size();
+    Coordinates o(op.extents, begin);
+    for (Index i = begin; i < end; ++i, o.advance(1)) {
+        const Word* at[4];
+        for (std::size_t v = 0; v < 4; ++v) at[v] = bases[v] + o.along(op.views[v]);
+        std::vector<Word> chunks;
+        for (Index c = 0; c < op.k; ++c) {
+            f32::Signed sum = 0;
+            for (Index j = 0; j < op.p0; ++j) sum += codes::product(at[0][c * op.p0 + j], at[1][c * op.p0 + j]);
+            const float scale = f32::mul(value(at[2][c * op.views[2].strides[rank]]), value(at[3][c * op.views[3].strides[rank]]));
+            chunks.push_back(word(f32::mul(static_cast<float>(sum), scale)));
+        }
+        out[i] = joined(FoldMode::kSum, std::move(chunks));
+    }
+}
+
 void gather(const Descriptor& op, const Word* const* bases, Word* out, Index begin, Index end) {
     const View &index_view = op.views[0], &table = op.views[1];
     const Index rows = op.p0, row_stride = op.p1;
@@ -112,14 +130,19 @@ void gather(const Descriptor& op, const Word* const* bases, Word* out, Index beg
     }
 }
 
+Draws draws_of(Word stream, const Context& context) {
+    Draws draws{{}, {context.words[0], context.words[1], context.words[2]}};
+    std::memcpy(draws.key, context.seed.data(), sizeof draws.key);
+    draws.key[0] ^= stream;
+    return draws;
+}
+
 // Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 void random_words(const Descriptor& op, const Context& context, Word* out, Index begin, Index end) {
-    Word key[2];
-    std::memcpy(key, context.seed.data(), sizeof key);
-    key[0] ^= op.p0;
+    const Draws draws = draws_of(op.p0, context);
     for (Index i = begin; i < end;) {
         Word c[4] = {static_cast<Word>(i >> 2), context.words[0], context.words[1], context.words[2]};
-        Word k0 = key[0], k1 = key[1];
+        Word k0 = draws.key[0], k1 = draws.key[1];
         for (int round = 0; round < 10; ++round, k0 += 0x9e3779b9, k1 += 0xbb67ae85) {
             const std::uint64_t left = std::uint64_t{0xd2511f53} * c[0], right = std::uint64_t{0xcd9e8d57} * c[2];
             const Word next[4] = {static_cast<Word>(right >> 32) ^ c[1] ^ k0, static_cast<Word>(right),

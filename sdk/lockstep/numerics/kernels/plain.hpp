@@ -22,7 +22,9 @@ struct Dataset {
 
 // Outputs [begin, end) of a fold, a gather or a random; bases[i] is operand i's source at its offset (null for an iota).
 void fold_plainly(const Descriptor& op, const Word* const* bases, Word* out, Index begin, Index end);
+void qdot_plainly(const Descriptor& op, const Word* const* bases, Word* out, Index begin, Index end);
 void gather(const Descriptor& op, const Word* const* bases, Word* out, Index begin, Index end);
+Draws draws_of(Word stream, const Context& context);
 void random_words(const Descriptor& op, const Context& context, Word* out, Index begin, Index end);
 // Rows [begin, end) of a draw.
 void draw(const Descriptor& op, const Context& context, const Dataset& dataset, Word* out, Index begin, Index end);

@@ -213,6 +213,62 @@ std::optional<GemmStep> plan_gemm(const Descriptor& op, const View& first, const
     return step;
 }
 
+// A qdot as a matrix product if one operand, codes and scales, is the same along the innermost output axis. Rows of one operand
+// that are multiplied with one row of the other are a product of one row.
+std::optional<QdotStep> plan_qdot(const Program& program, const Descriptor& op) {
+    const auto rank = op.extents.size();
+    Axes axes{op.extents, {row_major(op.extents)}};
+    for (const View& view : op.views) axes.strides.emplace_back(view.strides.begin(), view.strides.begin() + static_cast<std::ptrdiff_t>(rank));
+    axes.merge();
+    const auto n_axes = axes.extents.size();
+    std::size_t a = 0, b = 1;
+    const auto still = [&](std::size_t side, std::size_t axis) { return axes.strides[side + 1][axis] == 0 && axes.strides[side + 3][axis] == 0; };
+    if (n_axes > 0 && still(b, n_axes - 1)) std::swap(a, b);
+    if (n_axes > 0 && !still(a, n_axes - 1)) return std::nullopt;
+    std::size_t m_axis = n_axes;
+    for (std::size_t axis = 0; axis + 1 < n_axes; ++axis)
+        if (still(b, axis) && !still(a, axis) && (m_axis == n_axes || axes.extents[axis] > axes.extents[m_axis])) m_axis = axis;
+    QdotStep step{};
+    QdotPlan& plan = step.plan;
+    GemmPlan& shape = plan.shape;
+    const auto along = [&](std::size_t array, std::size_t axis) { return axis < n_axes ? axes.strides[array][axis] : 0; };
+    const std::size_t n_axis = n_axes - 1;  // none if there are no axes
+    plan.words = op.p0;
+    plan.groups = op.k;
+    for (const std::size_t side : {a, b}) {
+        const Padding padding = padding_of(program, op.views[side]);
+        if (!padding.period || (plan.period && plan.period != padding.period)) continue;
+        plan.last_words = plan.period ? std::min(plan.last_words, padding.words) : padding.words;
+        plan.period = padding.period;
+    }
+    shape.m = m_axis < n_axes ? axes.extents[m_axis] : 1;
+    shape.n = n_axes > 0 ? axes.extents[n_axis] : 1;
+    shape.k = op.k * op.p0;
+    shape.a_m = along(a + 1, m_axis);
+    shape.out_m = along(0, m_axis);
+    shape.b_n = along(b + 1, n_axis);
+    shape.a_k = shape.b_k = 1;
+    plan.scale_a_m = along(a + 3, m_axis);
+    plan.scale_b_n = along(b + 3, n_axis);
+    plan.scale_a_k = op.views[a + 2].strides[rank];
+    plan.scale_b_k = op.views[b + 2].strides[rank];
+    shape.batches = 1;
+    for (std::size_t axis = 0; axis + 1 < n_axes; ++axis) {
+        if (axis == m_axis) continue;
+        const int ax = shape.batch_axes++;
+        shape.batch[ax] = axes.extents[axis];
+        shape.out_batch[ax] = axes.strides[0][axis];
+        shape.a_batch[ax] = axes.strides[a + 1][axis];
+        shape.b_batch[ax] = axes.strides[b + 1][axis];
+        plan.scale_a_batch[ax] = axes.strides[a + 3][axis];
+        plan.scale_b_batch[ax] = axes.strides[b + 3][axis];
+        shape.batches *= axes.extents[axis];
+    }
+    const std::size_t order[4] = {a, b, a + 2, b + 2};
+    for (std::size_t v = 0; v < 4; ++v) step.sources[v] = source_of(op.views[order[v]]);
+    return step;
+}
+
 FoldStep plan_fold(const Descriptor& op, const std::vector<const View*>& views) {
     FoldStep step{};
     FoldPlan& plan = step.plan;
@@ -284,6 +340,26 @@ View seen_through(const Program& program, const Descriptor& op, View view) {
     return view;
 }
 
+// A quant of a copy with its rows cut where the copy's axes are, so that it can be read through.
+Descriptor cut_as_copied(const Program& program, const Descriptor& op) {
+    const View& view = op.views[0];
+    if (view.tag != Tag::kOp || !is_copy(program.ops[static_cast<std::size_t>(view.index)])) return op;
+    std::vector<Index> cuts;
+    for (const Index cut : cuts_of(program.ops[static_cast<std::size_t>(view.index)].extents))
+        if (cut % op.k == 0) cuts.push_back(cut / op.k);
+    std::vector<Index> rows(op.extents.begin(), op.extents.end() - 1), strides(view.strides.begin(), view.strides.end() - 2);
+    const Index all = cuts_of(rows).back();
+    std::erase_if(cuts, [&](Index cut) { return cut > all; });
+    const auto axes = refined(rows, cuts);
+    if (!axes || axes->size() + 1 > kMaxAxes) return op;
+    Descriptor finer = op;
+    finer.extents = *axes;
+    finer.extents.push_back(op.extents.back());
+    finer.views[0].strides = *along(rows, strides, *axes);
+    finer.views[0].strides.insert(finer.views[0].strides.end(), view.strides.end() - 2, view.strides.end());
+    return finer;
+}
+
 Step plan_fold_step(const Descriptor& op, const std::vector<View>& views) {
     for (const View& view : views)
         if (view.tag == Tag::kIota && !view.uniform()) return PlainStep{};
@@ -348,7 +424,7 @@ void find_scatters(const Program& program, std::vector<std::vector<View>>& views
     for (const Alias& alias : program.outputs)
         if (alias.kind == 1) count(alias.index);
     for (std::size_t r = 0; r < views.size(); ++r) {
-        if (program.ops[r].kind != Kind::kFold || !std::holds_alternative<std::monostate>(schedule.fused[r])) continue;
+        if (program.ops[r].kind != Kind::kFold || program.ops[r].is_qdot() || !std::holds_alternative<std::monostate>(schedule.fused[r])) continue;
         for (std::size_t side = 0; side < views[r].size(); ++side) {
             if (views[r][side].tag != Tag::kOp) continue;
             const auto i = static_cast<std::size_t>(views[r][side].index);
@@ -366,6 +442,19 @@ void find_scatters(const Program& program, std::vector<std::vector<View>>& views
             schedule.fused[i] = plan_map_step(permuted(map, *order));
             break;
         }
+    }
+}
+
+// Quants of one tensor run in the place of the first of them, which the others then read.
+void find_quants(const Program& program, std::vector<std::vector<View>>& views, Schedule& schedule) {
+    std::vector<bool> taken;
+    for (const Fused& fused : schedule.fused) taken.push_back(!std::holds_alternative<std::monostate>(fused));
+    for (QuantGroup& group : plan_quants(program, views, taken)) {
+        for (const int op : group.absorbed) {
+            views[static_cast<std::size_t>(op)] = {View{Tag::kOp, group.op, 0, {}}};
+            schedule.fused[static_cast<std::size_t>(op)] = Absorbed{};
+        }
+        schedule.fused[static_cast<std::size_t>(group.op)] = std::move(group.step);
     }
 }
 
@@ -430,6 +519,13 @@ struct Traffic {
 Traffic traffic_of(const Fused& fused, int op, const std::vector<View>& views) {
     Traffic traffic;
     const auto* group = std::get_if<StripGroup>(&fused);
+    if (std::holds_alternative<Absorbed>(fused)) return traffic;
+    if (const auto* quant = std::get_if<QuantStep>(&fused)) {
+        if (quant->source.tag == Tag::kOp) traffic.reads.push_back(quant->source.index);
+        for (const QuantOutput& output : quant->outputs)
+            if (std::find(traffic.writes.begin(), traffic.writes.end(), output.op) == traffic.writes.end()) traffic.writes.push_back(output.op);
+        return traffic;
+    }
     if (!group) {
         for (const View& view : views)
             if (view.tag == Tag::kOp) traffic.reads.push_back(view.index);
@@ -449,13 +545,20 @@ void place(const Program& program, const std::vector<std::vector<View>>& views, 
     const std::size_t n = program.ops.size(), steps = schedule.order.size();
     std::vector<std::size_t> position(n, 0), last_use(n, 0);
     for (std::size_t at = 0; at < steps; ++at) position[static_cast<std::size_t>(schedule.order[at])] = at;
-    std::vector<Traffic> traffic;
-    for (const int op : schedule.order) {
-        const auto i = static_cast<std::size_t>(op);
-        traffic.push_back(traffic_of(schedule.fused[i], op, views[i]));
-        const int loop = schedule.loop_of[i];
-        const std::size_t read_at = loop < 0 ? position[i] : position[schedule.loops[static_cast<std::size_t>(loop)].members.back()];
-        for (const std::vector<int>* used : {&traffic.back().reads, &traffic.back().writes})
+    // A run is one step: the first one of its steps reads and writes all.
+    std::vector<Traffic> traffic(steps);
+    std::vector<bool> shared(n, false);
+    for (const BatchRun& run : schedule.runs)
+        for (const BatchRun::Share& share : run.shares) shared[static_cast<std::size_t>(share.op)] = true;
+    for (std::size_t at = 0; at < steps; ++at) {
+        const auto i = static_cast<std::size_t>(schedule.order[at]);
+        const Traffic own = traffic_of(schedule.fused[i], schedule.order[at], views[i]);
+        const int run = schedule.run_of[i], loop = schedule.loop_of[i];
+        const std::size_t runs_at = run < 0 ? at : position[static_cast<std::size_t>(schedule.runs[static_cast<std::size_t>(run)].ops.front())];
+        const std::size_t read_at = run >= 0 || loop < 0 ? runs_at : position[schedule.loops[static_cast<std::size_t>(loop)].members.back()];
+        for (const int op : own.writes)
+            if (!shared[static_cast<std::size_t>(op)]) traffic[runs_at].writes.push_back(op);
+        for (const std::vector<int>* used : {&own.reads, &own.writes})
             for (const int read : *used) last_use[static_cast<std::size_t>(read)] = std::max(last_use[static_cast<std::size_t>(read)], read_at);
     }
     schedule.needed.assign(n, false);
@@ -505,7 +608,8 @@ void find_loops(const Program& program, const std::vector<std::vector<View>>& vi
     for (const int op : schedule.order) {
         const auto i = static_cast<std::size_t>(op);
         candidate[i] = program.ops[i].kind == Kind::kMap && !program.ops[i].instrs.empty() && !is_copy(program.ops[i]) &&
-                       !std::holds_alternative<ScatterPlan>(schedule.fused[i]) && !std::holds_alternative<StripGroup>(schedule.fused[i]);
+                       !std::holds_alternative<ScatterPlan>(schedule.fused[i]) && !std::holds_alternative<StripGroup>(schedule.fused[i]) &&
+                       !std::holds_alternative<Absorbed>(schedule.fused[i]);
     }
     for (Fused& fused : schedule.fused)
         if (const auto* group = std::get_if<StripGroup>(&fused))
@@ -530,6 +634,7 @@ std::vector<int> ops_read(const std::vector<View>& views) {
 Schedule make_schedule(const Program& program) {
     Schedule schedule;
     std::vector<std::vector<View>> views;
+    Program cut = program;
     for (const Descriptor& op : program.ops) {
         views.push_back(op.views);
         schedule.reads.push_back(ops_read(op.views));
@@ -537,7 +642,22 @@ Schedule make_schedule(const Program& program) {
         switch (op.kind) {
         case Kind::kMap: schedule.steps.emplace_back(plan_map_step(op)); break;
         case Kind::kConcat: schedule.steps.emplace_back(plan_concat(op)); break;
+        case Kind::kQuant: {
+            const std::size_t own = schedule.steps.size();
+            Descriptor& finer = cut.ops[own];
+            finer = cut_as_copied(program, op);
+            View& view = views.back()[0] = finer.views[0];
+            if (const View through = seen_through(program, finer, view); quantises(finer, through)) view = through;
+            schedule.steps.emplace_back(plan_quant(finer, static_cast<int>(own), view));
+            schedule.reads.back() = ops_read(views.back());
+            break;
+        }
         case Kind::kFold:
+            if (op.is_qdot()) {
+                if (auto qdot = plan_qdot(program, op)) schedule.steps.emplace_back(*qdot);
+                else schedule.steps.emplace_back(PlainStep{});
+                break;
+            }
             for (View& view : views.back()) view = seen_through(program, op, view);
             schedule.steps.push_back(plan_fold_step(op, views.back()));
             if (std::holds_alternative<PlainStep>(schedule.steps.back())) views.back() = op.views;
@@ -551,11 +671,18 @@ Schedule make_schedule(const Program& program) {
         }
     }
     find_scatters(program, views, schedule);
+    find_quants(cut, views, schedule);
     choose_results(program, views, schedule);
     find_groups(program, views, schedule);
     Program laid_out = program;
     choose_layouts(laid_out, views, schedule);
     find_loops(laid_out, views, schedule);
+    for (std::size_t i = 0; i < program.ops.size(); ++i)
+        if (program.ops[i].kind == Kind::kQuant) laid_out.ops[i] = cut.ops[i];
+    schedule.runs = plan_batches(laid_out, views, schedule);
+    schedule.run_of.assign(program.ops.size(), -1);
+    for (std::size_t r = 0; r < schedule.runs.size(); ++r)
+        for (const int op : schedule.runs[r].ops) schedule.run_of[static_cast<std::size_t>(op)] = static_cast<int>(r);
     place(program, views, schedule);
     return schedule;
 }

@@ -4,8 +4,10 @@
 #include <variant>
 #include <vector>
 
+#include "batches.hpp"
 #include "loops.hpp"
 #include "program.hpp"
+#include "quants.hpp"
 #include "scatter.hpp"
 #include "strips.hpp"
 
@@ -28,14 +30,19 @@ struct FoldStep {
     int operands;
 };
 
+struct QdotStep {
+    QdotPlan plan;
+    Source sources[4];
+};
+
 // A fold of something that is nowhere in memory; a gather, a random or a draw: the descriptor says it all.
 struct PlainStep {};
 
-using Step = std::variant<MapStep, GemmStep, FoldStep, PlainStep>;
+using Step = std::variant<MapStep, GemmStep, FoldStep, QdotStep, QuantStep, PlainStep>;
 
 // What is run in place of an op's own step where not every output is asked for: the work of other ops too, so that their outputs
 // need not exist; or a map and the fold that reads it, with the map's output stored in another order.
-using Fused = std::variant<std::monostate, ScatterPlan, StripGroup, MapStep, FoldStep>;
+using Fused = std::variant<std::monostate, ScatterPlan, StripGroup, MapStep, FoldStep, QuantStep, Absorbed>;
 
 struct Schedule {
     std::vector<Step> steps;          // one per op: how it is run by itself
@@ -47,6 +54,8 @@ struct Schedule {
     std::vector<Index> arena_offset;  // of the others, in words
     std::vector<Loop> loops;          // maps that may run together
     std::vector<int> loop_of;         // per op: its loop, or -1
+    std::vector<BatchRun> runs;       // of steps that are taken a batch at a time
+    std::vector<int> run_of;          // per op: its run, or -1
     Index arena_words = 0;
 };
 

@@ -16,6 +16,7 @@ constexpr int kMaxAxes = 8;
 constexpr int kMaxOperands = 8;
 constexpr int kMaxInstrs = 32;
 constexpr Index kChunk = 256;         // terms of a fold that are chained before a partial result is taken
+constexpr Index kMaxGroupWords = 64;  // of codes, four a word
 constexpr Index kBlock = 1024;        // elements that a map evaluates at a time: a register is 4 KiB and stays in L1
 
 struct MapOperand {
@@ -55,6 +56,48 @@ struct GemmPlan {
 };
 
 enum class FoldMode : int { kDot, kSum, kMax, kMin, kWrappingSum };
+constexpr int kQdotMode = 5;  // a fold of codes, whose partial results are added
+
+// A qdot as a matrix product. The codes are `shape`'s a and b, contiguous along k, of k words; `scale_a` and `scale_b` are strides.
+struct QdotPlan {
+    GemmPlan shape;
+    Index words;   // of a group
+    Index groups;  // along k
+    Index period, last_words;  // every `period` groups one has this many words, and padding; 0: none has
+    Index scale_a_m, scale_a_k, scale_b_n, scale_b_k;
+    Index scale_a_batch[kMaxAxes], scale_b_batch[kMaxAxes];
+};
+
+// Where the four operands of a qdot lie.
+struct QdotOperands {
+    const Word *a, *b, *scale_a, *scale_b;
+};
+
+// Quants of one tensor: rows of k values, each in groups of 4 x words.
+struct QuantPlan {
+    int axes;
+    Index extents[kMaxAxes], strides[kMaxAxes];  // of the rows
+    Index k, k_stride, words, groups;            // groups of a row
+    bool columns;  // the rows of the innermost axis lie side by side, and are taken in blocks
+    Index blocks;  // of the innermost axis: rows, or kRowsAtOnce of them
+    Index items;   // blocks x groups of all rows
+    bool power;
+    int limbs;       // 2: what the codes and scales leave of the values has some, too
+    Word stream[2];  // of each limb's codes; 0: to nearest
+};
+constexpr Index kRowsAtOnce = 16;
+
+// Where one array of a quant goes: codes, scales, then those of what is left; `pitch` words from row to row.
+struct QuantTarget {
+    Word* out;
+    Index pitch;
+    int array;
+};
+
+// What random words depend on beside their number: the key of their stream, and round, slot, t.
+struct Draws {
+    Word key[2], words[3];
+};
 
 // A fold with one chain per output element, outputs numbered row-major over `extents`.
 struct FoldPlan {

@@ -45,17 +45,18 @@ Descriptor decode_descriptor(std::span<const std::uint8_t> bytes) {
     op.p0 = in.u32();
     op.p1 = in.u32();
     in.number(8);
-    if (op.kind < Kind::kMap || op.kind > Kind::kDraw) refuse("unknown kind");
+    if (op.kind < Kind::kMap || op.kind > Kind::kQuant) refuse("unknown kind");
     if (op.dtype > 1) refuse("unknown dtype");
     if (n_out > kMaxAxes || n_out + n_k > kMaxAxes) refuse("more than 8 axes");
-    if (n_k != (op.kind == Kind::kFold)) refuse("a fold has one k axis, nothing else has any");
+    if (n_k != (op.kind == Kind::kFold || op.kind == Kind::kQuant)) refuse("a fold or quant has one k axis, nothing else has any");
     for (int i = 0; i < n_out; ++i) {
         op.extents.push_back(in.u32());
         op.elements *= op.extents.back();
         if (op.extents.back() == 0 || op.elements > kMost) refuse("extents out of range");
     }
     if (n_k) op.k = in.u32();
-    if (n_k && (op.k == 0 || op.k > (1 << 24))) refuse("K out of range");
+    const Index most = op.kind == Kind::kQuant ? kMost : op.is_qdot() ? 1 << 16 : 1 << 24;
+    if (n_k && (op.k == 0 || op.k > most)) refuse("K out of range");
     for (int i = 0; i < operands; ++i) {
         View view{static_cast<Tag>(in.u8()), in.u16(), in.i32(), {}};
         if (view.tag > Tag::kContext) refuse("unknown operand tag");
@@ -103,12 +104,35 @@ void check_range(const View& view, const std::vector<Index>& extents, Index elem
     if (low < 0 || high >= elements) refuse("a view reaches outside of its source");
 }
 
+// Groups of codes: what keeps their words together, and inside of their tensors.
+void check_groups(const Descriptor& op) {
+    const Index words = op.p0;
+    if (words < 1 || words > kMaxGroupWords || (words & (words - 1))) refuse("groups of an impossible number of words");
+    if (op.kind == Kind::kFold) {
+        for (std::size_t i = 0; i < op.views.size(); ++i) {
+            const View& view = op.views[i];
+            const Index along = view.strides.back();
+            bool whole = i >= 2 || (along == words && view.offset % words == 0);
+            for (const Index stride : view.strides) whole &= i >= 2 || stride % words == 0;
+            if (view.tag >= Tag::kIota || !whole || (i >= 2 && along != 0 && along != 1)) refuse("an operand of a qdot that is not in groups");
+        }
+        return;
+    }
+    const Index groups = (op.k + 4 * words - 1) / (4 * words);
+    if (op.mode > 3 || op.dtype != (op.wants_codes() ? 1 : 0) || (op.p1 && (op.p1 < 1u << 31 || !op.wants_codes())) ||
+        op.views[0].tag >= Tag::kIota || op.extents.empty() || op.extents.back() != groups * (op.wants_codes() ? words : 1) ||
+        op.views[0].strides.back() != 1 || op.views[0].strides[op.extents.size() - 1] != 0)
+        refuse("a quant of another form");
+}
+
 void check_views(const Program& program, const Descriptor& op, std::size_t own) {
-    const std::size_t due = op.kind == Kind::kFold     ? (op.mode == 0 ? 2 : 1)
+    const std::size_t due = op.kind == Kind::kFold     ? (op.mode == 0 ? 2 : op.is_qdot() ? 4 : 1)
+                            : op.kind == Kind::kQuant  ? 1
                             : op.kind == Kind::kGather ? 2
                             : op.kind == Kind::kMap || op.kind == Kind::kConcat ? op.views.size()
                                                                                 : 0;
     if (op.views.size() != due) refuse("the wrong number of operands");
+    if (op.is_qdot() || op.kind == Kind::kQuant) check_groups(op);
     Index parts = 0;
     for (const Index size : op.sizes) {
         if (size == 0 || size > op.extents[op.p0]) refuse("a part of a concat that does not fit");
@@ -125,7 +149,11 @@ void check_views(const Program& program, const Descriptor& op, std::size_t own) 
         if (view.tag == Tag::kConst && index >= program.const_elements.size()) refuse("an operand names no constant");
         std::vector<Index> extents = op.extents;
         View reach = view;
-        if (op.kind == Kind::kFold) extents.push_back(op.k);
+        if (op.kind == Kind::kFold || op.kind == Kind::kQuant) extents.push_back(op.k);
+        if (op.is_qdot() && i < 2) {
+            extents.push_back(op.p0);
+            reach.strides.push_back(1);
+        }
         if (op.kind == Kind::kConcat) extents.at(op.p0) = op.sizes[i];
         if (op.kind == Kind::kGather && i == 1) {
             // Bounded like extents and strides, so that no sum of reaches overflows 64 bits.
@@ -136,7 +164,7 @@ void check_views(const Program& program, const Descriptor& op, std::size_t own) 
         check_range(reach, extents, program.source_elements(view));
     }
     if (op.kind == Kind::kDraw && op.extents.size() != 2) refuse("a draw has two axes");
-    if (op.kind == Kind::kFold && op.mode > 4) refuse("unknown fold mode");
+    if (op.kind == Kind::kFold && op.mode > 5) refuse("unknown fold mode");
 }
 
 }  // namespace
@@ -151,6 +179,8 @@ int arity(int op) {
     default: return 2;
     }
 }
+
+bool Descriptor::is_qdot() const { return kind == Kind::kFold && mode == kQdotMode; }
 
 Source source_of(const View& view) { return Source{view.tag, view.index, view.offset}; }
 
@@ -176,7 +206,8 @@ Program decode_program(std::span<const std::uint8_t> header, const std::vector<s
     program.const_elements = std::move(const_elements);
     Reader in(header);
     if (in.u32() != 0x4c535031) refuse("not a Program: the header does not begin with LSP1");
-    if (in.u16() != 1 || in.u16() != 1) refuse("another profile or op-set than F32-C256, 1");
+    if (in.u16() != 1) refuse("another profile than F32-C256");
+    if (const int opset = in.u16(); opset < 1 || opset > 2) refuse("another op-set than 1 and 2");
     if (static_cast<std::size_t>(in.u16()) != descriptors.size()) refuse("the header names another number of ops");
     in.u8();
     const int s_in = in.u8(), s_out = in.u8();

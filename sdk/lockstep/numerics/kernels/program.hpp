@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-enum class Kind : int { kMap = 1, kFold, kGather, kConcat, kRandom, kDraw };
+enum class Kind : int { kMap = 1, kFold, kGather, kConcat, kRandom, kDraw, kQuant };
 enum class Tag : int { kOp, kState, kConst, kIota, kContext };
 
 struct View {
@@ -43,12 +43,17 @@ struct Descriptor {
     Kind kind;
     int mode, dtype;  // dtype: 0 f32, 1 i32
     std::vector<Index> extents;
-    Index k = 0;  // terms of a fold
+    Index k = 0;  // terms of a fold, groups of a qdot, values along k of a quant
     std::vector<View> views;
     std::vector<Instr> instrs;
     Word p0, p1;
     std::vector<Index> sizes;
     Index elements = 1;
+
+    bool is_qdot() const;
+    // Of a quant: the codes and not the scales, by powers of two.
+    bool wants_codes() const { return mode % 2 == 0; }
+    bool power() const { return mode >= 2; }
 };
 
 struct Entry {

@@ -22,23 +22,6 @@ constexpr std::size_t kMostMembers = 256;     // planning takes their square
 
 Index product(const Indices& extents) { return std::accumulate(extents.begin(), extents.end(), Index{1}, std::multiplies<>()); }
 
-// Strides over `extents` as strides over `axes`, which cut the same index space finer; nothing where they do not.
-std::optional<Indices> along(const Indices& extents, const Indices& strides, const Indices& axes) {
-    Indices found(axes.size(), 0);
-    std::size_t axis = axes.size();
-    for (std::size_t e = extents.size(); e-- > 0;) {
-        Index rest = extents[e], below = 1;
-        while (rest > 1) {
-            if (axis == 0 || rest % axes[axis - 1] != 0) return std::nullopt;
-            --axis;
-            found[axis] = strides[e] * below;
-            below *= axes[axis];
-            rest /= axes[axis];
-        }
-    }
-    return axis == 0 ? std::optional(found) : std::nullopt;
-}
-
 // One group under construction.
 class Group {
 public:
@@ -185,7 +168,7 @@ private:
         if (members_.size() >= kMostMembers) return false;
         const Descriptor& descriptor = descriptor_of(op);
         if (descriptor.kind == Kind::kMap) return join_map(op, descriptor);
-        if (descriptor.kind != Kind::kFold) return false;
+        if (descriptor.kind != Kind::kFold || descriptor.is_qdot()) return false;
         return join_fold(op, descriptor) || join_result(op, descriptor);
     }
 

@@ -19,7 +19,7 @@ from lockstep.protocol.dispute.statement import Statement
 from lockstep.protocol.errors import Mismatch
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.merkle import LEAF_BYTES, TensorHeader, ceil_log2
-from lockstep.protocol.programs.program import CHUNK, I32, Kind, Op, Program, Tag, View
+from lockstep.protocol.programs.program import CHUNK, CODES, I32, Kind, Op, Program, Tag, View
 from lockstep.protocol.reverts import Reverted, described
 from lockstep.protocol.types import Digest
 
@@ -152,6 +152,12 @@ def chunk_terms(op: Op, chunk: int) -> range:
     return range(CHUNK * chunk, min(CHUNK * (chunk + 1), op.k_terms))
 
 
+def group_terms(op: Op, last: int) -> range:
+    """The values behind coordinate `last` of a quant's last axis: those of its group."""
+    group = last // op.p0 if op.dtype == I32 else last
+    return range(CODES * op.p0 * group, min(CODES * op.p0 * (group + 1), op.k_extents[0]))
+
+
 def drawn_row(statement: Statement, j: int) -> int:
     """The dataset row of the draw's j-th sequence (p0 counted in)."""
     packed = struct.pack(">4I", statement.round, statement.slot, statement.t, j & 0xFFFFFFFF)
@@ -166,8 +172,12 @@ def touched(
     if op.kind == Kind.DRAW:
         row, column = drawn_row(statement, op.p0 + coords[0]), coords[1]
         yield DATASET, (row * statement.row_length + column) // CHUNK
-    elif op.kind == Kind.FOLD:
-        terms = chunk_terms(op, chunk)
+    elif op.is_qdot:
+        # A group of codes lies in one leaf.
+        for j, view in enumerate(op.views):
+            yield j, flat(view, [*coords[:-1], chunk]) // CHUNK
+    elif op.kind in (Kind.FOLD, Kind.QUANT):
+        terms = chunk_terms(op, chunk) if op.kind == Kind.FOLD else group_terms(op, coords[-2])
         for j, view in enumerate(op.views):
             if view.tag < Tag.IOTA:
                 first = flat(view, [*coords[:-1], terms[0]])

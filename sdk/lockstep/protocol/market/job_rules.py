@@ -78,7 +78,7 @@ def check_params(p: JobParams, unbond_seconds: Seconds, chain: ChainTimes) -> No
         ("roles", len(p.roles) == 1 and role.merged, "one role, and it is merged"),
         ("baseLag", p.schedule.base_lag == 1, "base_lag is 1"),
         ("inbox", role.inbox_role == 0 and role.inbox_lag == 0, "inbox_role and inbox_lag are 0"),
-        ("profile", p.spec.profile == 1 and p.spec.opset == 1, "profile and opset must be 1"),
+        ("profile", p.spec.profile == 1 and 1 <= p.spec.opset <= 2, "profile must be 1, opset 1 or 2"),
         ("programs", ZERO not in (role.step_program, role.encode_program, p.merge.program), "no program root is zero"),
         (
             "dataset",

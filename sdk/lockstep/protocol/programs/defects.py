@@ -24,6 +24,7 @@ from lockstep.protocol.programs.program import (
     I32,
     Alias,
     Const,
+    Fold,
     HeaderFields,
     Kind,
     Op,
@@ -274,7 +275,7 @@ class OpenedProgram:
         rules.check_output(k, alias, self.fields.n, _Entries(self))
         header = None
         if alias.kind == Alias.OP_KIND:
-            header = _shaped(self.descriptor(alias.index, pieces, piece)).header
+            header = _shaped(self.descriptor(alias.index, pieces, piece), self.fields.opset).header
         elif alias.kind == Alias.STATE_KIND:
             header = self.entry(alias.index)
         rules.check_output_rank(k, header)
@@ -339,21 +340,24 @@ class _Entries(Sequence[TensorHeader | None]):
 # -- one op ------------------------------------------------------------------------------------------------------------
 
 
-def _shaped(data: bytes) -> Op:
+def _shaped(data: bytes, opset: int) -> Op:
     """A descriptor whose bytes parse and whose output has a shape."""
-    op = _parse(data)
+    op = _parse(data, opset)
     rules.check_shape(op)
     return op
 
 
-def _parse(data: bytes) -> Op:
+def _parse(data: bytes, opset: int) -> Op:
     # INVARIANT: a descriptor has one canonical encoding and nothing after it.
     if len(data) < 24:
         raise Broken(Rule.DESCRIPTOR_LENGTH, f"a descriptor of {len(data)} bytes")
-    kind, _, _, n_out, n_k, operands, instrs, zero = data[:8]
-    # INVARIANT: an op is of one of the six kinds.
-    if not Kind.MAP <= kind <= Kind.DRAW:
-        raise Broken(Rule.KIND, f"kind {kind} is not in the op-set")
+    kind, mode, _, n_out, n_k, operands, instrs, zero = data[:8]
+    # INVARIANT: an op is of a kind of its Program's op-set.
+    if not Kind.MAP <= kind <= (Kind.DRAW if opset < 2 else Kind.QUANT):
+        raise Broken(Rule.KIND, f"kind {kind} is not in op-set {opset}")
+    # INVARIANT: a fold has a mode of its Program's op-set.
+    if kind == Kind.FOLD and mode > (Fold.ISUM if opset < 2 else Fold.QDOT):
+        raise Broken(Rule.FOLD_MODE, f"fold mode {mode} is not in op-set {opset}")
     view = 7 + 4 * (n_out + n_k)
     views_at = 24 + 4 * (n_out + n_k)
     length = views_at + operands * view + 8 * instrs + (4 * operands if kind == Kind.CONCAT else 0)
@@ -368,7 +372,7 @@ def _parse(data: bytes) -> Op:
 
 def _op(job: JobFacts, e: Evidence, opened: OpenedProgram) -> Op:
     """Everything that op `e.index` (piece 0) must be by itself."""
-    op = _shaped(opened.descriptor(e.index, e.pieces, 0))
+    op = _shaped(opened.descriptor(e.index, e.pieces, 0), opened.fields.opset)
     rules.check_fields(op)
     rules.check_names(e.index, op, _Entries(opened), opened.fields.n_consts)
     rules.check_kind(op)
@@ -378,8 +382,9 @@ def _op(job: JobFacts, e: Evidence, opened: OpenedProgram) -> Op:
 
 
 def _cumulative(e: Evidence, opened: OpenedProgram) -> None:
-    op = _shaped(opened.descriptor(e.index, e.pieces, 0))
-    before = _parse(opened.descriptor(e.index - 1, e.pieces, 1)).cumulative if e.index else 0
+    opset = opened.fields.opset
+    op = _shaped(opened.descriptor(e.index, e.pieces, 0), opset)
+    before = _parse(opened.descriptor(e.index - 1, e.pieces, 1), opset).cumulative if e.index else 0
     rules.check_cumulative(op, before)
 
 
@@ -390,7 +395,7 @@ def _operand(job: JobFacts, e: Evidence, opened: OpenedProgram) -> None:
     view = op.views[e.at]
     source: TensorHeader | None = None
     if view.tag == Tag.OP:
-        source = _shaped(opened.descriptor(view.index, e.pieces, 1)).header
+        source = _shaped(opened.descriptor(view.index, e.pieces, 1), opened.fields.opset).header
     elif view.tag == Tag.CONST:
         source = opened.constant(view.index, e.pieces, 1)
     elif view.tag == Tag.STATE:
@@ -633,7 +638,7 @@ def _fields(header: bytes) -> HeaderFields | None:
 def _sources(parts: ProgramParts, i: int) -> Iterator[tuple[Piece, ...]]:
     """Per operand of op i, the piece that opens what it reads."""
     try:
-        views = _parse(parts.op(i).data).views
+        views = _parse(parts.op(i).data, HeaderFields.decode(parts.header).opset).views
     except Broken:
         return
     for view in views:

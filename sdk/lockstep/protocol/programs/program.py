@@ -20,7 +20,8 @@ from lockstep.protocol.types import Digest, ProgramRoot, StateRoot, TensorRoot
 MAGIC = b"LSP1"
 PROFILE = 1
 """Arithmetic profile F32-C256."""
-OPSET = 1
+OPSET = 2
+"""The newest op-set. 1: the kinds up to DRAW, folds up to ISUM; 2: quant, and the fold mode QDOT."""
 CHUNK = 256
 """Terms of a fold that are chained before a partial result is taken (docs/numerics.md, The order of sums)."""
 
@@ -38,6 +39,7 @@ class Kind(IntEnum):
     CONCAT = 4
     RANDOM = 5
     DRAW = 6
+    QUANT = 7
 
 
 class Fold(IntEnum):
@@ -48,6 +50,29 @@ class Fold(IntEnum):
     MAX = 2
     MIN = 3
     ISUM = 4
+    QDOT = 5
+
+
+class Quant(IntEnum):
+    """`Op.mode` of a quant: what it gives, and the rule of its scale."""
+
+    CODES = 0
+    SCALES = 1
+    CODES_POWER = 2
+    SCALES_POWER = 3
+
+
+MAX_GROUP_WORDS = 64
+"""The most words of codes in a group: 256 codes, one leaf."""
+CODES = 4
+"""Codes in a word."""
+STOCHASTIC = 1 << 31
+"""`p1` of a quant that rounds stochastically is its random stream, from here on; 0 rounds to nearest."""
+
+
+def groups_of(terms: int, words: int) -> int:
+    """The groups of `words` words of codes that hold so many values; the last one may be ragged."""
+    return -(-terms // (CODES * words))
 
 
 class Tag(IntEnum):
@@ -116,9 +141,31 @@ class Op:
         return TensorHeader(self.dtype, self.extents)
 
     @property
+    def is_qdot(self) -> bool:
+        """A sum of products of codes."""
+        return self.kind == Kind.FOLD and self.mode == Fold.QDOT
+
+    @property
+    def gives_codes(self) -> bool:
+        """True of a quant that gives codes, False of one that gives scales."""
+        return self.mode in (Quant.CODES, Quant.CODES_POWER)
+
+    @property
+    def takes_powers(self) -> bool:
+        """True of a quant whose scales are powers of two."""
+        return self.mode in (Quant.CODES_POWER, Quant.SCALES_POWER)
+
+    @property
     def k_terms(self) -> int:
-        """K: the terms of a fold; 0 for other kinds."""
-        return self.k_extents[0] if self.k_extents else 0
+        """K: the terms of a fold, where a group of a qdot, which is a chunk, counts 256; 0 for other kinds."""
+        if self.kind != Kind.FOLD or not self.k_extents:
+            return 0
+        return self.k_extents[0] * CHUNK if self.mode == Fold.QDOT else self.k_extents[0]
+
+    @property
+    def opset(self) -> int:
+        """The least op-set that has it."""
+        return 2 if self.kind > Kind.DRAW or (self.kind == Kind.FOLD and self.mode > Fold.ISUM) else 1
 
     @property
     def chunks(self) -> int:
@@ -242,6 +289,11 @@ class Program:
     """Per op: module path and operation, for people; not committed."""
     places: tuple[str, ...] = field(default=(), compare=False)
     """Per op: source line, for people; not committed."""
+    opset: int = 1
+    """The op-set in its header: as given, or the least that has all ops if that is a later one."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "opset", max([self.opset, *(op.opset for op in self.ops)]))
 
     @property
     def s_in(self) -> int:
@@ -270,7 +322,7 @@ class Program:
             (
                 MAGIC,
                 struct.pack(
-                    ">HHHBBBH", PROFILE, OPSET, len(self.ops), self.depth, self.s_in, self.s_out, len(self.consts)
+                    ">HHHBBBH", PROFILE, self.opset, len(self.ops), self.depth, self.s_in, self.s_out, len(self.consts)
                 ),
                 *(encode_entry(e) for e in self.inputs),
                 *(struct.pack(">BH", a.kind, a.index) for a in self.outputs),
@@ -346,6 +398,7 @@ class Program:
             tuple(consts),
             tuple(names),
             tuple(places),
+            parsed.opset,
         )
         # INVARIANT: a Program has exactly one header.
         if program.header != header:
@@ -360,6 +413,7 @@ class Program:
 class ProgramHeader:
     """The parsed header: all that the game needs to know of a Program before an op is picked."""
 
+    opset: int
     n: int
     depth: int
     s_in: int
@@ -381,12 +435,12 @@ class ProgramHeader:
             raise ProgramInvalid(f"a Program header does not parse: {error}", hint="fetch the Program again") from error
         if f.foreign:
             raise ProgramInvalid(
-                f"Program of profile {f.profile}, op-set {f.opset}; this build speaks {PROFILE}, {OPSET}",
+                f"Program of profile {f.profile}, op-set {f.opset}; this build speaks {PROFILE}, 1 to {OPSET}",
                 hint="install the release that the job names",
             )
         if len(header) != f.length:
             raise ProgramInvalid("a Program header has bytes after its end", hint="fetch the Program again")
-        return ProgramHeader(f.n, f.depth, f.s_in, f.s_out, f.n_consts, inputs, outputs)
+        return ProgramHeader(f.opset, f.n, f.depth, f.s_in, f.s_out, f.n_consts, inputs, outputs)
 
 
 @dataclass(frozen=True)
@@ -409,8 +463,8 @@ class HeaderFields:
 
     @property
     def foreign(self) -> bool:
-        """True if the header is of another format, profile or op-set than this build's."""
-        return (self.magic, self.profile, self.opset) != (MAGIC, PROFILE, OPSET)
+        """True if the header is of another format or profile than this build's, or of an unknown op-set."""
+        return (self.magic, self.profile) != (MAGIC, PROFILE) or not 1 <= self.opset <= OPSET
 
     @property
     def length(self) -> int:

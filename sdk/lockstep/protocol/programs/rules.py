@@ -15,7 +15,22 @@ from typing import Protocol
 from lockstep.protocol.errors import ProgramInvalid
 from lockstep.protocol.merkle import TensorHeader, ceil_log2
 from lockstep.protocol.programs.opcodes import ARITY, FUNCTIONS, Opcode
-from lockstep.protocol.programs.program import CHUNK, F32, I32, Alias, Fold, Instr, Kind, Op, Tag
+from lockstep.protocol.programs.program import (
+    CHUNK,
+    F32,
+    I32,
+    MAX_GROUP_WORDS,
+    STOCHASTIC,
+    Alias,
+    Fold,
+    Instr,
+    Kind,
+    Op,
+    Quant,
+    Tag,
+    View,
+    groups_of,
+)
 
 MAX_OPS = 1 << 14
 MAX_AXES = 8
@@ -89,6 +104,10 @@ class Rule(IntEnum):
     DATASET_SIZE = 48
     OP_MISSING = 49
     CONSTANT_MISSING = 50
+    GROUP_WORDS = 51
+    GROUP_PLACE = 52
+    QUANT_FORM = 53
+    QUANT_SHAPE = 54
 
 
 class Broken(ProgramInvalid):
@@ -177,16 +196,16 @@ def check_shape(op: Op) -> None:
 
 def check_fields(op: Op) -> None:
     """The fields that an op's kind does not have are 0."""
-    # INVARIANT: a fold has one k axis, nothing else has any.
-    if len(op.k_extents) != (op.kind == Kind.FOLD):
-        raise Broken(Rule.FOLD_AXIS, f"{len(op.k_extents)} k axes", "one for a fold, none for other kinds")
+    # INVARIANT: a fold or quant has one k axis, nothing else has any.
+    if len(op.k_extents) != (op.kind in (Kind.FOLD, Kind.QUANT)):
+        raise Broken(Rule.FOLD_AXIS, f"{len(op.k_extents)} k axes", "one for a fold or quant, none for other kinds")
     # INVARIANT: fields that a kind does not have are 0.
     foreign = Rule.FOREIGN_FIELD
     if op.kind != Kind.MAP and op.instrs:
         raise Broken(foreign, "instructions outside of a map", "put the expression into a map of its own")
-    if op.kind != Kind.FOLD and op.mode:
-        raise Broken(foreign, f"mode {op.mode} outside of a fold", "modes belong to folds")
-    if op.kind in (Kind.MAP, Kind.FOLD) and (op.p0 or op.p1):
+    if op.kind not in (Kind.FOLD, Kind.QUANT) and op.mode:
+        raise Broken(foreign, f"mode {op.mode} outside of a fold or quant", "modes belong to folds and quants")
+    if op.kind in (Kind.MAP, Kind.FOLD) and ((op.p0 and not op.is_qdot) or op.p1):
         raise Broken(foreign, "parameters that its kind does not have", "p0 and p1 are 0")
     if op.kind in (Kind.CONCAT, Kind.RANDOM, Kind.DRAW) and op.p1:
         raise Broken(foreign, "a second parameter that its kind does not have", "p1 is 0")
@@ -280,27 +299,83 @@ def _check_instr(k: int, instr: Instr, registers: int) -> None:
 
 
 def _check_fold(op: Op) -> None:
-    # INVARIANT: a fold has one of the five modes.
+    # INVARIANT: a fold has one of the six modes.
     if op.mode > max(Fold):
-        raise Broken(Rule.FOLD_MODE, f"fold mode {op.mode}", "dot, sum, max, min or isum")
-    # INVARIANT: a dot has two operands, any other fold one.
-    if len(op.views) != (2 if op.mode == Fold.DOT else 1):
-        raise Broken(Rule.OPERAND_COUNT, f"{len(op.views)} operands", "two for a dot, else one")
+        raise Broken(Rule.FOLD_MODE, f"fold mode {op.mode}", "dot, sum, max, min, isum or qdot")
+    # INVARIANT: a dot has two operands, a qdot four, any other fold one.
+    if len(op.views) != {Fold.DOT: 2, Fold.QDOT: 4}.get(Fold(op.mode), 1):
+        raise Broken(Rule.OPERAND_COUNT, f"{len(op.views)} operands", "two for a dot, four for a qdot, else one")
     # INVARIANT: isum folds i32, the others f32.
     if op.dtype != (I32 if op.mode == Fold.ISUM else F32):
         raise Broken(
             Rule.FOLD_DTYPE, f"{Fold(op.mode).name.lower()} of dtype {op.dtype}", "isum folds i32, the others f32"
         )
-    # INVARIANT: a fold has 1 to 2^24 terms.
+    # INVARIANT: a fold has 1 to 2^24 terms, a qdot 1 to 2^16 groups.
     if not 1 <= op.k_terms <= MAX_TERMS:
         raise Broken(Rule.FOLD_TERMS, f"K = {op.k_terms}", f"1 to {MAX_TERMS} terms: fold in two ops")
+    if op.mode == Fold.QDOT:
+        _check_qdot(op)
+        return
     for j, view in enumerate(op.views):
-        # INVARIANT: a chunk of 256 terms lies in at most two leaves of each operand.
-        if view.tag < Tag.IOTA and view.strides[-1] not in (0, 1):
-            raise Broken(
-                Rule.FOLD_STRIDE, f"operand {j} has stride {view.strides[-1]} along k",
-                "copy it with a transposing map first",
-            )  # fmt: skip
+        if view.tag < Tag.IOTA:
+            _check_along_k(j, view)
+
+
+def _check_along_k(j: int, view: View) -> None:
+    # INVARIANT: a chunk of 256 terms lies in at most two leaves of each operand.
+    if view.strides[-1] not in (0, 1):
+        raise Broken(
+            Rule.FOLD_STRIDE, f"operand {j} has stride {view.strides[-1]} along k",
+            "copy it with a transposing map first",
+        )  # fmt: skip
+
+
+def _check_group(op: Op) -> None:
+    # INVARIANT: a group has 1 to 64 words of four codes, a power of two.
+    if not 1 <= op.p0 <= MAX_GROUP_WORDS or op.p0 & (op.p0 - 1):
+        raise Broken(Rule.GROUP_WORDS, f"groups of {op.p0} words", "p0 is a power of two, at most 64")
+
+
+def _check_qdot(op: Op) -> None:
+    _check_group(op)
+    for j, view in enumerate(op.views):
+        # INVARIANT: codes and scales are tensors.
+        if view.tag >= Tag.IOTA:
+            raise Broken(Rule.GROUP_PLACE, f"operand {j} is computed", "write it as a map")
+        if j < 2:
+            # INVARIANT: a group of codes lies in one leaf, and the next one along k behind it.
+            if view.strides[-1] != op.p0 or any(at % op.p0 for at in (view.offset, *view.strides)):
+                raise Broken(
+                    Rule.GROUP_PLACE, f"operand {j} has codes elsewhere than at whole groups of {op.p0} words",
+                    "its offset and strides are multiples of p0, that along k is p0",
+                )  # fmt: skip
+        else:
+            _check_along_k(j, view)
+
+
+def _check_quant(op: Op) -> None:
+    codes = op.gives_codes
+    # INVARIANT: a quant gives i32 codes or f32 scales of one tensor.
+    if op.mode > max(Quant) or op.dtype != (I32 if codes else F32):
+        raise Broken(Rule.QUANT_FORM, f"quant mode {op.mode} of dtype {op.dtype}", "0 and 2 give i32, 1 and 3 f32")
+    if len(op.views) != 1 or op.views[0].tag >= Tag.IOTA:
+        raise Broken(Rule.QUANT_FORM, f"a quant of {len(op.views)} operands", "it reads one tensor")
+    # INVARIANT: codes are rounded to nearest, or by a stream from 2^31 on; scales by nothing.
+    if op.p1 and (op.p1 < STOCHASTIC or not codes):
+        raise Broken(Rule.QUANT_FORM, f"a quant of stream {op.p1}", "0 rounds to nearest; streams begin at 2^31")
+    _check_group(op)
+    groups = groups_of(op.k_extents[0], op.p0)
+    # INVARIANT: the last axis of a quant holds the groups of k, at least one, whole.
+    if not op.extents or not groups or op.extents[-1] != groups * (op.p0 if codes else 1):
+        raise Broken(
+            Rule.QUANT_SHAPE, f"an output of shape {op.extents} for {op.k_extents[0]} values",
+            "its last axis has p0 words, or one scale, for each group",
+        )  # fmt: skip
+    # INVARIANT: a group of values lies in at most two leaves.
+    if op.views[0].strides[-1] != 1 or op.views[0].strides[-2]:
+        raise Broken(
+            Rule.QUANT_SHAPE, "an operand that is not contiguous along k", "copy it with a transposing map first"
+        )
 
 
 def _check_gather(op: Op) -> None:
@@ -353,6 +428,7 @@ _KINDS: dict[Kind, Callable[[Op], None]] = {
     Kind.CONCAT: _check_concat,
     Kind.RANDOM: _check_random,
     Kind.DRAW: _check_draw,
+    Kind.QUANT: _check_quant,
 }
 
 
@@ -401,6 +477,11 @@ def _check_dtype(op: Op, j: int, source: TensorHeader | None) -> None:
         # INVARIANT: an index is an integer.
         if source is not None and source.dtype != I32:
             raise Broken(Rule.OPERAND_DTYPE, "an f32 index", "convert it with a map (F2I)")
+    elif op.kind == Kind.QUANT or op.is_qdot:
+        # INVARIANT: codes are i32; scales, and what is quantised, are f32.
+        wanted = I32 if op.is_qdot and j < 2 else F32
+        if source is not None and source.dtype != wanted:
+            raise Broken(Rule.OPERAND_DTYPE, f"operand {j} has dtype {source.dtype}", "codes are i32, values are f32")
     elif op.kind != Kind.MAP:
         # INVARIANT: what is moved or folded keeps its dtype.
         if source is None and any(op.views[j].strides) and op.dtype != I32:
@@ -423,6 +504,8 @@ def _check_range(op: Op, j: int, source: TensorHeader | None) -> None:
     reach = [s * (e - 1) for s, e in zip(view.strides, extents, strict=True)]
     if op.kind == Kind.GATHER and j == 1:
         reach.append(op.p1 * (op.p0 - 1))
+    if op.is_qdot and j < 2:
+        reach.append(op.p0 - 1)
     low = view.offset + sum(r for r in reach if r < 0)
     high = view.offset + sum(r for r in reach if r > 0)
     # INVARIANT: a view reads inside its source.

@@ -8,19 +8,45 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.demo.cheats.lies import DEVNET_CHAIN_ID, OF_SLOTS, Cheat, LyingRun, cheat_of, inserted, wrong_partials
-from lockstep.execution.jobs import ClaimRun, Job, trace_root
+from lockstep.demo.run import INTEGER_CHEATS
+from lockstep.execution.jobs import ClaimRun, Job, slot_run, trace_root
 from lockstep.node.player import HeldClaim
 from lockstep.numerics import scalar
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import game, honest, moves
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import NO_STATE, Body
-from lockstep.protocol.programs.program import Fold, Instr
+from lockstep.protocol.programs.program import STOCHASTIC, Fold, Instr, Kind
 from lockstep.protocol.types import ClaimId, Digest, ProgramRoot, Seconds, TensorRoot, TraceRoot, Wei
+from lockstep.storage import ContentStore
 from tests.support import games, toyjob
 
 SEEDS = range(4)
-SPOKEN = [(name, seed) for name in OF_SLOTS if name not in ("silent", "two-signatures") for seed in SEEDS]
+SPOKEN = [
+    (name, seed, products)
+    for name in OF_SLOTS if name not in ("silent", "two-signatures")
+    for seed in SEEDS
+    for products in ("float32", "int8") if products == "int8" or name not in INTEGER_CHEATS
+]  # fmt: skip
+"""Each lie about each job that it can be told about."""
+
+
+@pytest.fixture(scope="session")
+def integers(toy_store: ContentStore) -> Job:
+    """The toy job whose gradient is a product of integers."""
+    return toyjob.load(toy_store, integers=True)
+
+
+@pytest.fixture
+def told(products: str, toy: Job, integers: Job) -> Job:
+    """The job that is lied about."""
+    return integers if products == "int8" else toy
+
+
+@pytest.fixture
+def honest_told(told: Job) -> ClaimRun:
+    """Slot 1 of round 0."""
+    return slot_run(told, told.genesis, toyjob.SEED, 0, 1)
 
 
 def lie_of(name: str, seed: int, job: Job) -> Cheat:
@@ -39,13 +65,13 @@ def claim_of(run: ClaimRun, held: HeldClaim) -> game.DisputedClaim:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "seed"), SPOKEN)
+@pytest.mark.parametrize(("name", "seed", "products"), SPOKEN)
 def test_the_lie_begins_at_its_declared_step_and_op_and_nowhere_before(
-    name: str, seed: int, honest_run: ClaimRun, toy: Job
+    name: str, seed: int, honest_told: ClaimRun, told: Job
 ) -> None:
-    cheat = lie_of(name, seed, toy)
-    expected, lying = cheat.expectation, cheat.run(honest_run)
-    truth, lies = HeldClaim.of(honest_run), HeldClaim.of(lying)
+    cheat = lie_of(name, seed, told)
+    expected, lying = cheat.expectation, cheat.run(honest_told)
+    truth, lies = HeldClaim.of(honest_told), HeldClaim.of(lying)
     differing = [t for t, (a, b) in enumerate(zip(truth.trace, lies.trace, strict=True), 1) if a != b]
     assert differing[0] == expected.step, "the first step that differs"
     honest_step, lying_step = truth.whole(expected.step), lies.whole(expected.step)
@@ -56,16 +82,24 @@ def test_the_lie_begins_at_its_declared_step_and_op_and_nowhere_before(
     if expected.element is not None:
         a, b = (s.output(ops[0]).words.astype(np.int64) for s in (honest_step, lying_step))
         assert np.flatnonzero(a != b).tolist() == [expected.element], "one element alone"
-        assert abs(int(a[expected.element]) - int(b[expected.element])) == 1, "by one ulp"
+        off = abs(int(a[expected.element]) - int(b[expected.element]))
+        if expected.op_kind == "quant":
+            codes = [np.array([w[expected.element]], np.uint32).view(np.int8).astype(int) for w in (a, b)]
+            assert sorted(abs(codes[0] - codes[1])) == [0, 0, 0, 1], "one code, by one"
+            assert max(abs(codes[1])) <= 127, "by a code"
+        else:
+            assert off == 1, "by one ulp"
     assert lying_step.root == lies.trace[expected.step - 1], "what is shown is what was claimed"
-    assert lying_step.program is honest_run.program(expected.step), "the honest Program is what is defended"
+    assert lying_step.program is honest_told.program(expected.step), "the honest Program is what is defended"
 
 
-@pytest.mark.parametrize(("name", "seed"), SPOKEN)
-def test_the_game_ends_exactly_where_the_lie_was_declared(name: str, seed: int, honest_run: ClaimRun, toy: Job) -> None:
-    cheat = lie_of(name, seed, toy)
-    truth, lies = HeldClaim.of(honest_run), HeldClaim.of(cheat.run(honest_run))
-    claim = claim_of(honest_run, lies)
+@pytest.mark.parametrize(("name", "seed", "products"), SPOKEN)
+def test_the_game_ends_exactly_where_the_lie_was_declared(
+    name: str, seed: int, honest_told: ClaimRun, told: Job
+) -> None:
+    cheat = lie_of(name, seed, told)
+    truth, lies = HeldClaim.of(honest_told), HeldClaim.of(cheat.run(honest_told))
+    claim = claim_of(honest_told, lies)
     opening = honest.opening(claim, truth, lies.trace, 0)
     assert opening is not None, "the lie shows in the trace"
     match = games.Match(claim)
@@ -74,7 +108,7 @@ def test_the_game_ends_exactly_where_the_lie_was_declared(name: str, seed: int, 
     assert ended.verdict == moves.Verdict.FRAUD
     assert finding is not None
     expected = cheat.expectation
-    program = getattr(toy.programs, expected.program)
+    program = getattr(told.programs, expected.program)
     assert (finding.program, finding.t, finding.position) == (program.root, expected.step, expected.op_index)
     assert finding.wrong == moves.Wrong.OP
     if expected.element is not None:
@@ -99,21 +133,38 @@ def test_an_honest_claim_opens_no_game(honest_run: ClaimRun) -> None:
     assert honest.opening(claim_of(honest_run, truth), truth, truth.trace, 0) is None
 
 
-def test_some_lie_about_a_sum_sits_in_a_later_chunk(toy: Job) -> None:
-    chunks = [lie_of("one-ulp", seed, toy).expectation.chunk for seed in SEEDS]
-    assert all(c is not None and c > 0 for c in chunks), chunks
+def test_some_lie_about_a_sum_sits_in_a_later_chunk(toy: Job, integers: Job) -> None:
+    for job in (toy, integers):
+        chunks = [lie_of("one-ulp", seed, job).expectation.chunk for seed in SEEDS]
+        assert all(c is not None and c > 0 for c in chunks), chunks
 
 
-def test_the_same_seed_lies_in_the_same_place(toy: Job) -> None:
+@pytest.mark.parametrize("name", INTEGER_CHEATS)
+def test_a_lie_about_codes_wants_a_job_with_codes(name: str, toy: Job) -> None:
+    with pytest.raises(UsageError) as error:
+        lie_of(name, 0, toy)
+    assert "int8" in error.value.hint
+
+
+def test_who_rounds_to_nearest_draws_nothing_at_any_step(integers: Job) -> None:
+    cheat = lie_of("nearest-instead-of-stochastic", 0, integers)
+    assert set(cheat.forgeries) == set(range(1, toyjob.STEPS + 1))
+    honest_ops, lying_ops = integers.programs.step.ops, cheat.forgeries[1].program.ops
+    drawn = [i for i, op in enumerate(honest_ops) if op.kind == Kind.QUANT and op.p1 >= STOCHASTIC]
+    assert drawn == [cheat.expectation.op_index]
+    assert [i for i, (a, b) in enumerate(zip(honest_ops, lying_ops, strict=True)) if a != b] == drawn
+
+
+def test_the_same_seed_lies_in_the_same_place(integers: Job) -> None:
     for name in OF_SLOTS:
-        assert lie_of(name, 3, toy).expectation == lie_of(name, 3, toy).expectation, name
+        assert lie_of(name, 3, integers).expectation == lie_of(name, 3, integers).expectation, name
 
 
 @pytest.mark.parametrize("chain", [1, 11155111, 31338])
-def test_cheats_refuse_every_chain_but_a_devnet(chain: int, toy: Job) -> None:
+def test_cheats_refuse_every_chain_but_a_devnet(chain: int, integers: Job) -> None:
     for name in OF_SLOTS:
-        with pytest.raises(UsageError):
-            cheat_of(name, toy.programs, toy.params, 0, chain)
+        with pytest.raises(UsageError, match="chain"):
+            cheat_of(name, integers.programs, integers.params, 0, chain)
 
 
 def test_an_unknown_cheat_is_a_usage_error(toy: Job) -> None:

@@ -32,27 +32,8 @@ def held(lie_at: int = 0, lie: Lie | None = None, tampered: dict[int, Digest] | 
 
 HONEST = held()
 
-LIES = [
-    Lie(0, element=412, bits=64),
-    Lie(1, element=519, bits=1 << 31),
-    Lie(2, element=300, bits=1 << 20),
-    Lie(3, element=305, bits=1 << 20),
-    Lie(4, element=640, bits=1 << 20),
-    Lie(5, element=1, chunk=1),
-    Lie(5, element=2, chunk=2, bits=1 << 20),
-    Lie(6, element=1, chunk=1, bits=1 << 22),
-    Lie(7),
-    Lie(8, chunk=0),
-    Lie(9, chunk=269),
-    Lie(9, chunk=3),
-    Lie(10, element=6),
-    Lie(11, element=258),
-    Lie(12, element=0),
-    Lie(13),
-]
 
-
-@pytest.mark.parametrize("lie", LIES, ids=str)
+@pytest.mark.parametrize("lie", games.LIES, ids=str)
 def test_liar_is_convicted_at_its_lie(lie: Lie) -> None:
     liar = held(lie_at=2, lie=lie)
     claim = games.claim_of(liar)
@@ -109,7 +90,7 @@ def test_claim_of_one_transition_without_t_begins_adjacent() -> None:
 
 
 def test_list_that_is_not_the_trace_counts_as_withheld() -> None:
-    liar = held(lie_at=2, lie=Lie(13))
+    liar = held(lie_at=2, lie=Lie(18))
     opening = honest.opening(games.claim_of(liar), HONEST, HONEST.trace, 0)
     assert opening is not None
     assert opening.t == 0
@@ -140,7 +121,7 @@ def test_alias_of_an_op_is_convicted_by_its_own_proof() -> None:
     match.run(opening, games.defends(liar), games.challenges(HONEST))
     assert match.finding is not None
     assert (match.finding.wrong, match.finding.position) == (Wrong.ALIAS, 1)
-    assert match.finding.contract_bits == games.root_of(HONEST.steps[0].output(11))
+    assert match.finding.contract_bits == games.root_of(HONEST.steps[0].output(STEP.outputs[1].index))
 
 
 def test_entry_that_must_be_empty_is_convicted_as_an_alias() -> None:

@@ -49,8 +49,9 @@ def test_a_sound_op_in_its_place_breaks_nothing(op: object) -> None:
     assert defects.find(case.job) is None
 
 
-def test_sound_jobs_hold_under_all_evidence() -> None:
-    job = invalid.sound()
+@pytest.mark.parametrize("codes_too", [False, True])
+def test_sound_jobs_hold_under_all_evidence(codes_too: bool) -> None:
+    job = invalid.sound(codes_too)
     evidence = list(invalid.everything(job))
     assert {e.subject for e in evidence} == set(Subject)
     assert [e for e in evidence if defects.check(job.job, e)] == []

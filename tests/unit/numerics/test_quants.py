@@ -1,0 +1,153 @@
+"""Quants, and attention in products of codes, as the executor runs them together: the bits of the ops, one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lockstep.numerics import paths
+from lockstep.numerics.arrays import Array
+from lockstep.numerics.builder import Expression, ProgramBuilder, Quantised, Tensor
+from lockstep.protocol.programs.program import F32, Program
+from tests.unit.numerics.comparison import CONTEXT, compare, normal, strange
+
+STREAM = 1 << 31
+
+
+def unused(program: Program, state: list[Array | None]) -> list[str]:
+    """Names of the ops that have no step of their own in a plain run."""
+    spent = paths.compile(program).profile(state, CONTEXT)
+    return [program.name_of(i) for i, nanoseconds in enumerate(spent) if nanoseconds == 0]
+
+
+def rest(b: ProgramBuilder, x: Tensor, q: Quantised, name: str, *, minus: bool = True) -> Tensor:
+    """x [rows, K] - codes x scales, as the tracer writes it; K is whole groups."""
+    rows, terms = x.shape
+    shape = (rows * q.groups, q.words, 4)
+    lanes = q.codes.reshape(*shape[:2]).unsqueeze(2).expand(*shape)
+    up = b.iota((4,), 0, 24, -8).expand(*shape)
+    scales = q.scales.reshape(shape[0]).unsqueeze(1).unsqueeze(1).expand(*shape)
+
+    def expression(e: Expression, x: int, code: int, up: int, scale: int) -> None:
+        value = e.fmul(e.i2f(e.ishr(e.ishl(code, up), e.i32(24))), scale)
+        e.fsub(x, value) if minus else e.fsub(value, x)
+
+    return b.map(shape, [x.reshape(*shape), lanes, up, scales], expression, dtype=F32, name=name).reshape(rows, terms)
+
+
+def two_limbs(b: ProgramBuilder, x: Tensor, words: int, stream: int, name: str) -> tuple[Quantised, Quantised]:
+    high = b.quant(x, words, name=f"{name}.high")
+    return high, b.quant(rest(b, x, high, f"{name}.rest"), words, stream, name=f"{name}.low")
+
+
+def joined(b: ProgramBuilder, parts: list[Quantised], name: str) -> Quantised:
+    codes = b.concat([p.codes for p in parts], 1, f"{name}.codes")
+    return Quantised(codes, b.concat([p.scales for p in parts], 1, f"{name}.scales"), parts[0].words)
+
+
+@pytest.mark.parametrize("what", ["normal", "strange"])
+@pytest.mark.parametrize(
+    ("rows", "columns", "groups", "words"),
+    [(5, 33, 1, 64), (37, 20, 3, 16), (9, 16, 2, 2), (3, 8, 2, 1), (70, 3, 1, 4)],
+)
+def test_two_limbs_of_a_tensor_and_of_its_transpose(
+    what: str, rows: int, columns: int, groups: int, words: int
+) -> None:
+    """The limbs of x along its rows, and of y, which lies transposed: what they leave need not be in memory."""
+    K = 4 * words * groups
+    rng = np.random.default_rng((rows, columns, groups, words))
+    b = ProgramBuilder([(F32, rows * K), (F32, K * columns)])
+    x = b.input(0).reshape(rows, K)
+    y = b.map((columns, K), [b.input(1).reshape(K, columns).permute(1, 0)], name="transposed")
+    (high_x, low_x), (high_y, low_y) = (
+        two_limbs(b, t, words, STREAM + i, n) for i, (t, n) in enumerate(((x, "x"), (y, "y")))
+    )
+    left, right = joined(b, [high_x, high_x, low_x], "left"), joined(b, [high_y, low_y, high_y], "right")
+    out = b.qdot(left.unsqueeze(1), right, name="product")
+    program = b.finish([out])
+    data = normal if what == "normal" else strange
+    state = [data(rng, rows * K), data(rng, K * columns)]
+    state += [None] * (len(program.inputs) - len(state))
+    compare(program, state)
+    also_read = b.finish([out, low_x.scales, high_y.codes, None])
+    compare(also_read, state)
+
+
+@pytest.mark.parametrize("reason", ["kept", "read elsewhere", "other terms", "exchanged"])
+def test_what_the_limbs_leave_is_in_memory_where_somebody_reads_it(reason: str) -> None:
+    rows, K, words = 6, 128, 16
+    b = ProgramBuilder([(F32, rows * K)])
+    x = b.input(0).reshape(rows, K)
+    high = b.quant(x, words, name="high")
+    left = rest(b, x, high, "rest", minus=reason != "exchanged")
+    low = b.quant(left, words // 2 if reason == "other terms" else words, STREAM, name="low")
+    outputs = [high.codes, low.codes, low.scales]
+    whole = left.reshape(rows * K // (4 * words), words, 4)
+    outputs.append(whole if reason == "kept" else b.max(left) if reason == "read elsewhere" else high.scales)
+    program = b.finish(outputs)
+    state: list[Array | None] = [normal(np.random.default_rng(1), rows * K)]
+    state += [None] * (len(program.inputs) - len(state))
+    compare(program, state)
+
+
+@pytest.mark.parametrize("terms", [4, 100, 259, 384, 1021])
+def test_padding_is_multiplied_by_nobody_and_changes_no_bit(terms: int) -> None:
+    """One group, the last of several, a concatenation's parts; an infinity in one row poisons that row."""
+    rows, columns = 19, 35
+    rng = np.random.default_rng(terms)
+    b = ProgramBuilder([(F32, rows * terms), (F32, columns * terms)])
+    x, y = b.quant(b.input(0).reshape(rows, terms)), b.quant(b.input(1).reshape(columns, terms), stream=STREAM)
+    outputs = [
+        b.qdot(x.unsqueeze(1), y, name="plain"),
+        b.qdot(joined(b, [x, x], "left").unsqueeze(1), joined(b, [y, y], "right"), name="twice"),
+    ]
+    left = normal(rng, rows * terms)
+    left[terms // 2] = np.inf
+    compare(b.finish(outputs), [left, normal(rng, columns * terms)], budget=2000)
+
+
+@pytest.mark.parametrize(("batches", "T", "width"), [(12, 64, 16), (9, 70, 8), (16, 67, 20)])
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_a_head_at_a_time(batches: int, T: int, width: int, causal: bool) -> None:
+    """Scores, softmax, values, and a product of the transposed probabilities."""
+    rng = np.random.default_rng((batches, T, width, causal))
+    n = batches * T * width
+    b = ProgramBuilder([(F32, n), (F32, n), (F32, n), (F32, n)])
+    q, k, v, g = (b.input(i).reshape(batches, T, width) for i in range(4))
+    by_columns = [
+        b.map((batches, width, T), [t.permute(0, 2, 1)], name=name) for t, name in ((v, "v by k"), (g, "g by k"))
+    ]
+    s = b.qdot(b.quant(q, 4).unsqueeze(2), b.quant(k, 4).unsqueeze(1), name="scores")
+    shape = (batches, T, T)
+
+    def masked(e: Expression, x: int, i: int, j: int) -> None:
+        e.select(e.ilt(i, j), e.f32(float("-inf")), e.fmul(x, e.f32(0.25))) if causal else e.fmul(x, e.f32(0.25))
+
+    s = b.map(shape, [s, b.iota(shape, 1), b.iota(shape, 2)], masked, dtype=F32, name="masked")
+    top = b.max(s, name="top")
+    p = b.map(shape, [s, top.unsqueeze(2).expand(*shape)], lambda e, x, m: e.fexp(e.fsub(x, m)), name="exp")
+    total = b.sum(p, name="total")
+    p = b.map(shape, [p, total.unsqueeze(2).expand(*shape)], lambda e, x, t: e.fdiv(x, t), name="p")
+    turned = b.map(shape, [p.permute(0, 2, 1)], name="p by rows")
+    outputs = [
+        b.qdot(b.quant(p, 16).unsqueeze(2), b.quant(by_columns[0], 16).unsqueeze(1), name="values"),
+        b.qdot(b.quant(turned, 16, STREAM).unsqueeze(2), b.quant(by_columns[1], 16).unsqueeze(1), name="gradient"),
+    ]
+    program = b.finish(outputs)
+    state: list[Array | None] = [normal(rng, n) for _ in range(4)]
+    compare(program, state)
+
+
+def test_quants_of_one_tensor_are_one_step() -> None:
+    """Beside the first quant of each operand nothing is run but the product."""
+    rows, K = 64, 256
+    b = ProgramBuilder([(F32, rows * K), (F32, rows * K)])
+    limbs = [two_limbs(b, b.input(i).reshape(rows, K), 64, STREAM + i, name) for i, name in enumerate("xy")]
+    (high_x, low_x), (high_y, low_y) = limbs
+    left, right = joined(b, [high_x, high_x, low_x], "left"), joined(b, [high_y, low_y, high_y], "right")
+    program = b.finish([b.qdot(left.unsqueeze(1), right, name="product")])
+    state: list[Array | None] = [normal(np.random.default_rng(3), rows * K) for _ in "xy"]
+    alone = {"x.high.codes", "y.high.codes", "product"}
+    assert unused(program, state) == [
+        program.name_of(i) for i in range(len(program.ops)) if program.name_of(i) not in alone
+    ]
