@@ -236,7 +236,7 @@ std::optional<QdotStep> plan_qdot(const Program& program, const Descriptor& op) 
     plan.words = op.p0;
     plan.groups = op.k;
     for (const std::size_t side : {a, b}) {
-        const Padding padding = padding_of(program, op.views[side]);
+        const Padding padding = padding_of(program, op.views[side], op.p0);
         if (!padding.period || (plan.period && plan.period != padding.period)) continue;
         plan.last_words = plan.period ? std::min(plan.last_words, padding.words) : padding.words;
         plan.period = padding.period;

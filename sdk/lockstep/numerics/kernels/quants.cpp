@@ -108,17 +108,18 @@ bool quantises(const Descriptor& op, const View& view) {
     return op.p0 >= 2 && !axes.extents.empty() && axes.strides[0].back() == 1 && axes.extents.back() >= kLeastColumns;
 }
 
-Padding padding_of(const Program& program, const View& view) {
+Padding padding_of(const Program& program, const View& view, Index words) {
     if (view.tag != Tag::kOp) return {};
     const Descriptor& made = program.ops[static_cast<std::size_t>(view.index)];
     const Index pitch = made.extents.empty() ? 1 : made.extents.back();
     if (view.offset % pitch != 0) return {};
     for (std::size_t axis = 0; axis + 1 < view.strides.size(); ++axis)
         if (view.strides[axis] % pitch != 0) return {};
-    const auto own = [](const Descriptor& op) -> Padding {
-        if (op.kind != Kind::kQuant || !op.wants_codes()) return {};
-        const Index groups = groups_of(op), words = (op.k - (groups - 1) * 4 * op.p0 + 3) / 4;
-        return words == op.p0 ? Padding{} : Padding{groups, words};
+    const auto own = [&](const Descriptor& op) -> Padding {
+        // Groups of other sizes have their padding elsewhere.
+        if (op.kind != Kind::kQuant || !op.wants_codes() || op.p0 != words) return {};
+        const Index groups = groups_of(op), last = (op.k - (groups - 1) * 4 * words + 3) / 4;
+        return last == words ? Padding{} : Padding{groups, last};
     };
     if (made.kind != Kind::kConcat || made.p0 + 1 != made.extents.size()) return own(made);
     Padding all;

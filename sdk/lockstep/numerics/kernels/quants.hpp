@@ -28,11 +28,12 @@ QuantStep plan_quant(const Descriptor& op, int index, const View& view);
 // Whether a quant may read its operand there: its k is contiguous, or its rows lie side by side.
 bool quantises(const Descriptor& op, const View& view);
 
-// The groups of a qdot's operand of codes whose last words are padding: one of `period`, with `words` that are not. 0: none has any.
+// The groups of `words` words of a qdot's operand of codes whose last ones are padding: one of `period`, with `Padding::words` that
+// are not. 0: none is known to have any.
 struct Padding {
     Index period = 0, words = 0;
 };
-Padding padding_of(const Program& program, const View& view);
+Padding padding_of(const Program& program, const View& view, Index words);
 
 struct QuantGroup {
     int op;  // in whose place it is run: the first one that is part of it
