@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from lockstep.numerics import paths
 from lockstep.numerics.arrays import Array
 from lockstep.numerics.builder import Expression, ProgramBuilder, Quantised, Tensor
-from lockstep.protocol.programs.program import F32, Program
-from tests.unit.numerics.comparison import CONTEXT, compare, normal, strange
+from lockstep.numerics.built import COMPILED
+from lockstep.protocol.programs.program import F32, I32, Program
+from tests.unit.numerics.comparison import CONTEXT, PATHS, compare, normal, strange
 
+ROOT = Path(__file__).parents[3]
 STREAM = 1 << 31
 
 
@@ -104,6 +110,72 @@ def test_padding_is_multiplied_by_nobody_and_changes_no_bit(terms: int) -> None:
     left = normal(rng, rows * terms)
     left[terms // 2] = np.inf
     compare(b.finish(outputs), [left, normal(rng, columns * terms)], budget=2000)
+
+
+@pytest.mark.parametrize(
+    ("terms", "quantised", "multiplied"), [(100, 64, 2), (20, 4, 2), (12, 2, 1), (12, 2, 4), (5, 1, 2), (4100, 64, 16)]
+)
+def test_groups_of_another_size_have_their_padding_elsewhere(terms: int, quantised: int, multiplied: int) -> None:
+    """Anybody's Program may multiply codes in other groups than those that they were made in, with any scales."""
+    rows, columns = 5, 19
+    rng = np.random.default_rng((terms, multiplied))
+    b = ProgramBuilder([(F32, rows * terms), (F32, columns * terms), (F32, 3000)])
+    x, y = (b.quant(b.input(i).reshape(n, terms), quantised) for i, n in enumerate((rows, columns)))
+
+    def regrouped(q: Quantised, rows: int, start: int) -> Quantised:
+        groups = q.codes.shape[-1] // multiplied
+        scales = b.input(2).slice(0, start, start + groups).unsqueeze(0).expand(rows, groups)
+        return Quantised(q.codes, scales, multiplied)
+
+    out = b.qdot(regrouped(x, rows, 0).unsqueeze(1), regrouped(y, columns, 1500), name="product")
+    state = [normal(rng, rows * terms), normal(rng, columns * terms), normal(rng, 3000), None]
+    compare(b.finish([out]), state)
+
+
+LONG = """
+import resource, numpy as np
+from lockstep.numerics import paths
+from lockstep.numerics.builder import ProgramBuilder, Quantised
+from lockstep.protocol.programs.program import F32, I32
+from tests.unit.numerics.comparison import CONTEXT
+groups, words = 1 << 16, 64
+b = ProgramBuilder([(I32, groups * words), (F32, groups)])
+sides = [
+    Quantised(b.input(0).unsqueeze(0).expand(n, groups * words), b.input(1).unsqueeze(0).expand(n, groups), words)
+    for n in (14, 33)
+]
+executable = paths.compile(b.finish([b.qdot(sides[0].unsqueeze(1), sides[1])]), path="PATH", threads=1)
+state = [np.zeros(groups * words, np.int32), np.ones(groups, np.float32)]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+found = executable.run(state, CONTEXT)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.skipif(not COMPILED, reason="the portable kernels have a bound of their own: test_portable.py")
+@pytest.mark.parametrize("path", PATHS)
+def test_the_longest_product_takes_no_memory_of_its_length(path: str) -> None:
+    """Operands are packed a chain at a time: all of them would be 1 GiB for each thread, which no footprint has."""
+    command = [sys.executable, "-c", LONG.replace("PATH", path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+    assert int(done.stdout) < 64 << 10, f"{int(done.stdout) >> 10} MiB"
+
+
+@pytest.mark.parametrize("groups", [256, 257, 512, 700])
+def test_chains_of_groups_are_added_in_order(groups: int) -> None:
+    """One chain, one group more, whole chains; -0 and NaN among their sums; more columns than a register tile."""
+    rows, columns, words = 15, 37, 2
+    rng = np.random.default_rng(groups)
+    b = ProgramBuilder([(I32, rows * groups * words), (I32, columns * groups * words), (F32, columns * groups)])
+    x, y = (b.input(i).reshape(n, groups * words) for i, n in enumerate((rows, columns)))
+    scales = b.input(2).reshape(columns, groups)
+    left = Quantised(x, scales.slice(0, 0, rows), words).unsqueeze(1)
+    program = b.finish([b.qdot(left, Quantised(y, scales, words), name="product")])
+    factors = normal(rng, columns * groups)
+    factors[rng.integers(0, len(factors), 3)] = np.nan
+    codes = [rng.integers(-(2**31), 2**31, n * groups * words).astype(np.int32) for n in (rows, columns)]
+    codes[0][: groups * words] = 0
+    compare(program, [*codes, factors, None], budget=3000)
 
 
 @pytest.mark.parametrize(("batches", "T", "width"), [(12, 64, 16), (9, 70, 8), (16, 67, 20)])

@@ -44,12 +44,12 @@ struct Kernels {
 constexpr Index map_scratch(const MapPlan& plan) { return (plan.buffers + 1) * (kBlock + 16); }
 constexpr Index gemm_scratch(const GemmPlan& plan, Index columns) { return columns * (plan.k < kChunk ? plan.k : kChunk) + 64 * (kChunk + 1); }
 
-// Words of a register tile's columns, and of a block of `columns`, with all groups.
+// Words of a register tile's columns, and of a block of `columns`, with all groups of a chain.
 constexpr Index qdot_panel(const QdotPlan& plan, const Kernels& kernels) {
-    return kernels.gemm_nr * plan.groups * (plan.words * kernels.code_units + 1);
+    return kernels.gemm_nr * groups_packed(plan) * (plan.words * kernels.code_units + 1);
 }
 constexpr Index qdot_scratch(const QdotPlan& plan, const Kernels& kernels, Index columns) {
-    const Index strip = 16 * (plan.groups * (plan.words * kernels.code_units + 3) + 2);
+    const Index strip = 16 * (groups_packed(plan) * (plan.words * kernels.code_units + 3) + 2);
     return (columns + kernels.gemm_nr - 1) / kernels.gemm_nr * qdot_panel(plan, kernels) + strip + 64;
 }
 

@@ -68,6 +68,9 @@ struct QdotPlan {
     Index scale_a_batch[kMaxAxes], scale_b_batch[kMaxAxes];
 };
 
+constexpr Index kGroupsAtOnce = kChunk;  // the groups of one chain of a qdot: those that are packed together
+constexpr Index groups_packed(const QdotPlan& plan) { return plan.groups < kGroupsAtOnce ? plan.groups : kGroupsAtOnce; }
+
 // Where the four operands of a qdot lie.
 struct QdotOperands {
     const Word *a, *b, *scale_a, *scale_b;

@@ -1,13 +1,16 @@
 // Products of codes: exact sums of a group in integer lanes, one float multiplication and one addition for each group.
 //
 // A step multiplies one unit of a row with one unit of W columns: CODES_AT_ONCE codes, four where the instruction set multiplies
-// bytes, else two that were extended to 16 bits. All groups of a block of columns are packed together, so that a tile's floats are
-// written once. The lanes give: Int unit_of(Int words, int unit) for each of UNITS, Int multiply_codes(Int sum, Int a, Int b), and
+// bytes, else two that were extended to 16 bits. The groups of a chain are packed together, so that a tile's floats are written once
+// for each chain, and a product of any length takes no more memory. The lanes give: Int unit_of(Int words, int unit) for each of UNITS, Int multiply_codes(Int sum, Int a, Int b), and
 // Int bias_of(Int sum, Int words), what a row's products are short of because of the form of b's units.
 
-constexpr Index kGroupsAtOnce = 256;  // of a chain, before it is added to those before
+constexpr Index qdot_strip_words(const QdotPlan& plan) { return W * (groups_packed(plan) * (plan.words * UNITS + 3)) + 2 * W; }
 
-constexpr Index qdot_strip_words(const QdotPlan& plan) { return W * (plan.groups * (plan.words * UNITS + 3)) + 2 * W; }
+// Groups of a chain.
+struct Chain {
+    Index begin, end;
+};
 
 // Words of group c that are not all padding.
 constexpr Index words_of(const QdotPlan& plan, Index c) { return plan.period && (c + 1) % plan.period == 0 ? plan.last_words : plan.words; }
@@ -53,10 +56,10 @@ Int pack_units(Word* out, Index pitch, const Word* in, Index row, int rows, Inde
     return add(bias[0], bias[1]);
 }
 
-// One column block's panel: NR columns from n on, all groups: units of a group, then its scales.
-inline void pack_code_panel(const QdotPlan& plan, const QdotOperands& at, Index n, Index n1, Word* panel) {
+// One column block's panel: NR columns from n on, all groups of a chain: units of a group, then its scales.
+inline void pack_code_panel(const QdotPlan& plan, const QdotOperands& at, const Chain& chain, Index n, Index n1, Word* panel) {
     const Index depth = plan.words * UNITS;
-    for (Index c = 0; c < plan.groups; ++c, panel += (depth + 1) * NR) {
+    for (Index c = chain.begin; c < chain.end; ++c, panel += (depth + 1) * NR) {
         for (int v = 0; v < NV; ++v) {
             const int columns = lanes_left(n1, n + v * W);
             const Word* in = columns ? at.b + (n + v * W) * plan.shape.b_n + c * plan.words : at.b;
@@ -68,11 +71,11 @@ inline void pack_code_panel(const QdotPlan& plan, const QdotOperands& at, Index 
     }
 }
 
-// A strip's rows, all groups: units of a group side by side, W words apart, then its biases, its scales and its span.
+// A strip's rows, all groups of a chain: units of a group side by side, W words apart, then its biases, its scales and its span.
 // Words outside of the span are not multiplied: a mask leaves rows of attention codes on one side of the diagonal alone.
-inline void pack_code_strip(const QdotPlan& plan, const QdotOperands& at, Index m, int rows, Word* strip) {
+inline void pack_code_strip(const QdotPlan& plan, const QdotOperands& at, const Chain& chain, Index m, int rows, Word* strip) {
     const Index depth = plan.words * UNITS;
-    for (Index c = 0; c < plan.groups; ++c, strip += (depth + 3) * W) {
+    for (Index c = chain.begin; c < chain.end; ++c, strip += (depth + 3) * W) {
         Span span{0, 0};
         const Int bias = pack_units<false>(strip, W, at.a + m * plan.shape.a_m + c * plan.words, plan.shape.a_m, rows, words_of(plan, c), &span);
         store(strip + depth * W, floats(bias));
@@ -88,6 +91,7 @@ struct CodeTile {
     const Word *strip, *panel;
     Word* out;
     Index groups, depth, out_row;  // depth: of a whole group
+    bool first, only;              // of the product's chains
     int columns;
 };
 
@@ -133,42 +137,43 @@ void multiply_code_rows(const CodeTile& t, int rows) {
     const auto strip = [&](Index c) { return t.strip + c * (t.depth + 3) * W; };
     const auto panel = [&](Index c) { return t.panel + c * (t.depth + 1) * NR; };
     // A sum that began at +0 is not -0: one level of partials adds nothing to it.
-    if (t.groups == 1) return multiply_group<ROWS, true, true>(t, strip(0), panel(0), sums);
-    if (t.groups <= kGroupsAtOnce) {
-        multiply_group<ROWS, true, false>(t, strip(0), panel(0), sums);
-        for (Index c = 1; c + 1 < t.groups; ++c) multiply_group<ROWS, false, false>(t, strip(c), panel(c), sums);
-        return multiply_group<ROWS, false, true>(t, strip(t.groups - 1), panel(t.groups - 1), sums);
-    }
-    alignas(64) Word totals[ROWS * NR] = {};
-    for (Index c = 0; c < t.groups; ++c) {
-        if (c % kGroupsAtOnce == 0) multiply_group<ROWS, true, false>(t, strip(c), panel(c), sums);
-        else multiply_group<ROWS, false, false>(t, strip(c), panel(c), sums);
-        if ((c + 1) % kGroupsAtOnce != 0 && c + 1 != t.groups) continue;
-        for (int i = 0; i < ROWS * NR; i += W) store(totals + i, add(load(totals + i), load(sums + i)));
-    }
+    if (t.only && t.groups == 1) return multiply_group<ROWS, true, true>(t, strip(0), panel(0), sums);
+    multiply_group<ROWS, true, false>(t, strip(0), panel(0), sums);
+    for (Index c = 1; c + 1 < t.groups; ++c) multiply_group<ROWS, false, false>(t, strip(c), panel(c), sums);
+    if (t.only) return multiply_group<ROWS, false, true>(t, strip(t.groups - 1), panel(t.groups - 1), sums);
+    if (t.groups > 1) multiply_group<ROWS, false, false>(t, strip(t.groups - 1), panel(t.groups - 1), sums);
     for (int i = 0; i < ROWS; ++i)
-        for (int v = 0; v < NV; ++v)
-            store_first(t.out + i * t.out_row + v * W, canonical(load(totals + i * NR + v * W)), lanes_left(t.columns, v * W));
+        for (int v = 0; v < NV; ++v) {
+            const int n = lanes_left(t.columns, v * W);
+            Word* const out = t.out + i * t.out_row + v * W;
+            const Float sum = load(sums + i * NR + v * W);
+            if (n > 0) store_first(out, canonical(t.first ? sum : add(load_first(out, n), sum)), n);
+        }
 }
 
 void run_qdot(const QdotPlan& plan, const QdotOperands& at, Word* out, const GemmPart& part, Word* scratch) {
     const Strips strips(part.m1 - part.m0);
     Word* const strip = scratch;
     Word* const panels = strip + qdot_strip_words(plan);
-    const Index panel_words = plan.groups * (plan.words * UNITS + 1) * NR;
-    CodeTile tile{strip, nullptr, nullptr, plan.groups, plan.words * UNITS, plan.shape.out_m, 0};
+    const Index panel_words = groups_packed(plan) * (plan.words * UNITS + 1) * NR;
+    CodeTile tile{strip, nullptr, nullptr, 0, plan.words * UNITS, plan.shape.out_m, true, plan.groups <= kGroupsAtOnce, 0};
     for (Index n0 = part.n0; n0 < part.n1; n0 += part.columns) {
         const Index n1 = n0 + part.columns < part.n1 ? n0 + part.columns : part.n1;
-        for (Index n = n0; n < n1; n += NR) pack_code_panel(plan, at, n, n1, panels + (n - n0) / NR * panel_words);
-        for (Index s = 0; s < strips.count; ++s) {
-            const Index m = part.m0 + strips.start(s);
-            const int rows = strips.height(s);
-            pack_code_strip(plan, at, m, rows, strip);
-            for (Index n = n0; n < n1; n += NR) {
-                tile.panel = panels + (n - n0) / NR * panel_words;
-                tile.out = out + m * plan.shape.out_m + n;
-                tile.columns = static_cast<int>(n1 - n < NR ? n1 - n : NR);
-                multiply_code_rows<MR>(tile, rows);
+        for (Index c = 0; c < plan.groups; c += kGroupsAtOnce) {
+            const Chain chain{c, c + kGroupsAtOnce < plan.groups ? c + kGroupsAtOnce : plan.groups};
+            tile.groups = chain.end - chain.begin;
+            tile.first = c == 0;
+            for (Index n = n0; n < n1; n += NR) pack_code_panel(plan, at, chain, n, n1, panels + (n - n0) / NR * panel_words);
+            for (Index s = 0; s < strips.count; ++s) {
+                const Index m = part.m0 + strips.start(s);
+                const int rows = strips.height(s);
+                pack_code_strip(plan, at, chain, m, rows, strip);
+                for (Index n = n0; n < n1; n += NR) {
+                    tile.panel = panels + (n - n0) / NR * panel_words;
+                    tile.out = out + m * plan.shape.out_m + n;
+                    tile.columns = static_cast<int>(n1 - n < NR ? n1 - n : NR);
+                    multiply_code_rows<MR>(tile, rows);
+                }
             }
         }
     }
