@@ -309,20 +309,32 @@ class _Step:
         return result
 
     def _quant(self, op: Op) -> Words:
-        k_terms, words = op.k_extents[0], op.p0
-        lead = op.extents[:-1]
-        x = self._read(op.views[0], (), (*lead, 1, k_terms)).reshape(-1, k_terms)
-        padded = np.zeros((len(x), groups_of(k_terms, words) * CODES * words), np.uint32)
-        padded[:, :k_terms] = x
-        grouped = padded.view(np.float32).reshape(-1, CODES * words)
-        scales, inverses = tables.scales_of(tables.magnitudes(grouped), op.takes_powers)
+        (k_terms,), words, size = op.k_extents, op.p0, CODES * op.p0
+        groups = (*op.extents[:-1], groups_of(k_terms, words))
+        result = np.empty((*groups, words if op.gives_codes else 1), np.uint32)
+        for begin, extents in _blocks(groups, size):
+            first = size * begin[-1]
+            terms = min(size * extents[-1], k_terms - first)
+            x = self._read(op.views[0], (*begin[:-1], 0, first), (*extents[:-1], 1, terms)).reshape(-1, terms)
+            padded = np.zeros((len(x), size * extents[-1]), np.uint32)
+            padded[:, :terms] = x
+            place = tuple(slice(b, b + e) for b, e in zip(begin, extents, strict=True))
+            # A block's groups follow each other.
+            number = int(np.ravel_multi_index(begin, groups))
+            result[place] = self._groups(op, padded.view(np.float32).reshape(-1, size), number).reshape(*extents, -1)
+        return result.reshape(-1)
+
+    def _groups(self, op: Op, values: tables.Floats, number: int) -> Words:
+        """The scales or codes of whole groups, the first of which is group `number` of the op."""
+        scales, inverses = tables.scales_of(tables.magnitudes(values), op.takes_powers)
         if not op.gives_codes:
             return scales.view(np.uint32)
         halves = None
         if op.p1:
-            drawn = _philox(self._seed, op.p1, padded.size // 2, self._context)
-            halves = np.stack((drawn & 0xFFFF, drawn >> 16), axis=-1).reshape(grouped.shape).astype(np.int32)
-        return tables.packed(tables.codes_of(grouped, inverses, halves)).view(np.uint32)
+            first = number * values.shape[1] // 2
+            drawn = _philox(self._seed, op.p1, values.size // 2, self._context, first)
+            halves = np.stack((drawn & 0xFFFF, drawn >> 16), axis=-1).reshape(values.shape).astype(np.int32)
+        return tables.packed(tables.codes_of(values, inverses, halves)).view(np.uint32)
 
     def _qdot(self, op: Op, begin: Sequence[int], extents: Sequence[int]) -> Words:
         box = (*extents, op.k_extents[0])
@@ -399,16 +411,17 @@ def _blocks(extents: tuple[int, ...], weight: int) -> Iterator[tuple[tuple[int, 
             yield (*outer, begin, *zeros), ((1,) * len(outer) + (size, *extents[axis:]))
 
 
-def _philox(seed: bytes, stream: int, count: int, context: tuple[int, int, int]) -> Words:
-    """`reference.philox` for the first `count` words."""
+def _philox(seed: bytes, stream: int, count: int, context: tuple[int, int, int], first: int = 0) -> Words:
+    """`reference.philox` for `count` words from word `first` on."""
     low, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
     k0 = int.from_bytes(seed[:4], "little") ^ stream
     k1 = int.from_bytes(seed[4:8], "little")
-    c0 = np.arange(-(-count // 4), dtype=np.uint64)
+    begin = first // 4
+    c0 = np.arange(begin, -(-(first + count) // 4), dtype=np.uint64)
     c1, c2, c3 = (np.full(c0.shape, word, np.uint64) for word in context)
     for _ in range(10):
         left, right = np.uint64(0xD2511F53) * c0, np.uint64(0xCD9E8D57) * c2
         c0, c1 = (right >> shift) ^ c1 ^ np.uint64(k0), right & low
         c2, c3 = (left >> shift) ^ c3 ^ np.uint64(k1), left & low
         k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
-    return np.stack((c0, c1, c2, c3), axis=-1).reshape(-1)[:count].astype(np.uint32)
+    return np.stack((c0, c1, c2, c3), axis=-1).reshape(-1)[first - 4 * begin :][:count].astype(np.uint32)

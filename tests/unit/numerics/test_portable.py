@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ import numpy as np
 import pytest
 
 from lockstep.cli.doctor import PORTABLE
-from lockstep.numerics import _native, paths, portable
+from lockstep.numerics import _native, paths, portable, tables
 from lockstep.numerics.arrays import Array
+from lockstep.numerics.builder import ProgramBuilder
 from lockstep.numerics.scalar import Op
-from lockstep.protocol.programs.program import Alias, Fold, Program
+from lockstep.protocol.programs.program import F32, Alias, Fold, Program
 from tests.support.random_ops import Maker
 from tests.unit.numerics import test_fusion_random
-from tests.unit.numerics.comparison import CONTEXT, STRANGE, strange
+from tests.unit.numerics.comparison import CONTEXT, STRANGE, normal, strange
 from tests.unit.numerics.test_fusion_random import ENTRIES, WORDS
 
 WORDS_OF_AN_OP = 60_000
@@ -199,3 +201,31 @@ def test_loops_that_must_be_compiled_are_refused_without_kernels() -> None:
 
 def test_compiled_kernels_are_taken_where_they_are() -> None:
     assert paths._native is _native
+
+
+@pytest.mark.parametrize(("words", "terms"), [(1, 3), (2, 301), (64, 301), (64, 40_000)])
+def test_quants_of_many_blocks_give_the_kernels_bits(words: int, terms: int) -> None:
+    """Random halves of a block begin in the middle of a stream, and in the middle of four words."""
+    rows = max(3, 3 * portable.BLOCK // terms)
+    b = ProgramBuilder([(F32, rows * terms)])
+    x = b.input(0).reshape(rows, terms)
+    made = [b.quant(x, words, stream, power) for stream, power in ((0, False), ((1 << 31) + 5, True))]
+    program = b.finish([t for q in made for t in (q.codes, q.scales)])
+    assert_same(program, [strange(np.random.default_rng(words), rows * terms)], None)
+
+
+def test_a_quant_takes_no_memory_of_what_it_reads() -> None:
+    """Scales are a 256th of the values that they are of, and rows may be the same row."""
+    rows, terms = 2000, 1 << 14
+    b = ProgramBuilder([(F32, terms)])
+    program = b.finish([b.quant(b.input(0).unsqueeze(0).expand(rows, terms)).scales])
+    executor = portable.Executor(program.header, list(program.descriptors), [])
+    values = normal(np.random.default_rng(0), terms)
+    tracemalloc.start()
+    found = executor.run([values], CONTEXT.seed, *CONTEXT.words, None, False, 1, "auto")[-1]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found is not None
+    due = tables.quantised(values[None], 64)[1]
+    np.testing.assert_array_equal(found.reshape(rows, -1), np.tile(due, (rows, 1)))
+    assert peak < 4 * (64 * portable.BLOCK + 4 * found.size), f"{peak >> 20} MiB"
