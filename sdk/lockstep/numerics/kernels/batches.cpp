@@ -17,6 +17,7 @@ namespace {
 using Indices = std::vector<Index>;
 
 constexpr Index kLeastBatches = 8;      // that are worth a run: every thread has some
+constexpr std::size_t kMostSteps = 256;  // of a run: planning takes their number for every step of a Program
 constexpr Index kLeastShare = 1 << 12;  // words of a batch's largest output: less stays in a cache anyway
 
 Index product(const Indices& extents) { return std::accumulate(extents.begin(), extents.end(), Index{1}, std::multiplies<>()); }
@@ -96,7 +97,7 @@ public:
             if (batches < kLeastBatches) continue;
             std::size_t end = at;
             made_.clear();
-            while (end < n && takes(end, batches)) ++end;
+            while (end < n && end - at < kMostSteps && takes(end, batches)) ++end;
             end = without_cut_loops(at, end);
             if (has_product(at, end))
                 if (BatchRun run = build(at, end, batches); !run.shares.empty()) {
