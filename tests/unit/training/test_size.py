@@ -27,8 +27,9 @@ def test_a_llama_of_real_shape_is_traced_and_validated(name: str, parameters: in
 
 def row(**changes: object) -> Size:
     fields = {
-        "model": "a", "products": "float32", "parameters": 1, "tokens": 1, "ops": 1, "elements": 1, "shards": 1, "trace_seconds": 1.0,
-        "trace_gb": 1.0, "worker_gb": 1.0, "payload_gb": 1.0, "threads": 1, "ratio": 0.9, "memory_ratio": 1.0,
+        "model": "a", "products": "float32", "parameters": 1, "tokens": 1, "ops": 1, "elements": 1, "shards": 1,
+        "trace_seconds": 1.0, "trace_gb": 1.0, "worker_gb": 1.0, "payload_gb": 1.0, "threads": 1,
+        "ratio": 0.9, "memory_ratio": 1.0,
     }  # fmt: skip
     return Size(**{**fields, **changes})  # type: ignore[arg-type]
 
