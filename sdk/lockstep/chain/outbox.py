@@ -142,6 +142,8 @@ class Outbox:
                 self._wire.fees()
             except TryLater as held:
                 return f"{', '.join(sorted(set(labels)))} waits: {held.message}"
+            # What was not sent is asked for again, or wanted no more.
+            self._unsent.clear()
             return ""
 
     def keys(self, prefix: str) -> list[str]:
@@ -292,7 +294,7 @@ class Outbox:
     def _send_again(self, key: str) -> None:
         """Not mined for long: the same call with more fee, or with a new nonce if another transaction took this one.
 
-        Above the bound it waits as it is.
+        Above the bounds it waits as it is.
         """
         row = self._known(key)
         call = Call(row["recipient"], row["data"], row["gas"], row["label"], int(row["value"]))
@@ -303,15 +305,16 @@ class Outbox:
         if taken and not call.to:
             raise ChainError(f"another transaction took nonce {row['nonce']}", "begin the deployment anew")
         try:
-            _, market_fee = self._wire.fees()
+            market = self._wire.fees()
         except TryLater as held:
             log.warning("a transaction waits for a lower base fee", key=key, why=held.message)
             return
-        nonce = self._next_nonce() if taken else row["nonce"]
-        # Nodes take a replacement from 10 % more on.
-        tip = min(row["tip"] * 5 // 4 + 1, self._wire.tip_cap)
-        max_fee = min(max(row["max_fee"] * 5 // 4 + 1, market_fee), self._wire.cap)
-        again = self._wire.sign(key, call, nonce, tip, max_fee)
+        fees = market if taken else self._wire.dearer(row["tip"], row["max_fee"], market[1])
+        if fees is None:
+            log.warning("a transaction waits: max_fee or max_tip leaves no room for a higher bid", key=key)
+            self._wire.broadcast(row["raw"])
+            return
+        again = self._wire.sign(key, call, self._next_nonce() if taken else row["nonce"], *fees)
         # The old hash cannot be mined any more once its nonce is gone; until then either may be.
         again["hashes"] = json.dumps(json.loads(again["hashes"]) + ([] if taken else json.loads(row["hashes"])))
         self._journal.insert(again)

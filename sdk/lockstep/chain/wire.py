@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 _CHEAP = ("underpriced", "less than block base fee")
 
 TIP_WEI = 1_000_000_000
+LAST = 8
+"""Base fees that a bid leaves room for where the bound on tips lets no other one follow it."""
+HELD = "try_later.fee"
+"""The code of what the bound on fees holds back."""
 
 
 def gwei(wei: int) -> str:
@@ -60,18 +64,37 @@ class Wire:
         return self._w3.eth.get_transaction_count(self._account.address, "latest")
 
     def fees(self) -> tuple[int, int]:
-        """(tip, max fee) per gas: twice the base fee leaves room for six full blocks."""
+        """(tip, max fee) per gas: twice the base fee leaves room for six full blocks, and LAST times for eighteen."""
         base = self._w3.eth.get_block("latest").get("baseFeePerGas", 0)
         # INVARIANT: a move goes out at every base fee up to the bound; the tip gives way.
         if base > self.cap:
             raise TryLater(
                 f"the base fee is {gwei(base)} a unit of gas, above the bound of {gwei(self.cap)}",
                 "it is sent once the base fee is lower; a higher --max-fee or max_fee sends it now",
-                code="try_later.fee",
+                code=HELD,
             )
-        return min(TIP_WEI, self.tip_cap), min(2 * base + TIP_WEI, self.cap)
+        # Half of the bound at first: a replacement needs room, for nodes want more of both.
+        tip = min(TIP_WEI, self.tip_cap - self.tip_cap // 2)
+        return tip, min((LAST if self._is_last(tip) else 2) * base + TIP_WEI, self.cap)
+
+    def dearer(self, tip: int, max_fee: int, market: int) -> tuple[int, int] | None:
+        """(tip, max fee) of a replacement that nodes take, within the bounds; None if the bounds leave no room for it.
+
+        `market`: what a new transaction would bid at most.
+        """
+        raised = min(_raised(tip), self.tip_cap)
+        market *= LAST // 2 if self._is_last(raised) else 1
+        found = raised, min(max(_raised(max_fee), market), self.cap)
+        # INVARIANT: a replacement is 10 % dearer in both fees, or no node takes it.
+        return found if found[0] >= _least(tip) and found[1] >= _least(max_fee) else None
+
+    def _is_last(self, tip: int) -> bool:
+        """Returns True if the bound leaves no room for another bid after this tip."""
+        return _least(tip) > self.tip_cap
 
     def sign(self, key: str, call: Call, nonce: int, tip: int, max_fee: int) -> dict[str, Any]:
+        """A transaction's row of the journal; the tip gives way to the fee that bounds it."""
+        tip = min(tip, max_fee)
         transaction: dict[str, Any] = {
             "type": 2,
             "chainId": self._chain_id,
@@ -80,7 +103,7 @@ class Wire:
             "data": call.data,
             "value": call.value,
             "gas": call.gas,
-            "maxPriorityFeePerGas": min(tip, max_fee),
+            "maxPriorityFeePerGas": tip,
             "maxFeePerGas": max_fee,
         }
         signed = self._account.sign_transaction(transaction)
@@ -136,6 +159,16 @@ class Wire:
         return ChainError(
             f"{row['label']} reverted in block {block}", "another transaction of the same block came first: look again"
         )
+
+
+def _raised(wei: int) -> int:
+    """The next bid: a quarter more, rounded up."""
+    return wei + wei // 4 + 1
+
+
+def _least(wei: int) -> int:
+    """The cheapest bid in the place of another one: a tenth more, rounded up, and more than it."""
+    return max(-(-11 * wei // 10), wei + 1)
 
 
 def _rejected(failure: Exception) -> LockstepError:

@@ -1,5 +1,6 @@
 """The outbox: once per key, through kill -9, reverts, stuck fees and nonces that others took."""
 
+import json
 import os
 import signal
 import sqlite3
@@ -200,14 +201,22 @@ def test_a_tip_stays_within_its_bound_however_often_it_is_raised(devnet: Local, 
     devnet.w3.provider.make_request(RPCEndpoint("evm_setAutomine"), [False])
     try:
         outbox.submit(Call(Address(STRANGER), b"", 21_000, "move", 1), "move", check=False)
-        first = outbox._known("move")
-        outbox._send_again("move")
-        again = outbox._known("move")
+        bids = []
+        for _ in range(6):
+            row = outbox._known("move")
+            found = devnet.w3.eth.get_transaction(json.loads(row["hashes"])[0])
+            bids.append((found["maxPriorityFeePerGas"], found["maxFeePerGas"]))
+            outbox._send_again("move")
+        assert outbox._known("move")["hashes"] == row["hashes"], "without room it waits as it is"
     finally:
         devnet.w3.provider.make_request(RPCEndpoint("evm_setAutomine"), [True])
         devnet.mine(1)
-    assert (first["tip"], again["tip"]) == (10**8, 10**8)
-    assert again["max_fee"] > first["max_fee"], "the fee is raised all the same"
+    dearer = [bid for bid, before in zip(bids[1:], bids, strict=False) if bid != before]
+    assert len(dearer) == 3, "the node took each of them, from half of the bound on"
+    for before, bid in zip(bids, dearer, strict=False):
+        assert all(10 * new >= 11 * old for old, new in zip(before, bid, strict=True)), (before, bid)
+    assert max(tip for tip, _ in bids) <= 10**8
+    assert outbox.wait("move", 20).succeeded
 
 
 def test_what_the_bound_holds_back_is_told_until_it_is_sent(devnet: Local, open_outbox: OpenOutbox) -> None:
