@@ -25,6 +25,7 @@ import structlog
 from lockstep.base.machine import room_on_disk
 from lockstep.base.shelf import Shelf
 from lockstep.base.vitals import VITALS
+from lockstep.chain.finality import Relied
 from lockstep.cli.output import event
 from lockstep.execution import invalidity
 from lockstep.execution.states import States
@@ -82,7 +83,8 @@ class Verifier:
         self._market = MarketReader(party)
         self._isolation = Isolation()
         self._outage = Outage(event)
-        self._resting = Resting()
+        self._resting = Resting(fresh=not party.outbox.keys(""))
+        self._relied = Relied(lambda number: party.relied(number))
         self._fees = FeeWatch(party.outbox, event)
         self._teller = teller = Teller()
         self._wallet = Wallet(party, sender, teller)
@@ -216,4 +218,4 @@ class Verifier:
         done = self._duties is None or self._duties.at_rest(view)
         if not done or not self._seats.at_rest(view) or len(self._challenger):
             return False
-        return self._resting.at(self._party.relied(view.head))
+        return self._resting.at(self._relied.look(view.head.number))

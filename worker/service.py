@@ -15,10 +15,11 @@ import structlog
 
 from lockstep.base.machine import room_on_disk
 from lockstep.base.vitals import VITALS
+from lockstep.chain.finality import Relied
 from lockstep.cli.output import event
 from lockstep.execution.jobs import ClaimRun
 from lockstep.node.demands import Answers
-from lockstep.node.feewatch import FeeWatch
+from lockstep.node.feewatch import FeeWatch, waiting_for_fee
 from lockstep.node.isolation import Isolation
 from lockstep.node.ledger import Ledger
 from lockstep.node.outage import Outage
@@ -73,10 +74,8 @@ class Worker:
         self._loaded = self._head
         """The block that was taken in to the end."""
         self._told_why = False
-        self._resting = Resting()
-        self._relied = -1
-        """The last block that is relied on (`Party.relied`), as far as the provider has said."""
-        self._relied_at: Head | None = None
+        self._resting = Resting(fresh=not parts.outbox.keys(""))
+        self._relied = Relied(lambda number: parts.party.relied(number))
 
     def skills(self, sender: Sender[Act], wake: Callable[[], None]) -> Skills:
         """Returns the parts that carry out this worker's acts."""
@@ -158,24 +157,14 @@ class Worker:
         head = self._heads.look()
         if head != self._loaded:
             self._load(began, head)
-        self._rely(head)
         # INVARIANT: nothing is signed before the home knows that nobody else signs for its key.
         if self.parts.watch.may_sign(self._ledger, self._now, self._head.number):
             for taken in list(self._jobs.taken.values()):
                 if taken.view is not None:
                     self._guarded(taken, partial(self._act, taken, taken.view))
         self._skills.defence.play(self._ledger, self._head, self._run_of)
-
-    def _rely(self, head: Head) -> None:
-        """Asks once a head for the last block that is relied on; what was said last stands where nobody says."""
-        if head == self._relied_at:
-            return
-        self._relied_at = head
-        # INVARIANT: a provider that names no final block keeps no move from being made.
-        try:
-            self._relied = self.parts.party.relied(head)
-        except (TryLater, Unreachable) as error:
-            log.warning("no block to rely on is named: the last one stands", why=error.message, hint=error.hint)
+        # After the moves: a provider that is slow to name a block holds none of them up.
+        self._relied.look(head.number)
 
     def _at_stake(self) -> tuple[int, int]:
         """Own stakes that are locked, and games about own claims."""
@@ -211,7 +200,7 @@ class Worker:
         if self._asked_to_leave:
             staked, games = self._at_stake()
             held = f"{staked} stakes, {games} games" if staked or games else "nothing is"
-            if not (staked or games) and not self._resting.at(self._relied):
+            if not (staked or games) and not self._resting.at(self._relied.block):
                 held += f", which is relied on once that block is {self.parts.party.settings.finality_told}"
             return Note(
                 "draining", f"it joins nothing more, and leaves once nothing is at stake: {held}", self._until()
@@ -279,7 +268,7 @@ class Worker:
             ready,
             fit and taken.staked,
             held,
-            self._relied,
+            self._relied.block,
         )
 
     def _staked_on(self) -> list[Taken]:
@@ -302,14 +291,17 @@ class Worker:
         me, node = self.parts.address, self.parts.node.public
         if self._ledger.nodes.get(me) != node:
             key = f"node/{node.hex()}/{self._ledger.registrations.get(me, 0)}"
-            self._sender.submit(key, self.parts.contracts.vault.register_node(node))
+            with waiting_for_fee():
+                self._sender.submit(key, self.parts.contracts.vault.register_node(node))
 
     def _answer(self) -> None:
         """Act on what anybody may show: data that are demanded, jobs that break a rule."""
         try:
-            self._jobs.prove(self._now)
+            with waiting_for_fee():
+                self._jobs.prove(self._now)
             for key, call in self._answers.due(self._ledger, self._jobs.loaded, self._now):
-                self._sender.submit(key, call)
+                with waiting_for_fee():
+                    self._sender.submit(key, call)
         except (Unreachable, TryLater):
             raise
         except LockstepError as error:
@@ -346,4 +338,4 @@ class Worker:
             log.warning(f"it stays until nothing is at stake: {free}", stakes=staked, games=games)
         if staked or games or self._skills.defence.busy(self._ledger):
             return False
-        return self._resting.at(self._relied)
+        return self._resting.at(self._relied.block)

@@ -23,7 +23,8 @@ def bare_parts(home: Path, store: ContentStore) -> WorkerParts:
     contracts: Any = SimpleNamespace(market=None, game=None, demands=None, vault=None, token=None, witnesses=None)
     contracts.addresses = SimpleNamespace(block=0)
     found: Any = SimpleNamespace(
-        contracts=contracts, store=store, home=home, announcer=SimpleNamespace(close=lambda: None), outbox=None,
+        contracts=contracts, store=store, home=home, announcer=SimpleNamespace(close=lambda: None),
+        outbox=SimpleNamespace(keys=lambda prefix: []),
         memory_bytes=None, disk_bytes=1 << 30, address=ME, watcher=SimpleNamespace(ledger=Ledger(), block=0),
         party=None, policy=Policy(), notes=Notes(home), max_memory_bytes=None,
     )  # fmt: skip

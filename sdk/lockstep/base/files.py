@@ -52,7 +52,8 @@ def write_atomically(
 
 def remove_partials(path: Path) -> None:
     """Removes what killed writers of `path` left beside it; only where nobody else writes it now."""
-    for left in path.parent.glob(f".{path.name}.*-*"):
+    # Writers before this one's names added a suffix.
+    for left in (*path.parent.glob(f".{path.name}.*-*"), path.with_name(f"{path.name}.partial")):
         left.unlink(missing_ok=True)
 
 

@@ -8,12 +8,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from lockstep.protocol.errors import TryLater
+import structlog
+
+from lockstep.protocol.errors import TryLater, Unreachable
 
 if TYPE_CHECKING:
     from web3 import Web3
+
+log = structlog.get_logger(__name__)
+
+
+class Relied:
+    """One process's record of the last block that is relied on: asked for once a head; what was named last stands.
+
+    >>> relied = Relied(lambda head: head - 3)
+    >>> relied.block, relied.look(10), relied.look(10), relied.block
+    (-1, 7, 7, 7)
+    """
+
+    def __init__(self, ask: Callable[[int], int]) -> None:
+        """`ask(head)` names the block, or raises TryLater or Unreachable."""
+        self._ask = ask
+        self._head: int | None = None
+        self._told = False
+        self.block = -1
+        """As named last; below zero if none was."""
+
+    def look(self, head: int) -> int:
+        """Returns the last block that is relied on, by a chain whose head is `head`."""
+        if head == self._head:
+            return self.block
+        self._head = head
+        # INVARIANT: a provider that names no final block keeps nobody from a move, and lets nobody leave before one.
+        try:
+            self.block, self._told = self._ask(head), False
+        except (TryLater, Unreachable) as error:
+            if not self._told:
+                log.warning("no block to rely on is named: the last one stands", why=error.message, hint=error.hint)
+            self._told = True
+        return self.block
 
 
 def relied_block(w3: Web3, finality: str, head: int) -> int:
@@ -27,7 +63,7 @@ def relied_block(w3: Web3, finality: str, head: int) -> int:
     try:
         # A node names no safe block later than the latest it has: the head was asked for before.
         return min(head, int(w3.eth.get_block(finality)["number"]))  # type: ignore[arg-type]
-    except (Web3Exception, TypeError, KeyError) as error:
+    except (Web3Exception, TypeError, KeyError, ValueError) as error:
         raise TryLater(
             f"the chain's provider names no {finality} block", "set finality to a number of blocks, as 3"
         ) from error

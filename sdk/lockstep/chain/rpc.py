@@ -63,6 +63,8 @@ TROUBLE_WORDS = (
 """Words by which nodes say that they cannot read now: another one can, or this one later."""
 NAMED = ("safe", "finalized")
 """The blocks that only a beacon chain, or a rollup's parent, names."""
+UNNAMED_WORDS = ("block not found", "unknown block", "header not found")
+"""Words by which nodes (geth, erigon, reth) say that they name none."""
 READS = frozenset({
     "eth_blockNumber", "eth_call", "eth_chainId", "eth_gasPrice", "eth_getBalance", "eth_getBlockByNumber",
     "eth_getCode", "eth_getTransactionCount", "eth_getTransactionReceipt",
@@ -218,7 +220,7 @@ def _trouble(method: str, params: Any, answer: Answer) -> str:
         latest = method == "eth_getBlockByNumber" and params[0] == "latest"
         return "it has no latest block" if latest and answer["result"] is None else ""
     text = str(answer["error"].get("message", "")).lower()
-    if method == "eth_getBlockByNumber" and params[0] in NAMED and f"{params[0]} block not found" in text:
+    if method == "eth_getBlockByNumber" and params[0] in NAMED and any(words in text for words in UNNAMED_WORDS):
         # It names none until the chain's own word has reached it: no other node says more, and it can read.
         return ""
     return next((words for words in TROUBLE_WORDS if words in text and "revert" not in text), "")

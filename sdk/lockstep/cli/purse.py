@@ -17,7 +17,7 @@ from lockstep.cli import owner
 from lockstep.cli.options import DeploymentFile, Home, Json, PasswordFile, Rpc, Yes, role_of
 from lockstep.cli.output import confirm, emit, say
 from lockstep.cli.owner import For
-from lockstep.protocol.errors import LockstepError, TryLater
+from lockstep.protocol.errors import LockstepError, TryLater, Unreachable
 
 if TYPE_CHECKING:
     from lockstep.node.purse import Moved, Purse
@@ -171,7 +171,7 @@ def _tell(purse: Purse, moved: Moved, what: str, as_json: bool) -> None:
 
     held = purse.holdings()
     data: dict[str, Any] = {what: str(moved.amount), "completed": moved.completed}
-    final = purse.final(moved)
+    final, unknown = _final(purse, moved)
     data |= {"transactions": list(moved.transactions), "final": final, "holdings": held.to_dict()}
     head = f"{tokens(moved.amount)} {what}"
     if what == "withdrawn" and held.owner is not None:
@@ -181,6 +181,8 @@ def _tell(purse: Purse, moved: Moved, what: str, as_json: bool) -> None:
     if what == "unbonding":
         head += f": `withdraw` pays them out from {moment(held.available_at)}"
     lines = [head, *held.lines()]
+    if unknown:
+        lines.append(f"The money has moved; whether for good is not known yet: {unknown}.")
     if not final:
         lines.append(
             f"The chain can still take this back (finality is {purse.finality}): keep this home, whose next command "
@@ -188,3 +190,12 @@ def _tell(purse: Purse, moved: Moved, what: str, as_json: bool) -> None:
         )
     emit(data, as_json, text="\n".join(lines))
     purse.told(moved)
+
+
+def _final(purse: Purse, moved: Moved) -> tuple[bool, str]:
+    """(True if the blocks that took it are relied on, the reason if nobody says so)."""
+    # INVARIANT: a provider that names no final block makes no failure of what is done.
+    try:
+        return purse.final(moved), ""
+    except (TryLater, Unreachable) as error:
+        return False, error.message if not error.hint else f"{error.message} ({error.hint})"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import structlog
 
 from lockstep.base.vitals import VITALS, Vitals
+from lockstep.chain.wire import HELD
+from lockstep.protocol.errors import TryLater
 
 if TYPE_CHECKING:
     from lockstep.chain.outbox import Outbox
@@ -17,6 +20,17 @@ HINT = "raise max_fee in networks.toml or LOCKSTEP_MAX_FEE, or wait: it is sent 
 """Advice to who has set the bound."""
 
 log = structlog.get_logger(__name__)
+
+
+@contextmanager
+def waiting_for_fee() -> Iterator[None]:
+    """Passes over what the bound on fees holds back: the next look sends it, a `FeeWatch` tells it."""
+    try:
+        yield
+    except TryLater as error:
+        # INVARIANT: a fee is no outage: what it holds back holds up nothing else.
+        if error.code != HELD:
+            raise
 
 
 class FeeWatch:

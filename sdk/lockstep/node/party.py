@@ -136,9 +136,10 @@ class Party:
         block = self.w3.eth.get_block("latest")
         return Head(int(block["number"]), Seconds(block["timestamp"]), block["hash"].hex())
 
-    def relied(self, head: Head) -> int:
-        """The last block that the setting `finality` has this account rely on; below zero if there is none."""
-        return relied_block(self.w3, self.settings.finality, head.number)
+    def relied(self, head: int) -> int:
+        """The last block that the setting `finality` has this account rely on, by a chain with this head; below zero if
+        there is none. Raises TryLater, Unreachable."""
+        return relied_block(self.w3, self.settings.finality, head)
 
     def chain_pace(self) -> ChainPace:
         """The chain's pace: the median gap between recent blocks, and what the deployment promises."""

@@ -13,9 +13,12 @@ class Resting:
     (True, None, None, False, True)
     """
 
-    def __init__(self) -> None:
-        """Nothing is at stake until something is seen to be."""
-        self._since: float = -inf
+    def __init__(self, fresh: bool = True) -> None:
+        """`fresh`: the account has done nothing yet; then nothing is at stake until something is seen to be.
+
+        Of any other account nobody knows what an earlier process had at stake: until the first look, all of it is.
+        """
+        self._since: float = -inf if fresh else inf
 
     @property
     def always(self) -> bool:

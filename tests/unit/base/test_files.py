@@ -80,3 +80,12 @@ def test_what_a_killed_writer_left_is_removed_and_nothing_else(tmp_path: Path) -
         (tmp_path / name).write_bytes(b"x")
     remove_partials(tmp_path / "progress")
     assert sorted(p.name for p in tmp_path.iterdir()) == [".other.17-abcdef01", ".progress", "progress"]
+
+
+def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    left = [".progress.7-ab", "progress.partial"]
+    kept = ["progress", "progress2.partial", ".progress2.7-ab", "material.json"]
+    for name in (*left, *kept):
+        (tmp_path / name).write_bytes(b"x")
+    remove_partials(tmp_path / "progress")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)

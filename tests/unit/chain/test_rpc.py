@@ -215,6 +215,9 @@ def test_a_json_rpc_error_in_an_http_error_is_told() -> None:
     [
         ("finalized", "finalized block not found", ""),
         ("safe", "safe block not found", ""),
+        ("finalized", "block not found: finalized", ""),
+        ("safe", "Unknown block", ""),
+        ("finalized", "header not found", ""),
         ("0x10", "block not found", "block not found"),
         ("finalized", "request timed out", "timed out"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,9 @@ from lockstep.chain.contracts import Contracts
 from lockstep.chain.deployment import deploy
 from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.outbox import Outbox
-from lockstep.node.purse import Purse
-from lockstep.protocol.errors import FundsError, NotOwner, TryLater, UsageError
+from lockstep.cli.purse import _tell
+from lockstep.node.purse import Moved, Purse
+from lockstep.protocol.errors import FundsError, LockstepError, NotOwner, TryLater, Unreachable, UsageError
 from lockstep.protocol.types import Address, Seconds, Wei
 
 WALLET = Wei(1_000)
@@ -128,3 +130,22 @@ def test_a_contract_of_the_market_owns_nobody(bench: Bench) -> None:
             bench.hot.set_owner(contract.address)
         with pytest.raises(UsageError, match="own nothing"):
             bench.hot.propose_owner(contract.address)
+
+
+@pytest.mark.parametrize("error", [TryLater("no finalized block is named", "wait"), Unreachable("nobody answers", "")])
+def test_money_that_moved_is_told_where_nobody_names_a_final_block(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: LockstepError
+) -> None:
+    def final(purse: Purse, moved: Moved) -> bool:
+        raise error
+
+    monkeypatch.setattr(Purse, "final", final)
+    for as_json in (True, False):
+        _tell(bench.hot, bench.hot.unstake(Wei(7)), "unbonding", as_json)
+    first, told = capsys.readouterr().out.split("\n", 1)
+    data = json.loads(first)["data"]
+    assert (data["unbonding"], data["final"], data["completed"]) == ("7", False, False)
+    assert f"whether for good is not known yet: {error.message}" in told
+    assert bench.hot.holdings().unbonding == 14, "once each"
+    monkeypatch.undo()
+    assert not bench.hot.unstake(Wei(1)).completed, "the next command has nothing to complete"

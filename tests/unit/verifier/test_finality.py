@@ -14,8 +14,10 @@ from lockstep.chain.devnet import Devnet
 from lockstep.chain.finality import relied_block
 from lockstep.chain.outbox import Outbox
 from lockstep.client import Network
+from lockstep.node.party import Party
 from lockstep.node.purse import Purse
 from lockstep.node.resting import Resting
+from lockstep.protocol.errors import TryLater, Unreachable
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Address, Wei
 from lockstep.storage.directory import DirectoryStore
@@ -111,3 +113,66 @@ def test_what_is_at_stake_again_is_settled_anew() -> None:
 @pytest.mark.parametrize(("text", "told"), [("3", "3 blocks deep"), ("FINALIZED", "finalized")])
 def test_a_finality_as_people_read_it(text: str, told: str) -> None:
     assert resolve(finality=text).finality_told == told
+
+
+def test_who_has_a_history_knows_nothing_of_it_until_the_first_look() -> None:
+    resting = Resting(fresh=False)
+    assert (resting.always, resting.at(10**9)) == (False, False), "an earlier process may have had a stake"
+    resting.see(False, 50)
+    assert [resting.at(block) for block in (49, 50)] == [False, True]
+    again = Resting(fresh=False)
+    again.see(True, 50)
+    assert not again.at(10**9)
+
+
+def test_a_verifier_that_begins_anew_leaves_no_earlier_than_it_would_have(world: World, desk_of: Any) -> None:
+    desk = desk_of(world, finality="3")
+    assert desk.verifier._at_rest(desk.verifier.look(True)), "a home that has sent nothing"
+    desk.party.outbox.send(world.contracts.token.mint(desk.party.address, Wei(1)), "mint")
+    desk.stop()
+    desk.start()
+    assert not desk.verifier._at_rest(desk.verifier.look(True))
+    world.devnet.mine(3)
+    assert desk.verifier._at_rest(desk.verifier.look(True))
+
+
+def test_a_draining_verifier_stays_where_no_final_block_is_named(
+    world: World, desk_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def relied(party: Party, head: int) -> int:
+        asked.append(head)
+        raise (TryLater("no finalized block", "") if len(asked) == 1 else Unreachable("nobody answers", ""))
+
+    monkeypatch.setattr(Party, "relied", relied)
+    desk = desk_of(world, finality="finalized")
+    desk.verifier._resting.see(True, 1)
+    first = world.head
+    for _ in range(3):
+        assert not desk.verifier._at_rest(desk.verifier.look(True))
+    world.devnet.mine(1)
+    assert not desk.verifier._at_rest(desk.verifier.look(True))
+    assert asked == [first, first + 1], "once a head, and no error"
+
+
+def test_a_watch_goes_on_where_no_final_block_is_named(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for call in (world.contracts.market.cancel(world.job), world.contracts.market.finish(world.job)):
+        world.send(call, "requester")
+    asked: list[int] = []
+
+    def named(w3: Any, finality: str, head: int) -> int:
+        asked.append(head)
+        if len(asked) == 1:
+            world.devnet.mine(1)
+            raise TryLater("the chain's provider names no finalized block", "")
+        return head
+
+    monkeypatch.setattr("lockstep.client.relied_block", named)
+    store = DirectoryStore(tmp_path / "blocks")
+    net = Network(world.devnet.w3, world.contracts, store, world.accounts["requester"], tmp_path, finality="finalized")
+    over = world.head
+    assert [e.name for e in net.job(world.job).watch(0.01)] == ["JobCreated", "JobCancelled", "JobDone"]
+    assert asked == [over, over + 1], "once a head"

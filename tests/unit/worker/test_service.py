@@ -96,17 +96,35 @@ def test_a_provider_that_names_no_final_block_keeps_nothing_from_being_done(work
     said: list[int | Exception] = [40, Unreachable("nobody answers", ""), TryLater("no finalized block", ""), 44]
     asked: list[int] = []
 
-    def relied(head: Head) -> int:
-        asked.append(head.number)
+    def relied(head: int) -> int:
+        asked.append(head)
         answer = said.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     worker.parts.party = SimpleNamespace(relied=relied)  # type: ignore[misc, assignment]
-    seen = []
-    for number in (100, 100, 101, 102, 103):
-        worker._rely(Head(number, Seconds(1000)))
-        seen.append(worker._relied)
+    seen = [worker._relied.look(number) for number in (100, 100, 101, 102, 103)]
     assert seen == [40, 40, 40, 40, 44], "what was said last stands"
     assert asked == [100, 101, 102, 103], "once a head"
+
+
+def test_a_fee_above_the_bound_is_no_outage(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    code = "try_later.fee"
+
+    def submit(key: str, call: Any) -> bool:
+        tried.append(key)
+        raise TryLater("the base fee is high", "", code=code)
+
+    parts = worker.parts
+    parts.node = SimpleNamespace(public=b"node")  # type: ignore[misc, assignment]
+    parts.contracts.vault = SimpleNamespace(register_node=lambda node: None)  # type: ignore[misc, assignment]
+    monkeypatch.setattr(worker._sender, "submit", submit)
+    monkeypatch.setattr(worker._answers, "due", lambda *_: [("answer/1", None), ("answer/2", None)])
+    worker._register()
+    worker._answer()
+    assert tried == ["node/6e6f6465/0", "answer/1", "answer/2"], "each is tried, and none holds up the moves"
+    code = "try_later"
+    with pytest.raises(TryLater):
+        worker._answer()
