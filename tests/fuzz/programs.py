@@ -19,7 +19,11 @@ def spec() -> tuple[Iterable[bytes], Run]:
         Cid("bafyrei" + "a" * 52),
         Cid("bafkrei" + "b" * 52),
         {"model": "gpt", "width": 4},
-        ({"name": "w", "offset": 0, "shape": [4]}, {"name": "v", "root": root, "shape": [2, 2]}),
+        (
+            {"name": "w", "offset": 0, "shape": [4]},
+            {"name": "v", "root": root, "shape": [2, 2]},
+            {"name": "u", "limbs": [[root, root], [root, root]], "shape": [2, 3]},
+        ),
         {"name": "diloco", "inner": {"beta1": 0.9}},
     )
 

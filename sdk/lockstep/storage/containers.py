@@ -30,7 +30,7 @@ from lockstep.base.decoding import (
     text,
     whole,
 )
-from lockstep.protocol.errors import BlobMissing, Mismatch, PayloadInvalid, ProgramInvalid
+from lockstep.protocol.errors import BlobMissing, Malformed, Mismatch, PayloadInvalid, ProgramInvalid
 from lockstep.protocol.merkle import TensorHeader, data_root
 from lockstep.protocol.programs.defects import ProgramParts
 from lockstep.protocol.programs.program import Const, Program
@@ -60,12 +60,32 @@ _PROGRAM = table(
     {"header": octets(), "ops": several(octets(), _MAX_COUNT), "consts": several(_CONST, _MAX_COUNT)},
     {"names": _NAMES, "places": _NAMES},
 )
-_SHAPE = several(whole(0, U32), 255)
+MAX_RANK = 32
+"""The most axes of a parameter: as many as every numpy takes."""
+_SHAPE = several(whole(0, U32), MAX_RANK)
+
+
+def _pair(value: Any, where: str) -> list[str]:
+    """Reads the roots of codes and scales."""
+    found = several(text(64), 2)(value, where)
+    if len(found) != 2:
+        raise Malformed(f"{where} has {len(found)} entries where codes and scales are due")
+    return found
+
+
+def _limbs(value: Any, where: str) -> list[list[str]]:
+    """Reads the limbs of a frozen weight: one or two pairs."""
+    found = several(_pair, 2)(value, where)
+    if not found:
+        raise Malformed(f"{where} is empty where codes and scales are due")
+    return found
+
+
 _PARAMETER = either(
     table({"name": text(), "offset": whole(0, U64), "shape": _SHAPE}, {"shard": whole(0, U32)}),
     either(
         table({"name": text(), "root": text(64), "shape": _SHAPE}),
-        table({"name": text(), "limbs": several(several(text(64), 2), 2), "shape": _SHAPE}),
+        table({"name": text(), "limbs": _limbs, "shape": _SHAPE}),
     ),
 )
 _CID = text(128)

@@ -20,7 +20,8 @@ from lockstep.base.decoding import MAX_FILE_BYTES, anything, file_bytes, from_js
 from lockstep.base.files import write_atomically
 from lockstep.numerics.tables import restored, width_of
 from lockstep.protocol.errors import NotFoundError, PayloadInvalid, UsageError
-from lockstep.protocol.programs.program import groups_of
+from lockstep.protocol.programs.program import CODES, groups_of
+from lockstep.storage.containers import MAX_RANK
 from lockstep.training.formats import OWN, published, recovered
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ MODEL_FILE = "model.safetensors"
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "config.json"
 _CONFIG = mapping(anything)
+REPEATS, SLACK_ELEMENTS = 16, 1 << 24
+"""The elements of a model are at most so many times those that its job holds, and so many more: equal norms and biases
+of many layers are one constant."""
 UNBOUNDED = 1024
 """Tokens of a prompt that a model without a largest position is given."""
 
@@ -49,10 +53,11 @@ def save_model(
 
     `shared` is a checkpoint's flat tensor, or its shards. `parameters` lists {name, offset, shape} of each part of it
     and {name, root, shape} or {name, limbs, shape} of each frozen one, as a job's spec does; `constants` are those of
-    its step. Needs no torch. A file appears whole or not at all.
+    its step. Needs no torch. A file appears whole or not at all. Raises PayloadInvalid for a spec that does not fit.
     """
     tables = {const.root.hex(): np.frombuffer(const.data, "<f4") for const in constants}
     shards = shared if isinstance(shared, tuple) else (shared,)
+    _require_bounded(parameters, sum(s.size for s in shards) + CODES * sum(t.size for t in tables.values()))
     named = {str(p["name"]): _part(p, shards, tables) for p in parameters}
     try:
         written, parts = published(config, named)
@@ -174,6 +179,19 @@ def _context(model: nn.Module) -> int:
     return int(getattr(config, "context", None) or getattr(config, "max_position_embeddings", None) or UNBOUNDED)
 
 
+def _require_bounded(parameters: Sequence[Mapping[str, Any]], held: int) -> None:
+    """Raises PayloadInvalid for a spec whose parameters are out of proportion to the elements that its job holds."""
+    for p in parameters:
+        if len(p["shape"]) > MAX_RANK or any(n < 0 for n in p["shape"]):
+            raise PayloadInvalid(f"parameter {p['name']} has no shape of a tensor", "its spec is of no job of ours")
+    named = sum(prod(p["shape"]) for p in parameters)
+    # INVARIANT: no spec makes a file, or takes memory, out of proportion to what was fetched for it.
+    if named > REPEATS * held + SLACK_ELEMENTS:
+        raise PayloadInvalid(
+            f"the spec names {named} elements, the job holds {held}", "its author repeats tensors: do not export it"
+        )
+
+
 def _part(
     parameter: Mapping[str, Any], shards: Sequence[NDArray[np.float32]], tables: Mapping[str, NDArray[np.float32]]
 ) -> NDArray[np.float32]:
@@ -205,16 +223,18 @@ def _of_codes(
     name: str, shape: Sequence[int], limbs: Sequence[Sequence[str]], tables: Mapping[str, NDArray[np.float32]]
 ) -> NDArray[np.float32]:
     """A frozen weight of which the step has codes alone: what they stand for."""
-    rows, width = prod(shape[:-1]), width_of(shape[-1]) if len(shape) > 1 else 0
-    groups = groups_of(shape[-1], width) if width else 0
-    total = np.zeros((rows, shape[-1]), np.float32)
-    for codes, scales in limbs:
-        found = [tables.get(codes), tables.get(scales)]
-        # INVARIANT: a frozen parameter is a constant of the step.
-        if any(t is None or t.size != n for t, n in zip(found, (rows * groups * width, rows * groups), strict=True)):
-            raise PayloadInvalid(f"no constants of the step are the frozen {name}", "its Programs are of another job")
-        words, factors = (np.asarray(t).reshape(rows, -1) for t in found)
-        total += restored(words.view(np.int32), factors, shape[-1])
+    found = [[tables.get(root) for root in pair] for pair in limbs]
+    rows, terms = (prod(shape[:-1]), shape[-1]) if len(shape) > 1 else (0, 0)
+    width = width_of(terms)
+    groups = groups_of(terms, width)
+    due = [rows * groups * width, rows * groups]
+    # INVARIANT: a frozen parameter is a constant of the step; what it takes is known before it is taken.
+    if not rows * terms or any([t is not None and t.size for t in pair] != due for pair in found) or not found:
+        raise PayloadInvalid(f"no constants of the step are the frozen {name}", "its Programs are of another job")
+    total = np.zeros((rows, terms), np.float32)
+    for pair in found:
+        words, factors = (np.asarray(t).reshape(rows, -1) for t in pair)
+        total += restored(words.view(np.int32), factors, terms)
     return total.reshape(shape)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -205,3 +206,46 @@ def test_a_constants_size_alone_says_where_it_lies(store: DirectoryStore) -> Non
     for const in (inline, beside, both, {"dtype": 0, "shape": [4]}, {**beside, "cid": "bafkrei"}):
         with pytest.raises(ProgramInvalid, match="does not parse"):
             decode_program(dag_cbor.encode({**fields, "consts": [const]}), None, store)  # type: ignore[dict-item]
+
+
+ROOT, FROZEN = "ab" * 32, {"name": "w", "shape": [2, 3]}
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {**FROZEN, "limbs": []},
+        {**FROZEN, "limbs": [[]]},
+        {**FROZEN, "limbs": [[ROOT]]},
+        {**FROZEN, "limbs": [[ROOT, ROOT, ROOT]]},
+        {**FROZEN, "limbs": [[ROOT, ROOT]] * 3},
+        {**FROZEN, "limbs": [[ROOT, 7]]},
+        {**FROZEN, "limbs": "abab"},
+        {**FROZEN, "limbs": [[[ROOT], ROOT]]},
+        {"name": "w", "limbs": [[ROOT, ROOT]], "shape": [-1, 3]},
+        {"name": "w", "limbs": [[ROOT, ROOT]], "shape": [2.0, 3]},
+        {"name": "w", "limbs": [[ROOT, ROOT]], "shape": [1e308]},
+        {"name": "w", "limbs": [[ROOT, ROOT]], "shape": [[2], 3]},
+        {"name": "w", "limbs": [[ROOT, ROOT]], "shape": [1 << 32, 3]},
+        {"name": "w", "root": ROOT, "shape": [1] * 33},
+        {"name": "w", "offset": True, "shape": [3]},
+    ],
+)
+def test_a_spec_of_a_parameter_without_form_is_refused(part: dict[str, object]) -> None:
+    with pytest.raises(Mismatch) as refused:
+        JobSpec.decode(replace(SPEC, parameters=(part,)).encode())
+    assert refused.value.hint
+
+
+def test_a_spec_of_a_number_that_is_none_is_refused() -> None:
+    text = replace(SPEC, parameters=({"name": "w", "offset": 0, "shape": [1.5]},)).encode()
+    for number in (float("nan"), float("inf")):
+        changed = text.replace(struct.pack(">d", 1.5), struct.pack(">d", number))
+        assert changed != text
+        with pytest.raises(Mismatch):
+            JobSpec.decode(changed)
+
+
+def test_a_spec_names_a_weight_by_its_codes() -> None:
+    spec = replace(SPEC, parameters=({**FROZEN, "limbs": [[ROOT, ROOT], [ROOT, ROOT]]},))
+    assert JobSpec.decode(spec.encode()) == spec

@@ -102,3 +102,33 @@ def test_baseline_learns_and_evaluation_counts_every_row() -> None:
     assert len(losses) == 20
     assert after < before / 2
     assert abs(after - evaluate(model, next_token_loss, rows, batch_rows=10)) < 1e-6
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"name": "w", "limbs": [["aa", "bb"]], "shape": [1 << 31, 1 << 31]},
+        {"name": "w", "limbs": [["aa", "bb"]], "shape": [4, 8]},
+        {"name": "w", "limbs": [["aa", "bb"]], "shape": []},
+        {"name": "w", "limbs": [["aa", "bb"]], "shape": [8]},
+        {"name": "w", "limbs": [["aa", "bb"]], "shape": [0, 1 << 31]},
+        {"name": "w", "limbs": [["aa", "bb"]], "shape": [1 << 31, 0]},
+        {"name": "w", "limbs": [], "shape": [4, 8]},
+        {"name": "w", "root": "aa", "shape": [1 << 31]},
+        {"name": "w", "offset": 0, "shape": [1] * 65},
+        {"name": "w", "offset": 0, "shape": [-1, -1]},
+        {"name": "w", "offset": 0, "shape": [1 << 62, 1 << 62]},
+    ],
+)
+def test_a_stranger_s_spec_is_checked_before_anything_is_allocated(tmp_path: Path, part: dict) -> None:
+    with pytest.raises(PayloadInvalid) as refused:
+        save_model(tmp_path / "out", np.zeros(10, np.float32), [part], {})
+    assert refused.value.hint
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_spec_that_repeats_one_tensor_fills_no_disk(tmp_path: Path) -> None:
+    parts = [{"name": f"w{i}", "offset": 0, "shape": [1 << 20]} for i in range(64)]
+    with pytest.raises(PayloadInvalid, match="names 67108864 elements, the job holds 1048576"):
+        save_model(tmp_path / "out", np.zeros(1 << 20, np.float32), parts, {})
+    assert not (tmp_path / "out").exists()
