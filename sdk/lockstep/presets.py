@@ -78,6 +78,14 @@ class Terms:
             return self
         return replace(self, **asdict(offer(slots, inner_steps + 1, self.slot_price, self.gas_price)))
 
+    def at_gas_price(self, gas_price: Wei) -> Terms:
+        """With another price of a unit of gas at the cap of fees, and the stakes that it needs."""
+        return replace(
+            self, gas_price=gas_price,
+            slot_stake=Wei(max(self.slot_stake, stake_floor(self.slot_price, gas_price))),
+            merge_stake=Wei(max(self.merge_stake, stake_floor(self.merge_price, gas_price))),
+        )  # fmt: skip
+
     def priced(self, slot_price: Wei, slots: int, inner_steps: int) -> Terms:
         """With another price of a slot, the merge's in proportion, and the stakes, fees and bonds that these need."""
         # INVARIANT: whatever is bid, a job meets the market's floors (JobRules).

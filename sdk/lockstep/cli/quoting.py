@@ -57,7 +57,7 @@ class DataFee:
             return f"{told}; the job's gas price covers it"
         return (
             f"{told}. WARNING: refunds and bonds count gas alone, and the job's gas price is {self.gas_price} wei of "
-            f"the token: raise gas_price of its terms to {self.needed}, or who answers a game pays the rest itself"
+            f'the token: write gas_price = "{self.needed} wei" into its file, or who answers a game pays the rest'
         )
 
 

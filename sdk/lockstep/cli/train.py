@@ -34,6 +34,7 @@ terms = "devnet"           # windows and prices; or "local", "mainnet"
 aggregator = ""            # address that merges first; empty: slot owners alone
 
 # price = "0.5"            # tokens for 10^15 operations, in place of the terms' price of a slot
+# gas_price = "600000000000 wei"  # refunded for a unit of gas, in place of the terms' (`train quote` warns)
 
 # [tokens]                 # without it a token is a byte
 # tokenizer = "tokenizer.json"    # of Hugging Face; model.vocabulary holds its tokens

@@ -29,7 +29,7 @@ from lockstep.base.amounts import amount_of
 from lockstep.base.naming import address_of, refuse_unknown
 from lockstep.execution.jobs import TrainingJob
 from lockstep.execution.rates import slot_operations, slot_price_at
-from lockstep.presets import PRESETS
+from lockstep.presets import PRESETS, TOKEN
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS
 from lockstep.protocol.types import Wei
@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 KEYS = {
     "texts", "seed", "rounds", "slots", "min_slots", "terms", "aggregator", "model", "adapters", "batch", "strategy",
-    "evaluation", "tokens", "start", "price", "arithmetic",
+    "evaluation", "tokens", "start", "price", "gas_price", "arithmetic",
 }  # fmt: skip
 TEXT_MODELS = ("gpt", "llama", "encoder")
 """Models of the registry that learn from text."""
@@ -119,6 +119,20 @@ def _price(described: Mapping[str, Any]) -> Wei | None:
     if not isinstance(described["price"], (str, int, float)) or isinstance(described["price"], bool):
         raise UsageError(f"price is {described['price']!r}", 'tokens for 10^15 operations, as "0.5"')
     return amount_of(str(described["price"]), "price")
+
+
+def _gas_price(described: Mapping[str, Any]) -> Wei | None:
+    """Tokens that a description refunds for a unit of gas at the cap of fees; None: as many as the terms do."""
+    if "gas_price" not in described:
+        return None
+    given = described["gas_price"]
+    # A bare number is refused: tokens and wei of them differ by 10^18.
+    if not isinstance(given, str) or not given.strip().lower().endswith(("wei", "lst")):
+        raise UsageError(f"gas_price is {given!r}, without a unit", 'gas_price = "600000000000 wei"')
+    price = amount_of(given, "gas_price", least=0)
+    if price > TOKEN:
+        raise UsageError(f"gas_price is {given!r}, more than a token for a unit of gas", "wei, as in `train quote`")
+    return price
 
 
 def _training(described: Mapping[str, Any], folder: Path, weights: bool) -> TrainingJob:
@@ -183,12 +197,14 @@ def _offer(described: Mapping[str, Any], *, rounds: int, steps: int) -> dict[str
     if not isinstance(terms, str) or terms not in PRESETS:
         raise UsageError(f"no terms are called {terms!r}", f"one of {', '.join(PRESETS)}")
     slots = _integer(described, "slots", 3)
+    gas_price = _gas_price(described)
+    preset = PRESETS[terms] if gas_price is None else PRESETS[terms].at_gas_price(gas_price)
     return {
         "rounds": _integer(described, "rounds", rounds),
         "slots": slots,
         "min_slots": _integer(described, "min_slots", max(1, slots - 1)),
         "aggregator": address_of(str(described.get("aggregator") or ZERO_ADDRESS), "aggregator", hint='"" is none'),
-        "terms": PRESETS[terms].audited(slots, steps),
+        "terms": preset.audited(slots, steps),
     }
 
 

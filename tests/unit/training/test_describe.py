@@ -14,6 +14,7 @@ from lockstep.execution.rates import PRICED_OPERATIONS, slot_operations
 from lockstep.numerics.validate import validate
 from lockstep.presets import DEVNET, TOKEN
 from lockstep.protocol.errors import LockstepError, UsageError
+from lockstep.protocol.market.prices import stake_floor
 from lockstep.training.describe import job_of
 from lockstep.training.export import save_model
 from lockstep.training.metrics import rows_of
@@ -232,3 +233,24 @@ def test_a_price_that_is_none_is_refused_with_its_name(folder: Path, price: Any)
     with pytest.raises(UsageError, match="price") as refused:
         job_of(described(price=price), folder, weights=False)
     assert refused.value.hint
+
+
+def test_a_gas_price_raises_what_must_follow_it(folder: Path) -> None:
+    plain = job_of(described(), folder, weights=False)
+    dear = job_of(described(gas_price="600000000000 wei"), folder, weights=False)
+    assert (plain.terms.gas_price, dear.terms.gas_price) == (DEVNET.gas_price, 600 * 10**9)
+    floor = stake_floor(dear.terms.slot_price, dear.terms.gas_price)
+    assert dear.terms.slot_stake >= floor, "a lie costs more than the gas of its games"
+    bid = job_of(described(gas_price="0.0000006 LST", price="0.5"), folder, weights=False)
+    assert bid.terms.gas_price == 600 * 10**9, "a bid for work keeps it"
+    assert dear.programs.step.root == plain.programs.step.root, "the same work"
+
+
+@pytest.mark.parametrize("given", [5, 0.5, "600000000000", "much wei", "-1 wei", "2 LST", True, ["1 wei"], "0.5 wei"])
+def test_a_gas_price_that_is_none_is_refused_with_its_name(folder: Path, given: Any) -> None:
+    with pytest.raises(UsageError, match="gas_price") as refused:
+        job_of(described(gas_price=given), folder, weights=False)
+    assert refused.value.hint
+    with pytest.raises(UsageError) as typo:
+        job_of(described(gasprice="1 wei"), folder, weights=False)
+    assert "gas_price" in typo.value.hint, "the nearest name"
