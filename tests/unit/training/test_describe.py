@@ -237,12 +237,12 @@ def test_a_price_that_is_none_is_refused_with_its_name(folder: Path, price: Any)
 
 def test_a_gas_price_raises_what_must_follow_it(folder: Path) -> None:
     plain = job_of(described(), folder, weights=False)
-    dear = job_of(described(gas_price="600000000000 wei"), folder, weights=False)
-    assert (plain.terms.gas_price, dear.terms.gas_price) == (DEVNET.gas_price, 600 * 10**9)
+    dear = job_of(described(gas_price="10000000000000 wei"), folder, weights=False)
+    assert (plain.terms.gas_price, dear.terms.gas_price) == (DEVNET.gas_price, 10**13)
     floor = stake_floor(dear.terms.slot_price, dear.terms.gas_price)
-    assert dear.terms.slot_stake >= floor, "a lie costs more than the gas of its games"
-    bid = job_of(described(gas_price="0.0000006 LST", price="0.5"), folder, weights=False)
-    assert bid.terms.gas_price == 600 * 10**9, "a bid for work keeps it"
+    assert plain.terms.slot_stake < floor <= dear.terms.slot_stake, "a lie costs more than the gas of its games"
+    bid = job_of(described(gas_price="0.00001 LST", price="0.5"), folder, weights=False)
+    assert bid.terms.gas_price == 10**13, "a bid for work keeps it"
     assert dear.programs.step.root == plain.programs.step.root, "the same work"
 
 
