@@ -134,9 +134,9 @@ class Verifier:
         if fresh:
             self._step(view)
             self._seen = head
-        self._fees.look(head)
         self._collect(view)
         self._seats.play(view)
+        self._fees.look(head)
         self._beat(view, fresh)
         return view
 
