@@ -68,7 +68,8 @@ class Settings:
     """"40 gwei": the most that is paid for a unit of gas, tip included; what would cost more waits. Empty: the highest
     fee that any job refunds."""
     max_tip: str = ""
-    """"2 gwei": the most of it that a block's proposer gets, half of it at first; empty: 1 gwei, more for what is stuck."""
+    """"2 gwei": the most of it that a block's proposer gets, half of it at first; empty: 1 gwei, more for what is
+    stuck."""
     finality: str = "3"
     """The part of the chain that a role relies on: "latest", "safe", "finalized", or a number of blocks behind the
     latest. A worker commits to a claim once the block that drew its seed is in it: no reorganisation then makes the
