@@ -22,6 +22,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
+import structlog
 from coverage import Coverage
 from hypothesis import settings
 from web3 import HTTPProvider, Web3
@@ -43,6 +44,15 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("lockstep")
+
+# As the programs have it: no trace with the values of variables, which takes seconds to lay out.
+structlog.configure(
+    processors=[
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 
 
 LONG = (
