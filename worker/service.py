@@ -96,7 +96,7 @@ class Worker:
             began = self._start()
             while not self._finished():
                 try:
-                    with room_on_disk():
+                    with room_on_disk(), waiting_for_fee():
                         self._tick(began)
                     self._outage.over()
                     self._beat()
