@@ -11,6 +11,7 @@ and the staking key as its keystore has it: it is its owner's alone (mode 0600).
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -19,8 +20,9 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from glob import escape
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ from coordinator.db import Database
 from coordinator.models import AnnouncementRow, IndexTable, ReceiptRow, SignedClaimRow
 from coordinator.nonces import FILE_NAME as NONCES
 from lockstep.base.decoding import MAX_FILE_BYTES, U64, from_json, mapping, refusing, table, text, whole
-from lockstep.base.files import sync_folder
+from lockstep.base.files import remove_unlocked, sync_folder, written_alone
 from lockstep.chain.keys import KEYSTORE, NODE_KEY, account_address
 from lockstep.node.guard.memory import FILE_NAME as GUARD
 from lockstep.node.purse import OUTBOX
@@ -42,6 +44,8 @@ FORMAT, VERSION = "lockstep-coordinator-backup", 1
 MANIFEST = "manifest.json"
 RESTORING = "restoring"
 """The folder of a home that is being restored; with a manifest in it the restore has begun to change the home."""
+SCRATCH, LOCK = ".backup-", "backup.lock"
+"""The beginning of the name of a folder with a backup's copies, and what holds all of them."""
 KEYS = (KEYSTORE, NODE_KEY)
 DATABASES = (OUTBOX, NONCES, GUARD)
 """In the order in which they are copied: what promises most comes last, so that it is newest."""
@@ -89,8 +93,7 @@ def back_up(home: Path, database: Database, chain_id: int, market: Address, file
     if file.exists():
         raise UsageError(f"{file} exists", "a backup overwrites nothing: name another file")
     rows = 0
-    with tempfile.TemporaryDirectory(prefix=".backup-", dir=home) as scratch:
-        copies = Path(scratch)
+    with _scratch(home) as copies:
         # INVARIANT: what is promised by a row is in the copy of whatever promised it: that one is copied later.
         for kind in TABLES:
             rows += _dump(database, kind, copies / _entry(kind))
@@ -104,6 +107,18 @@ def back_up(home: Path, database: Database, chain_id: int, market: Address, file
         manifest = {"format": FORMAT, "version": VERSION, **whose.to_dict(), "entries": entries}
         _pack(copies, manifest | {"digest": _of(manifest)}, file)
     return Kept(len(entries) - len(TABLES), rows, file.stat().st_size)
+
+
+@contextmanager
+def _scratch(home: Path) -> Iterator[Path]:
+    """A folder for the copies of one backup at a time; those of a process that was killed, keys among them, go."""
+    with (home / LOCK).open("ab") as lock:
+        # The lock ends with its holder, however that ends.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for left in home.glob(f"{SCRATCH}*"):
+            shutil.rmtree(left)
+        with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=home) as scratch:
+            yield Path(scratch)
 
 
 def restore(home: Path, database: Database, chain_id: int, market: Address, file: Path) -> Kept:
@@ -181,14 +196,15 @@ def _pack(folder: Path, manifest: dict[str, Any], file: Path) -> None:
     """Write the zip: whole under its name, or not at all."""
     part = file.with_name(f".{file.name}.{os.getpid()}.part")
     try:
-        with os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b") as out:
+        remove_unlocked(file.parent.glob(f".{escape(file.name)}.*.part"))
+        with written_alone(part) as out:
             with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as packed:
                 packed.writestr(MANIFEST, json.dumps(manifest, indent=1))
                 for name in manifest["entries"]:
                     packed.write(folder / name, name)
             out.flush()
             os.fsync(out.fileno())
-        os.link(part, file)
+            os.link(part, file)
         sync_folder(file.parent)
     except FileExistsError as error:
         raise UsageError(f"{file} exists", "a backup overwrites nothing: name another file") from error

@@ -21,6 +21,8 @@ class MarketView:
     head: Head
     draining: bool
     """This process was told to end: nothing new is begun."""
+    block: int
+    """The last block that the ledger holds: the head, or one that came after it."""
 
     @property
     def now(self) -> Seconds:
@@ -51,7 +53,7 @@ class MarketReader:
 
     def view(self, head: Head, draining: bool) -> MarketView:
         """Returns the market as it was read so far."""
-        return MarketView(self._watcher.ledger, self._params, head, draining)
+        return MarketView(self._watcher.ledger, self._params, head, draining, self._watcher.block)
 
     def close(self) -> None:
         """Close the copy of the logs."""

@@ -147,7 +147,8 @@ class Verifier:
         me, ledger = self._party.address, view.ledger
         own = tuple(key for key, owner in ledger.locks.items() if owner == me)
         games = tuple(g.id for g in ledger.games.values() if g.challenger == me)
-        self._resting.see(bool(own or games), view.head.number)
+        # Up to the ledger's block, which is the head's or a later one: what is at stake is the ledger's word.
+        self._resting.see(bool(own or games), view.block, me in ledger.stakers)
         VITALS.beat(
             view.head.number, view.now, games, own,
             {

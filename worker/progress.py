@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import structlog
 
-from lockstep.base.files import remove_partials, write_atomically
+from lockstep.base.files import write_atomically
 from lockstep.execution.jobs import ClaimRun, Entries, State, trace_root
 from lockstep.execution.merging import Payload
 from lockstep.protocol import merkle
@@ -113,7 +113,6 @@ class WorkFolder:
 
     def resume(self, run: ClaimRun) -> tuple[State, list[StateRoot]]:
         """(tensors of S_t, S_1..S_t) of the last whole step; (S_0's tensors, []) if there is none to believe."""
-        remove_partials(self.path / PROGRESS)
         try:
             head, body = read_tensors(self.path / PROGRESS)
             t = int(head["t"])

@@ -96,7 +96,7 @@ class Worker:
             began = self._start()
             while not self._finished():
                 try:
-                    with room_on_disk():
+                    with room_on_disk(), waiting_for_fee():
                         self._tick(began)
                     self._outage.over()
                     self._beat()
@@ -187,7 +187,7 @@ class Worker:
         for taken in self._jobs.taken.values():
             self._guarded(taken, partial(self._look, taken))
         staked, games = self._at_stake()
-        self._resting.see(bool(staked or games), watcher.block)
+        self._resting.see(bool(staked or games), watcher.block, self.parts.address in self._ledger.stakers)
         self._answer()
         # Whoever did not answer meanwhile is asked again at the next look.
         self._loaded = head

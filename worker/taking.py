@@ -19,6 +19,7 @@ from lockstep.execution.jobs import Job
 from lockstep.node.backoff import Backoff
 from lockstep.node.bench import Bench
 from lockstep.node.demands import Asks
+from lockstep.node.feewatch import waiting_for_fee
 from lockstep.node.isolation import Isolation
 from lockstep.node.ledger import JobLedger, Ledger
 from lockstep.node.sender import Sender
@@ -166,5 +167,8 @@ class Jobs:
         """Demand a row that cannot be had, with stake that is free: claims that this home made may hang on it."""
         found = self._asks.row(job, self._parts.contracts.market.params(job), missing, now)
         bond = self._parts.contracts.demands.row_bond_of(job, missing.row)
-        if found is not None and free >= bond and self._sender.submit(*found):
-            event("demanded", time=now, job=job.hex(), row=missing.row)
+        if found is None or free < bond:
+            return
+        with waiting_for_fee():
+            if self._sender.submit(*found):
+                event("demanded", time=now, job=job.hex(), row=missing.row)

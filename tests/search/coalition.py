@@ -18,7 +18,7 @@ from lockstep.protocol.market import court, ids, views
 from lockstep.protocol.market.calls import Block, MarketCall
 from lockstep.protocol.market.state import State
 from lockstep.protocol.market.types import Status
-from lockstep.protocol.types import MERGE_SLOT, ClaimId, Digest, GameId, JobId, StateRoot
+from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, Digest, GameId, JobId, StateRoot
 from tests.search.scene import HEIRS, REQUESTER, Scene, sign
 from tests.support.constant import ConstantClaim, Lie
 from tests.support.wander import Wanderer
@@ -68,6 +68,10 @@ class Coalition:
         """
         found = []
         for account in sorted(self.scene.setting.owned):
+            if account in self._unbonded(s):
+                if self.thieves.random() < 0.3:
+                    found.append(MarketCall("StakeVault", "withdrawUnbonded", account, ()))
+                continue
             if self.thieves.random() >= 0.1:
                 continue
             d, thief, amount = self.thieves, self.thieves.choice(self.members or (account,)), s.free[account]
@@ -84,12 +88,17 @@ class Coalition:
         return found
 
     def owners(self, s: State) -> list[MarketCall]:
-        """The owners unbond some stake, take credits out, name a delegate and hand their account on."""
-        found = []
+        """The owners unbond some stake, take it and credits out, name a delegate and hand their account on; and what
+        has unbonded of the coalition's own stake leaves the vault."""
+        due = self._unbonded(s)
+        found = [MarketCall("StakeVault", "withdrawUnbonded", a, ()) for a in self.members if a in due]
         for account in sorted(self.scene.setting.owned):
-            if self.thieves.random() >= 0.05:
+            if self.thieves.random() >= (0.5 if account in due else 0.05):
                 continue
             d, owner = self.thieves, s.owner_of[account]
+            if account in due:
+                found.append(MarketCall("StakeVault", "withdrawUnbondedFor", owner, (account,)))
+                continue
             # An owner leaves its account what a claim and a merge lock.
             amount = s.free[account] // 1_000
             verb, sender, arguments = d.choice((
@@ -99,6 +108,11 @@ class Coalition:
             ))  # fmt: skip
             found.append(MarketCall("StakeVault", verb, sender, arguments))
         return found
+
+    def _unbonded(self, s: State) -> frozenset[Address]:
+        """The accounts whose stake may leave the vault."""
+        now = self.scene.block.time
+        return frozenset(a for a, unbond in s.unbonding.items() if unbond.amount and unbond.available_at <= now)
 
     # -- work, so that there is something to hurt with
 

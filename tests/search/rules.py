@@ -11,6 +11,7 @@
 (g) money is conserved
 (h) of an account with an owner, the owner alone takes stake out, names a delegate and hands the account on, and what
     leaves the vault is the owner's, whoever has the account's own key
+(i) stake leaves the vault no earlier than its delay after it was last asked for
 """
 
 from __future__ import annotations
@@ -81,6 +82,8 @@ class Watch:
     offered: dict[Address, Address] = field(default_factory=dict)
     wallets: dict[Address, int] = field(default_factory=dict)
     """By account with an owner: the tokens of its own key."""
+    asked: dict[Address, int] = field(default_factory=dict)
+    """By account: when it last asked for stake."""
     owner_acts: int = 0
     """The acts that owners were let do."""
     supply: int = 0
@@ -103,6 +106,7 @@ class Watch:
         """(a), (b), (d), (h): what each call did."""
         scene, p = self.scene, self.scene.setting.params
         self._owned(call, events)
+        self._unbonded(call, events)
         for event in events:
             if event.name in SLASHED and call.function not in SLASHES:
                 raise Violation("d", f"{event} in a call of {call.function}")
@@ -162,6 +166,15 @@ class Watch:
             if call.contract == "StakeVault" and s.balances[account] > self.wallets[account]:
                 raise Violation("h", f"{call.function} of {call.sender} pays the key of {account}, not its owner")
             self.wallets[account] = s.balances[account]
+
+    def _unbonded(self, call: MarketCall, events: Sequence[Emitted]) -> None:
+        """(i)."""
+        now = self.scene.block.time
+        for event in events:
+            if event.name == "UnbondRequested":
+                self.asked[event.values[0]] = now
+            if event.name == "Unbonded" and now < self.asked[event.values[0]] + self.scene.setting.unbond:
+                raise Violation("i", f"{call.function} takes stake of {event.values[0]} before its delay is over")
 
     def _frozen(self, job: bytes, r: int) -> None:
         s, p = self.scene.state, self.scene.setting.params

@@ -43,7 +43,7 @@ COLD, HEIRS = (
 """The key that owns an account, kept elsewhere, and the one that it hands the account on to. Nobody else has either."""
 FUNDS, STAKE = 10**9, 10**8
 UNBOND = Seconds(400 * 86_400)
-"""Above every window and clock that the search draws."""
+"""A vault's delay in which no history ends. The least that a job's windows allow is the other one that is drawn."""
 START = Seconds(1_700_000_000)
 
 
@@ -98,6 +98,8 @@ class Setting:
     """Whether every block takes as long as the deployment says; else less."""
     owned: frozenset[Address] = frozenset()
     """Honest accounts that have named an owner. The coalition has a copy of the key that works."""
+    unbond: Seconds = UNBOND
+    """The vault's delay."""
 
     @property
     def coalition(self) -> tuple[Address, ...]:
@@ -121,7 +123,9 @@ def setting_of(seed: int) -> Setting:
     # Drawn apart: the histories that are kept are those of before.
     apart = random.Random(f"owners {seed}")
     owned = frozenset(account for account in sorted(honest) if apart.random() < 0.4)
-    return Setting(seed, chain, params, frozenset(honest), row_known, mood, steady, owned)
+    least = Seconds(params.windows.challenge_seconds + 2 * params.windows.clock_seconds)
+    unbond = least if apart.random() < 0.75 else UNBOND
+    return Setting(seed, chain, params, frozenset(honest), row_known, mood, steady, owned, unbond)
 
 
 def params_of(d: random.Random, chain: ChainTimes) -> JobParams:
@@ -173,7 +177,7 @@ class Scene:
     def __post_init__(self) -> None:
         s = self.setting
         at = Deployment(
-            31_337, TOKEN, VAULT, MARKET, GAME, VALIDATOR, WITNESSES, AVAILABILITY, UNBOND, chain=s.chain,
+            31_337, TOKEN, VAULT, MARKET, GAME, VALIDATOR, WITNESSES, AVAILABILITY, s.unbond, chain=s.chain,
             recover=recover, arbiter=ReferenceArbiter(),
         )  # fmt: skip
         self.state = State.empty(at)

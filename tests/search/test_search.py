@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -39,7 +40,9 @@ def test_no_coalition_hurts_anybody() -> None:
             elif rule in ("NotOwner", "Unauthorized") and call.contract == "StakeVault":
                 refused[call.function] += 1
     assert calls > 100 * HISTORIES
-    owners = {"requestUnbondFor", "withdrawFor", "setDelegateFor", "proposeOwner", "acceptOwner"}
+    owners = {
+        "requestUnbondFor", "withdrawUnbondedFor", "withdrawFor", "setDelegateFor", "proposeOwner", "acceptOwner",
+    }  # fmt: skip
     assert {verb for verb in owners if done[verb]} == owners, "every verb of an owner was done"
     stolen = {"requestUnbond", "setOwner", "setDelegate", *owners}
     assert {verb for verb in stolen if refused[verb]} == stolen, "and refused to everybody else"
@@ -47,6 +50,16 @@ def test_no_coalition_hurts_anybody() -> None:
 
 def _pays_the_sender(d: Draft, sender: Address) -> int:
     return vault._pay_out(d, sender, sender)
+
+
+def _unbonds_to_the_sender(d: Draft, sender: Address) -> None:
+    with mock.patch.object(vault, "_payee", lambda d, account: account):
+        vault._pay_out_unbonded(d, sender)
+
+
+def _unbonds_at_once(d: Draft, sender: Address, account: Address, amount: int) -> None:
+    vault.request_unbond_for(d, sender, account, amount)
+    d.unbonding[account] = replace(d.unbonding[account], available_at=d.block.time)
 
 
 def _takes(d: Draft, sender: Address, account: Address) -> None:
@@ -63,19 +76,29 @@ def _names_again(d: Draft, sender: Address, owner: Address) -> None:
         ("_only_owner", lambda *_: None, "not its owner"),
         ("_payee", lambda d, account: account, "not its owner"),
         ("StakeVault.withdraw", _pays_the_sender, "pays the key of"),
+        ("StakeVault.withdrawUnbonded", _unbonds_to_the_sender, "withdrawUnbonded of"),
+        ("StakeVault.requestUnbondFor", _unbonds_at_once, "before its delay is over"),
         ("StakeVault.acceptOwner", _takes, "is taken from its owner by acceptOwner"),
         ("StakeVault.setOwner", _names_again, "is taken from its owner by setOwner"),
     ],
-    ids=["anybody commands", "no owner counts", "the key is paid", "anybody accepts", "an owner is named twice"],
+    ids=[
+        "anybody commands",
+        "no owner counts",
+        "the key is paid",
+        "the key is paid its stake",
+        "nothing waits",
+        "anybody accepts",
+        "an owner is named twice",
+    ],
 )
-def test_a_vault_that_knows_no_owners_is_noticed(name: str, instead: Callable[..., Any], told_as: str) -> None:
+def test_a_vault_without_owners_or_delay_is_noticed(name: str, instead: Callable[..., Any], told_as: str) -> None:
     found = []
     contract, _, verb = name.partition(".")
     table = mock.patch.dict(transition.VERBS, {(contract, verb): instead})
     with table if verb else mock.patch.object(vault, name, instead):
         for seed in range(HISTORIES):
             violation = play(setting_of(seed)).violation
-            assert violation is None or str(violation).startswith("(h) "), violation
+            assert violation is None or str(violation).startswith(("(h) ", "(i) ")), violation
             if violation is not None and told_as in str(violation):
                 found.append(seed)
                 break

@@ -26,7 +26,9 @@ from lockstep.cli.schema import bundled, names
 if TYPE_CHECKING:
     from lockstep.demo.processes import Process
 
-STREAMS = ("worker.up", "verifier.up", "coordinator.up", "storage.serve", "train.watch", "dispute.watch")
+STREAMS = (
+    "worker.up", "verifier.up", "coordinator.up", "storage.serve", "train.watch", "dispute.watch", "dispute.defend",
+)  # fmt: skip
 """Commands that print events: each line is one, until an error ends them."""
 EXACT = 2**53
 """Above it a number of JSON is another one in JavaScript."""

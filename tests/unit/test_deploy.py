@@ -15,6 +15,7 @@ from coordinator.settings import PREFIX
 from lockstep.base.settings import DEFAULTS
 from lockstep.node.metrics import COUNTERS, GAUGES
 from tests.support.commandtext import wrong
+from tests.support.units import faults
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 KNOWN = {f"LOCKSTEP_{name.upper()}" for name in DEFAULTS} | {f"{PREFIX}{name.upper()}" for name in COORDINATOR}
@@ -106,6 +107,15 @@ def test_a_unit_starts_a_command_that_exists_and_is_closed_in(unit: Path) -> Non
     assert found["User"] != ["root"]
     for key in ("NoNewPrivileges", "ProtectSystem", "ProtectHome", "PrivateTmp", "SystemCallFilter"):
         assert key in found, key
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda p: p.name)
+def test_systemd_accepts_every_line_of_a_unit(unit: Path, tmp_path: Path) -> None:
+    # The program is not installed there: one that is stands in its place.
+    text = unit.read_text().replace("ExecStart=/usr/local/bin/lockstep", "ExecStart=/bin/sh")
+    assert faults(tmp_path, unit.name, text) == []
+    assert faults(tmp_path, unit.name, text.replace("Restart=on-failure", "Restart=at-times")), "the check can fail"
+    assert faults(tmp_path, unit.name, unit.read_text()), "a program that is not there is told"
 
 
 def test_there_are_units() -> None:

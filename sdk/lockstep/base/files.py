@@ -1,17 +1,26 @@
 """Files that are whole or not there, whenever the process or the machine stops.
 
 write_atomically:  a file beside it -> fsync -> rename -> fsync of the folder
+remove_partials:   what killed processes left of that in a folder that its caller holds
+written_alone:     a file beside it that several processes may want to write, locked while one does
+remove_unlocked:   what killed processes left of that
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import secrets
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from lockstep.protocol.errors import DoctorError, UsageError
+
+_PARTIAL = re.compile(r"\..+\.([0-9]+)-[0-9a-f]{8}|.+\.partial|\..+\.new", re.ASCII)
+"""Names of `write_atomically`'s partial files, with the writer's process id; and two forms that earlier ones had."""
 
 
 def write_atomically(
@@ -50,11 +59,52 @@ def write_atomically(
     return size
 
 
-def remove_partials(path: Path) -> None:
-    """Removes what killed writers of `path` left beside it; only where nobody else writes it now."""
-    # Writers before this one's names added a suffix.
-    for left in (*path.parent.glob(f".{path.name}.*-*"), path.with_name(f"{path.name}.partial")):
-        left.unlink(missing_ok=True)
+def remove_partials(folder: Path, *, held_by: str) -> None:
+    """Removes what killed writers left in `folder` and below it. Its caller holds `folder` alone, by a lock on the file
+    `held_by` in it; a folder below that has such a file belongs to somebody else, and is left as it is."""
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not os.path.exists(os.path.join(place, name, held_by))]
+        for name in files:
+            found = _PARTIAL.fullmatch(name)
+            # INVARIANT: a child that outlives the holder by a moment keeps what it writes.
+            if found is not None and not (found[1] and _lives(int(found[1]))):
+                Path(place, name).unlink(missing_ok=True)
+
+
+def _lives(pid: int) -> bool:
+    """Tells if another process has this id. In a container a killed writer had the id that this process has now."""
+    if pid == os.getpid():
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+@contextmanager
+def written_alone(part: Path) -> Iterator[BinaryIO]:
+    """A file open for reading and writing, mode 0600, empty, locked until the end; waits for another process that has
+    it. The lock ends with its holder, however that ends. Raises OSError."""
+    while True:
+        with os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError):
+                # Its name may have been taken from it while this process waited.
+                if os.path.samestat(os.stat(part), os.fstat(file.fileno())):
+                    file.truncate(0)
+                    yield file
+                    return
+
+
+def remove_unlocked(parts: Iterable[Path]) -> None:
+    """Removes files of `written_alone` whose writers were killed: nobody holds their lock."""
+    for part in parts:
+        with suppress(FileNotFoundError, BlockingIOError), open(part, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            part.unlink()
 
 
 def sync_folder(folder: Path) -> None:

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 STUCK_SECONDS = 30.0
 """Seconds (on this machine: pacing only) without a mined transaction until all that waits is sent again."""
+ASKED_SECONDS = 180.0
+"""Seconds (on this machine) for which a call that the bound held back is told to wait: a caller that still wants it has
+asked again by then, however long it rests and however slow the chain is."""
 
 log = structlog.get_logger(__name__)
 
@@ -52,8 +55,8 @@ class Outbox:
         cap = MAX_FEE_CAP if max_fee_wei is None else max_fee_wei
         self._wire = Wire(w3, account, cap, cap if max_tip_wei is None else max_tip_wei)
         self._lock = threading.RLock()
-        self._unsent: set[str] = set()
-        """Labels of calls that the bound held back before they were signed."""
+        self._unsent: dict[str, float] = {}
+        """When each call that the bound held back before it was signed was asked for last, by its label."""
         self._push_at = time.monotonic() + STUCK_SECONDS
         self._journal = OutboxJournal(path, account.address, w3.eth.get_block(0)["hash"].hex())
         self.recover()
@@ -135,6 +138,9 @@ class Outbox:
         """Returns the reason why what is not mined is not bid for any higher; "" if nothing waits for that reason."""
         with self._lock:
             labels = [row["label"] for row in self._journal.waiting() if self._settle(row["key"]) is None]
+            # What nobody has asked for again is wanted no more: its window is over.
+            since = time.monotonic() - ASKED_SECONDS
+            self._unsent = {label: asked for label, asked in self._unsent.items() if asked >= since}
             labels += self._unsent
             if not labels:
                 return ""
@@ -197,7 +203,7 @@ class Outbox:
         try:
             fees = self._wire.fees()
         except TryLater:
-            self._unsent.add(call.label)
+            self._unsent[call.label] = time.monotonic()
             raise
         self._unsent.clear()
         return fees

@@ -13,7 +13,18 @@ from lockstep.base.amounts import tokens
 from lockstep.base.naming import CLAIMS_SHOWN, GAMES_SHOWN, JOBS_SHOWN, digits_of
 from lockstep.base.settings import DEFAULTS, NETWORK, Settings, named_network, resolve
 from lockstep.cli.device import on_device
-from lockstep.cli.options import DeploymentFile, Device, Home, Json, PasswordFile, Rpc, Storage, Threads, an_id
+from lockstep.cli.options import (
+    DeploymentFile,
+    Device,
+    Home,
+    Json,
+    PasswordFile,
+    Rpc,
+    RpcCheck,
+    Storage,
+    Threads,
+    an_id,
+)
 from lockstep.cli.output import emit, say
 from lockstep.protocol.errors import UsageError
 
@@ -272,6 +283,65 @@ def resolve_(
         _made(hand.resolve(_reader_of(hand).find(game)), as_json)
 
 
+@app.command("defend")
+def defend(
+    account: Annotated[str, typer.Argument(metavar="ACCOUNT", help="Who has named this account its delegate.")],
+    rpc: Rpc = None, rpc_check: RpcCheck = None, storage: Storage = None, deployment: DeploymentFile = None,
+    home: Home = None, password_file: PasswordFile = None, threads: Threads = None, device: Device = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Defend every claim of another account as its delegate, from public data; one JSON line per event on stdout.
+
+    For a worker that is lost. Where it still answers, the delegate pays gas for moves that come second. A claim that
+    this machine computes otherwise is not defended.
+    SIGTERM plays the games that are open to their end and exits with code 0; a second one leaves at once.
+    """
+    import os
+    import signal
+    import threading
+
+    from lockstep.base.naming import address_of
+    from lockstep.base.signals import ignore_stops
+    from lockstep.cli.device import tell
+    from lockstep.cli.output import event
+    from lockstep.node import logs
+    from lockstep.node.byhand import locked
+    from lockstep.node.delegate import Delegate
+    from lockstep.node.party import Party
+
+    whose = address_of(account, "the account")
+    settings = resolve(
+        "verifier", rpc=rpc, rpc_check=rpc_check, storage=storage, deployment=deployment, home=home,
+        password_file=password_file, threads=threads, device=device,
+    )  # fmt: skip
+    logs.configure()
+    _require_key(settings)
+    settings, chosen = on_device(settings)
+    stop = threading.Event()
+
+    def told_to_stop(number: int, frame: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    with locked(settings.home_dir), Party.open(settings) as party:
+        delegate = Delegate(party, whose)
+        for name in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(name, told_to_stop)
+        tell(chosen)
+        event("ready", time=party.head().time, address=party.address, account=whose, pid=os.getpid())
+        delegate.run(stop)
+        ignore_stops()
+
+
+def _require_key(settings: Settings) -> None:
+    """Raises unless the home has a key: none is made for a command that plays."""
+    from lockstep.chain.keys import KEYSTORE, load_account
+
+    if not (settings.home_path / KEYSTORE).is_file():
+        load_account(settings.home_path / KEYSTORE, settings.password())
+
+
 def _made(done: Played, as_json: bool) -> None:
     data = {
         "game": done.game.hex(),
@@ -297,13 +367,10 @@ def _hand(
         "verifier", rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file,
         threads=threads, device=device,
     )  # fmt: skip
-    from lockstep.chain.keys import KEYSTORE, load_account
     from lockstep.node.byhand import Hand, locked
     from lockstep.node.party import Party
 
-    if not (settings.home_path / KEYSTORE).is_file():
-        # Raises: a home without a key is not made.
-        load_account(settings.home_path / KEYSTORE, settings.password())
+    _require_key(settings)
     if replays:
         settings, _ = on_device(settings)
     with locked(settings.home_dir), Party.open(settings, stored=replays) as party:

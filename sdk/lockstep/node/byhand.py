@@ -101,6 +101,8 @@ class Hand:
 
     party: Party
     say: Say
+    go_on: Callable[[], None] = lambda: None
+    """Called before every step of a replay; raises what stops it."""
     _ledger: Ledger | None = field(default=None, repr=False)
     _at_hand: dict[ClaimId, HeldClaim] = field(default_factory=dict, repr=False)
     """The claims that this command has replayed, or found in the home."""
@@ -280,8 +282,7 @@ class Hand:
             raise
         after = self.table.game(record.id)
         if after.phase == GamePhase.CLOSED and side is Side.CHALLENGER:
-            self.states.forget(record.claim)
-            self._roots_file(record.claim).unlink(missing_ok=True)
+            self.forget(record.claim)
         return Played(record.id, side, (due.move.call,), after)
 
     def _clock_runs(self, state: Game) -> TryLater:
@@ -347,32 +348,48 @@ class Hand:
         where = "the merge" if record.is_merge else f"slot {record.slot}"
         self.say(f"replaying {run.transitions} transitions of round {record.round}, {where}")
         try:
-            return audit(run, record, self.party.store, hold=self._hold(record.id))
+            return audit(run, record, self.party.store, lambda t, root: self.go_on(), self._hold(record.id))
         except UNAVAILABLE as error:
             raise _undecided(error) from error
 
     def _held(self, game: GameRecord, side: Side, t: int) -> HeldClaim:
-        """The claim as this machine computes it; replayed once, and then from what the home keeps."""
-        if game.claim in self._at_hand:
-            return self._at_hand[game.claim]
         known = self._known(game.claim)
         self.states.need({game.claim: {t - 1} if t else ()})
-        roots = self._roots(game.claim)
+        held = self.at_hand(game.claim) or self.hold(known, side)
+        held.wanted = frozenset({t} if t else ())
+        return held
+
+    def at_hand(self, claim: ClaimId) -> HeldClaim | None:
+        """A claim that `hold` has made; None if it has not."""
+        return self._at_hand.get(claim)
+
+    def hold(self, known: Known, side: Side) -> HeldClaim:
+        """The claim as this machine computes it; replayed once, and then from what the home keeps.
+
+        Raises Inconclusive if its data cannot be had, Mismatch for a claim that cannot be defended.
+        """
+        claim = known[2].id
+        roots = self._roots(claim)
         if roots is None:
             held = self._replayed(known).held
             roots = tuple(held.trace)
-            self._keep_roots(game.claim, roots)
+            self._keep_roots(claim, roots)
         else:
-            held = self._hold(game.claim)(self._run(known), roots)
-        held.wanted = frozenset({t} if t else ())
+            held = self._hold(claim)(self._run(known), roots)
         # INVARIANT: a defender shows what it claimed, or nothing.
         if side is Side.DEFENDER and trace_root(roots) != known[2].trace_root:
             raise Mismatch(
                 "the claim is not what this machine computes: it cannot be defended from public data",
                 hint="`lockstep replay CLAIM` shows where it differs; the home that made it may still defend it",
             )
-        self._at_hand[game.claim] = held
+        self._at_hand[claim] = held
         return held
+
+    def forget(self, claim: ClaimId) -> None:
+        """Remove what a claim's games needed: none is open."""
+        self._at_hand.pop(claim, None)
+        self.states.forget(claim)
+        self._roots_file(claim).unlink(missing_ok=True)
 
     def _roots_file(self, claim: ClaimId) -> Path:
         return self.party.settings.home_dir / ROOTS / claim.hex()

@@ -281,6 +281,8 @@ class Ledger:
     """Those that nobody has answered or settled."""
     locks: dict[bytes, Address] = field(default_factory=dict)
     """The account whose stake is locked, by the lock's key: a ClaimId, a GameId, a demand's id, a witness's key."""
+    stakers: set[Address] = field(default_factory=set)
+    """Accounts of which a stake was locked, at any time."""
     places: dict[ClaimId, tuple[JobId, int]] = field(default_factory=dict)
     """Job and round of every claim that anybody has staked on."""
 
@@ -377,6 +379,7 @@ def _unbonded(ledger: Ledger, e: events.Unbonded, _: Event) -> None:
 @_folds(events.Locked)
 def _locked(ledger: Ledger, e: events.Locked, _: Event) -> None:
     ledger.locks[e.key] = e.account
+    ledger.stakers.add(e.account)
 
 
 @_folds(events.Unlocked)

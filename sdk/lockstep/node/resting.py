@@ -14,9 +14,9 @@ class Resting:
     """
 
     def __init__(self, fresh: bool = True) -> None:
-        """`fresh`: the account has done nothing yet; then nothing is at stake until something is seen to be.
+        """`fresh`: this home has sent nothing yet; then nothing is at stake until something is seen to be.
 
-        Of any other account nobody knows what an earlier process had at stake: until the first look, all of it is.
+        Of any other home nobody knows what an earlier process had at stake: until the first look, all of it is.
         """
         self._since: float = -inf if fresh else inf
 
@@ -25,11 +25,12 @@ class Resting:
         """True while nothing was ever seen to be at stake: then there is nothing to wait for."""
         return self._since == -inf
 
-    def see(self, at_stake: bool, block: int) -> None:
-        """Take in whether anything is at stake, by the chain up to this block."""
+    def see(self, at_stake: bool, block: int, before: bool = False) -> None:
+        """Take in whether anything is at stake, by the chain up to this block. `before`: the account has had a stake
+        locked, in this home or another one that had its key."""
         if at_stake:
             self._since = inf
-        elif self._since == inf:
+        elif self._since == inf or (before and self.always):
             self._since = block
 
     def at(self, relied: int) -> bool:

@@ -10,6 +10,8 @@ texts = "texts"      rounds = 6   slots = 3   min_slots = 2   seed = 0   terms =
 start = "model"      a folder that `lockstep train pull` wrote, whose weights are the first ones in place of the seed's
 [evaluation]         model, batches, documents: the loss of an exported model, in place of all these but [batch]
 price = "0.5"        tokens for 10^15 operations of training, in place of the terms' price of a slot
+gas_price = "5 wei"  tokens for a unit of a defender's gas; stakes rise with it
+[terms]              preset = "devnet", and fields of `Terms` in the place of its own: max_fail = 3, bond = "6 LST"
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +31,7 @@ from lockstep.base.amounts import amount_of
 from lockstep.base.naming import address_of, refuse_unknown
 from lockstep.execution.jobs import TrainingJob
 from lockstep.execution.rates import slot_operations, slot_price_at
-from lockstep.presets import PRESETS, TOKEN
+from lockstep.presets import PRESETS, TOKEN, Terms
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS
 from lockstep.protocol.types import Wei
@@ -61,6 +63,8 @@ KEYS = {
     "texts", "seed", "rounds", "slots", "min_slots", "terms", "aggregator", "model", "adapters", "batch", "strategy",
     "evaluation", "tokens", "start", "price", "gas_price", "arithmetic",
 }  # fmt: skip
+TERMS = "devnet"
+"""The preset of a description that names none."""
 TEXT_MODELS = ("gpt", "llama", "encoder")
 """Models of the registry that learn from text."""
 
@@ -99,11 +103,17 @@ def job_of(described: Mapping[str, Any], folder: Path, *, weights: bool = True) 
     Without `weights` a model's first weights are not made: the job can be quoted, whatever its size.
     """
     refuse_unknown(described, KEYS, "the description")
-    if "texts" not in described:
+    if not isinstance(described.get("texts"), str):
         raise UsageError("the description names no texts", 'texts = "a folder of *.txt"')
-    price = _price(described)
+    if not isinstance(described.get("start", ""), str):
+        raise UsageError(f"start is {described['start']!r}", 'start = "a folder that `lockstep train pull` wrote"')
+    price, (_, changes) = _price(described), _terms(described)
+    if price is not None and "slot_price" in changes:
+        raise UsageError("price beside terms.slot_price", "a slot has one price: write one of them")
     job = _evaluation(described, folder) if "evaluation" in described else _training(described, folder, weights)
-    return job if price is None else at_price(job, price)
+    job = job if price is None else at_price(job, price)
+    # INVARIANT: what a description says stands, whatever is computed for the rest.
+    return replace(job, terms=replace(job.terms, **changes))
 
 
 def at_price(job: TrainingJob, price: Wei) -> TrainingJob:
@@ -121,18 +131,36 @@ def _price(described: Mapping[str, Any]) -> Wei | None:
     return amount_of(str(described["price"]), "price")
 
 
-def _gas_price(described: Mapping[str, Any]) -> Wei | None:
-    """Tokens that a description refunds for a unit of gas at the cap of fees; None: as many as the terms do."""
-    if "gas_price" not in described:
-        return None
-    given = described["gas_price"]
+def _terms(described: Mapping[str, Any]) -> tuple[Terms, dict[str, Any]]:
+    """The terms of a description: a preset at the description's gas price, and the fields that take others' places."""
+    given = described.get("terms", TERMS)
+    table = {"preset": given} if isinstance(given, str) else dict(_table(described, "terms"))
+    name = table.pop("preset", TERMS)
+    if not isinstance(name, str) or name not in PRESETS:
+        raise UsageError(f"no terms are called {name!r}", f"one of {', '.join(PRESETS)}")
+    kinds = get_type_hints(Terms)
+    refuse_unknown(table, ["preset", *kinds], "[terms]")
+    changes = {key: _term(kinds[key], value, f"terms.{key}") for key, value in table.items()}
+    gas_price = changes.pop("gas_price", None)
+    if "gas_price" in described:
+        if gas_price is not None:
+            raise UsageError("gas_price beside terms.gas_price", "write one of them")
+        gas_price = _term(kinds["gas_price"], described["gas_price"], "gas_price")
+    if gas_price is not None and gas_price > TOKEN:
+        raise UsageError(f"gas_price is {gas_price} wei, more than a token for a unit of gas", "as in `train quote`")
+    return PRESETS[name] if gas_price is None else PRESETS[name].at_gas_price(gas_price), changes
+
+
+def _term(kind: Any, value: Any, name: str) -> Any:
+    """A field of `Terms` as its kind: an amount of tokens, seconds, or a number."""
+    if kind is not Wei:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise UsageError(f"{name} is {value!r}", "it must be an integer of at least 0")
+        return value
     # A bare number is refused: tokens and wei of them differ by 10^18.
-    if not isinstance(given, str) or not given.strip().lower().endswith(("wei", "lst")):
-        raise UsageError(f"gas_price is {given!r}, without a unit", 'gas_price = "600000000000 wei"')
-    price = amount_of(given, "gas_price", least=0)
-    if price > TOKEN:
-        raise UsageError(f"gas_price is {given!r}, more than a token for a unit of gas", "wei, as in `train quote`")
-    return price
+    if not isinstance(value, str) or not value.strip().lower().endswith(("wei", "lst")):
+        raise UsageError(f"{name} is {value!r}, without a unit", f'{name} = "600000000000 wei", or "1.5 LST"')
+    return amount_of(value, name, least=0)
 
 
 def _training(described: Mapping[str, Any], folder: Path, weights: bool) -> TrainingJob:
@@ -161,8 +189,6 @@ def _start(described: Mapping[str, Any], folder: Path, model: nn.Module) -> NDAr
     """Returns the weights that training starts from; None if the seed makes them."""
     if "start" not in described:
         return None
-    if not isinstance(described["start"], str):
-        raise UsageError(f"start is {described['start']!r}", 'start = "a folder that `lockstep train pull` wrote"')
     earlier = load_model(folder / described["start"])
     names = [{n: tuple(p.shape) for n, p in m.named_parameters()} for m in (model, earlier)]
     # INVARIANT: training goes on from a model of the same parameters, by name and shape.
@@ -193,17 +219,15 @@ def _evaluation(described: Mapping[str, Any], folder: Path) -> TrainingJob:
 
 def _offer(described: Mapping[str, Any], *, rounds: int, steps: int) -> dict[str, Any]:
     """Rounds, slots and terms of a job with `steps` steps a round; `rounds` unless the description says otherwise."""
-    terms = described.get("terms", "devnet")
-    if not isinstance(terms, str) or terms not in PRESETS:
-        raise UsageError(f"no terms are called {terms!r}", f"one of {', '.join(PRESETS)}")
-    slots = _integer(described, "slots", 3)
-    gas_price = _gas_price(described)
-    preset = PRESETS[terms] if gas_price is None else PRESETS[terms].at_gas_price(gas_price)
+    slots, (preset, _) = _integer(described, "slots", 3), _terms(described)
+    aggregator = described.get("aggregator", "")
+    if aggregator == "":
+        aggregator = ZERO_ADDRESS
     return {
         "rounds": _integer(described, "rounds", rounds),
         "slots": slots,
         "min_slots": _integer(described, "min_slots", max(1, slots - 1)),
-        "aggregator": address_of(str(described.get("aggregator") or ZERO_ADDRESS), "aggregator", hint='"" is none'),
+        "aggregator": address_of(str(aggregator), "aggregator", hint='"" is none'),
         "terms": preset.audited(slots, steps),
     }
 
@@ -211,6 +235,8 @@ def _offer(described: Mapping[str, Any], *, rounds: int, steps: int) -> dict[str
 def _batch(described: Mapping[str, Any], model: nn.Module, vocabulary: int) -> Batch:
     """Returns `[batch]` with the model's row length; UsageError if its vocabulary lacks a token of the texts."""
     config = _config(model)
+    if "row_length" in _table(described, "batch"):
+        raise UsageError("batch.row_length follows from the model", "context in [model] sets it")
     batch = _value(Batch, {**_table(described, "batch"), "row_length": config.row_length}, "batch")
     # INVARIANT: every token of the data names a row of the embedding, and none is an encoder's mask.
     due = vocabulary + isinstance(config, EncoderConfig)
@@ -314,8 +340,12 @@ def _value(kind: type[T], given: Any, where: str, *beside: str) -> T:
     default = kind()
     for name, value in given.items():
         due = type(getattr(default, name))
-        if not isinstance(value, due) and not (due is float and isinstance(value, int)):
+        # To Python a bool is an int.
+        fits = type(value) is bool if due is bool else isinstance(value, due) and not isinstance(value, bool)
+        if not fits and not (due is float and type(value) is int):
             raise UsageError(f"{where}.{name} is {value!r}", f"it must be of type {due.__name__}")
+        if due is list and not all(isinstance(each, str) for each in value):
+            raise UsageError(f"{where}.{name} is {value!r}", "it must be a list of strings")
     return kind(**given)
 
 

@@ -11,7 +11,6 @@ user's cache and are mapped from there. A process that is killed leaves a file t
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
-from lockstep.base.files import sync_folder
+from lockstep.base.files import remove_unlocked, sync_folder, written_alone
 from lockstep.base.settings import cache_directory
 from lockstep.protocol.errors import DoctorError, Mismatch, UsageError
 from lockstep.storage.dataset import MAX_DATASET_BYTES, MAX_TOKENIZER_BYTES, SIDES, Dataset, Recipe
@@ -38,6 +37,8 @@ BATCH = 8
 """Pieces that threads encode side by side."""
 TRAIN, HELD_OUT, ALL = SIDES
 READ_BYTES = 1 << 20
+PART = ".part"
+"""The ending of a file of tokens that is being made."""
 _WORD = np.dtype("<i4")
 
 
@@ -247,13 +248,13 @@ def _write(path: Path, tokenizer: Tokenizer, sources: Sequence[Source], recipe: 
     separator = tokenizer.separator(recipe.separator)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        part = path.with_suffix(".part")
-        with open(part, "ab") as file:
-            # The lock ends with its holder, however that ends.
-            fcntl.flock(file, fcntl.LOCK_EX)
+        part = path.with_suffix(PART)
+        # Of processes that were killed: their texts may never be asked for again.
+        remove_unlocked(path.parent.glob(f"*{PART}"))
+        with written_alone(part) as file:
             if path.is_file():
+                part.unlink()
                 return
-            file.truncate(0)
             for tokens in _tokens(tokenizer, sources, separator, recipe.unknown):
                 file.write(np.asarray(tokens, _WORD).tobytes())
             file.flush()

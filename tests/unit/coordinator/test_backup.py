@@ -241,6 +241,52 @@ def test_killed_at_every_step_it_goes_on_or_nothing_happened(
     origin.close()
 
 
+def test_a_backup_killed_at_any_step_leaves_no_copy_of_a_key_once_another_one_is_made(
+    home: Path, tmp_path: Path
+) -> None:
+    origin = Database(f"sqlite:///{tmp_path / 'origin.sqlite'}")
+    origin.migrate()
+    add(origin, 1)
+    target, steps, left = tmp_path / "backups", 0, 0
+    target.mkdir()
+    file, kept = target / "one.backup", {path.name for path in home.iterdir()} | {backup.LOCK}
+    while True:
+        child = os.fork()
+        if child == 0:
+            _die_at(steps, partial(backup.back_up, home, origin, *WHERE, file))
+        _, status = os.waitpid(child, 0)
+        if os.waitstatus_to_exitcode(status) == 0:
+            break
+        steps += 1
+        left += len(list(home.glob(f"{backup.SCRATCH}*"))) + len(list(target.glob(".*.part")))
+        file.unlink(missing_ok=True)
+        backup.back_up(home, origin, *WHERE, file)
+        # SQLite's own files stay as long as nobody opens the home again.
+        assert {path.name for path in home.iterdir() if path.suffix not in (".sqlite-wal", ".sqlite-shm")} == kept
+        assert list(target.iterdir()) == [file]
+        file.unlink()
+    assert steps > 5
+    assert left > 5, "a kill leaves copies"
+    origin.close()
+
+
+def test_a_backup_waits_for_the_one_that_is_being_made(home: Path) -> None:
+    with backup._scratch(home) as first:
+        (first / KEYSTORE).touch()
+        entered: list[bool] = []
+
+        def second() -> None:
+            with backup._scratch(home):
+                entered.append(first.exists())
+
+        waiting = threading.Thread(target=second)
+        waiting.start()
+        waiting.join(0.2)
+        assert (entered, (first / KEYSTORE).exists()) == ([], True), "a living one keeps its copies"
+    waiting.join(20)
+    assert entered == [False]
+
+
 def _die_at(step: int, work: Any) -> None:
     """Run in a child that is gone, with nothing cleaned up, at its step-th system call of these."""
     left = step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from coordinator.db import Database
 from coordinator.indexer import Indexer
 from coordinator.models import CursorRow
 from lockstep.base.vitals import Vitals
+from lockstep.chain import outbox as outbox_module
 from lockstep.chain.outbox import Outbox
 from lockstep.node.feewatch import FeeWatch
 from lockstep.protocol.errors import TryLater
@@ -57,6 +59,27 @@ def test_a_fee_above_the_bound_is_told_at_both_ends(world: World, outbox: Outbox
     outbox.submit(call, "unbond", check=False)
     assert watch.look(world.head) == ""
     assert told[1:] == [("released", {"seconds": 7.0})], "once"
+
+
+def test_what_nobody_asks_for_any_more_is_told_no_more(
+    world: World, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, vault = [100.0], world.contracts.vault
+    monkeypatch.setattr(outbox_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    wanted, given_up = vault.withdraw(), vault.register_node(bytes(32))
+    base_fee(world, 9)
+    for call in (given_up, wanted):
+        with pytest.raises(TryLater):
+            outbox.submit(call, call.label, check=False)
+    assert all(call.label in outbox.held() for call in (given_up, wanted))
+    now[0] += outbox_module.ASKED_SECONDS
+    with pytest.raises(TryLater):
+        outbox.submit(wanted, wanted.label, check=False)
+    assert given_up.label in outbox.held(), "its caller may rest for so long"
+    now[0] += 1
+    assert outbox.held().startswith(f"{wanted.label} waits: "), "what is asked for again alone"
+    now[0] += outbox_module.ASKED_SECONDS
+    assert outbox.held() == "", "while the fee is as high as it was"
 
 
 def test_a_coordinator_writes_it_down_for_its_api(world: World, tmp_path: Path) -> None:

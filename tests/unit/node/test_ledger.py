@@ -268,6 +268,7 @@ def test_stakes_are_at_stake_until_they_are_free_whatever_became_of_their_job() 
     assert [g.id for g in chain.ledger.games_against(W0)] == [game]
     chain.say("Resolved", "DisputeGame", game=game, claim=claim, verdict=Verdict.REJECTED, winner=W0)
     assert chain.ledger.at_stake(W0) == frozenset()
+    assert chain.ledger.stakers == {W0}, "of whom anything was ever locked"
     for end in ("Slashed", "BondTaken"):
         chain.say("Locked", "StakeVault", key=claim, account=W0, amount=5)
         chain.say(end, "StakeVault", key=claim, account=W0, amount=5)

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from torch import Tensor
 
 from lockstep.execution.rates import PRICED_OPERATIONS, slot_operations
 from lockstep.numerics.validate import validate
-from lockstep.presets import DEVNET, TOKEN
+from lockstep.presets import DEVNET, PRESETS, TOKEN, Terms
 from lockstep.protocol.errors import LockstepError, UsageError
 from lockstep.protocol.market.prices import stake_floor
-from lockstep.training.describe import job_of
+from lockstep.protocol.types import Wei
+from lockstep.tracing.arithmetic import Arithmetic
+from lockstep.training.describe import KEYS, TEXT_MODELS, Evaluation, Tokens, job_of
 from lockstep.training.export import save_model
+from lockstep.training.job import Batch
 from lockstep.training.metrics import rows_of
-from lockstep.training.models import GPT, GPTConfig, describe
+from lockstep.training.models import GPT, MODELS, GPTConfig, LoRAConfig, describe
 from lockstep.training.parameters import initial_parameters, layout_of
 from lockstep.training.strategies.base import Inner, Shards
-from lockstep.training.strategies.registry import OPTIMIZERS
+from lockstep.training.strategies.registry import OPTIMIZERS, STRATEGIES
 
 MODEL = {"layers": 1, "heads": 2, "width": 32, "context": 16}
 
@@ -254,3 +257,97 @@ def test_a_gas_price_that_is_none_is_refused_with_its_name(folder: Path, given: 
     with pytest.raises(UsageError) as typo:
         job_of(described(gasprice="1 wei"), folder, weights=False)
     assert "gas_price" in typo.value.hint, "the nearest name"
+
+
+TABLES: dict[str, list[type]] = {
+    "": [],
+    "tokens": [Tokens],
+    "evaluation": [Evaluation],
+    "batch": [Batch],
+    "arithmetic": [Arithmetic],
+    "adapters": [LoRAConfig],
+    "model": [MODELS[kind].config for kind in TEXT_MODELS],
+    "strategy": [*STRATEGIES.values()],
+    "strategy.inner": [*OPTIMIZERS.values()],
+    "terms": [Terms],
+}
+"""What each table of a description is made of; fields come from there."""
+FIELDS = sorted(
+    {(table, f.name) for table, kinds in TABLES.items() for kind in kinds for f in fields(kind)}
+    | {("", key) for key in KEYS if key not in TABLES}
+)
+NONSENSE = [["nonsense"], 7.5]
+"""A value that no field takes."""
+
+
+def said(table: str, name: str, value: Any, folder: Path, key: str = "") -> dict[str, Any]:
+    """A description in which one field has this value, under its name or another `key`."""
+    whole = evaluated(folder) if table == "evaluation" else described()
+    place = whole
+    for part in filter(None, table.split(".")):
+        place[part] = dict(place.get(part, {}))
+        place = place[part]
+    if table == "tokens":
+        place["tokenizer"] = "nowhere.json"
+    if table == "adapters":
+        place["base"] = "pulled"
+        del whole["model"]
+    if table == "model" and name not in {f.name for f in fields(GPTConfig)}:
+        place["kind"] = next(k for k in TEXT_MODELS if name in {f.name for f in fields(MODELS[k].config)})
+    place[key or name] = value
+    return whole
+
+
+@pytest.mark.parametrize("key", sorted(KEYS))
+def test_every_table_of_a_description_is_among_those_that_are_tested(folder: Path, key: str) -> None:
+    if key not in TABLES:
+        with pytest.raises(LockstepError, match=key):
+            job_of(said("", key, {}, folder), folder, weights=False)
+
+
+@pytest.mark.parametrize(("table", "name"), FIELDS)
+def test_every_field_of_a_job_is_read_from_its_file_and_refused_where_it_is_mistyped(
+    folder: Path, table: str, name: str
+) -> None:
+    evaluated(folder)
+    with pytest.raises(LockstepError) as wrong:
+        job_of(said(table, name, NONSENSE, folder), folder, weights=False)
+    assert name in wrong.value.message + wrong.value.hint, "it is read: its value is told to be wrong"
+    with pytest.raises(UsageError) as typo:
+        job_of(said(table, name, NONSENSE, folder, key=name + name[-1]), folder, weights=False)
+    assert typo.value.message.endswith(f"nothing is called {name + name[-1]!r}")
+    assert typo.value.hint == f"did you mean {name!r}?"
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(Terms)])
+def test_every_term_of_a_job_can_be_set_and_stands(folder: Path, name: str) -> None:
+    before = getattr(PRESETS["mainnet"].audited(2, 2), name)
+    amount = isinstance(before, int) and get_type_hints(Terms)[name] is Wei
+    value = before + before // 8 + 1
+    terms = {"preset": "mainnet", name: f"{value} wei" if amount else value}
+    # Prices and wages stay below the stakes that answer for them.
+    beside = {"witness_fee": {"witness_stake": 2, "slot_stake": 8}, "witness_stake": {"slot_stake": 8}}
+    for other, times in beside.get(name, {}).items():
+        terms[other] = f"{times * getattr(PRESETS['mainnet'].audited(2, 2), other)} wei"
+    strategy = {"inner_steps": 2}
+    job = job_of(described(terms=terms, strategy=strategy), folder, weights=False)
+    assert getattr(job.terms, name) == value
+    if name not in ("slot_price", "gas_price"):
+        bid = job_of(described(terms=terms, strategy=strategy, price="0.000001"), folder, weights=False)
+        assert getattr(bid.terms, name) == value, "whatever a bid computes"
+
+
+def test_terms_that_say_a_thing_twice_or_break_a_floor_are_refused(folder: Path) -> None:
+    for changes, named in (
+        ({"terms": {"gas_price": "1 wei"}, "gas_price": "1 wei"}, "beside terms.gas_price"),
+        ({"terms": {"slot_price": "1 LST"}, "price": "0.5"}, "beside terms.slot_price"),
+        ({"terms": {"slot_stake": "1 LST"}}, "slot_stake"),
+        ({"terms": {"slot_price": 5}}, "without a unit"),
+        ({"terms": {"max_fail": True}}, "max_fail"),
+        ({"terms": {"preset": "moonnet"}}, "moonnet"),
+        ({"batch": {"row_length": 65}}, "row_length"),
+        ({"model": {**MODEL, "layers": True}}, "layers"),
+    ):
+        with pytest.raises(UsageError, match=named) as refused:
+            job_of(described(**changes), folder, weights=False)
+        assert refused.value.hint

@@ -19,6 +19,7 @@ import pytest
 from tokenizers import Tokenizer as Encoder
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from lockstep.base.files import written_alone
 from lockstep.protocol.errors import Mismatch, UsageError
 from lockstep.storage import load_dataset, load_manifest, store_dataset
 from lockstep.storage.dataset import Recipe
@@ -27,7 +28,17 @@ from lockstep.training import tokens
 from lockstep.training.data import find_sotu, read_documents
 from lockstep.training.describe import job_of
 from lockstep.training.export import save_model, save_tokenizer
-from lockstep.training.tokens import ALL, HELD_OUT, TRAIN, Source, Tokenizer, documents_of, pieces, token_dataset
+from lockstep.training.tokens import (
+    ALL,
+    HELD_OUT,
+    PART,
+    TRAIN,
+    Source,
+    Tokenizer,
+    documents_of,
+    pieces,
+    token_dataset,
+)
 
 END = "<|endoftext|>"
 MODEL = {"layers": 1, "heads": 2, "width": 32, "context": 16}
@@ -270,6 +281,17 @@ print(token_dataset(documents_of(texts, "all"), recipe, row_tokens=65, folder=fo
 peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
 print(int(peak.split()[1]))
 """
+
+
+def test_what_a_killed_process_left_of_other_texts_is_removed(texts: Path, bytelevel: bytes, tmp_path: Path) -> None:
+    folder, sources = tmp_path / "cache", documents_of(texts, TRAIN)
+    folder.mkdir()
+    (folder / f"dead{PART}").write_bytes(bytes(8))
+    with written_alone(folder / f"alive{PART}"):
+        for row_tokens in (33, 65):
+            token_dataset(sources, Recipe(bytelevel), row_tokens=row_tokens, folder=folder)
+        assert sorted(path.suffix for path in folder.iterdir()) == [".i32", PART], "the living one's alone"
+    assert not (folder / f"dead{PART}").exists()
 
 
 @pytest.mark.slow

@@ -125,6 +125,51 @@ def test_who_has_a_history_knows_nothing_of_it_until_the_first_look() -> None:
     assert not again.at(10**9)
 
 
+def test_who_had_a_stake_in_another_home_rests_from_the_first_look_on() -> None:
+    resting = Resting(fresh=True)
+    resting.see(False, 50)
+    assert resting.at(0), "the account never locked anything"
+    resting.see(False, 51, before=True)
+    assert [resting.at(block) for block in (50, 51)] == [False, True], "its end may be undone, and nobody saw it"
+    resting.see(False, 60, before=True)
+    assert resting.at(51), "once"
+
+
+def test_a_key_that_moves_to_a_new_home_leaves_no_earlier_than_the_old_one(world: World, desk_of: Any) -> None:
+    world.to(Phase.ATTESTING, lies={LIAR: Lie.VALUE})
+    old = desk_of(world, finality="3")
+    old.until("challenged")
+    world.pass_to(world.now + 2 * world.params.windows.clock_seconds)
+    old.until("won")
+    old.until("withdrawn", draining=True)
+    old.stop()
+    for file in old.home.glob("outbox.sqlite*"):
+        file.unlink()
+    old.start()
+    assert not old.party.outbox.keys("")
+    assert not old.verifier._at_rest(old.verifier.look(True)), "a reorganisation could still bring the game back"
+    world.devnet.mine(3)
+    assert old.verifier._at_rest(old.verifier.look(True))
+
+
+def test_a_verifier_rests_since_the_block_of_its_ledger(
+    world: World, desk_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = desk_of(world, finality="2")
+    desk.verifier._resting.see(True, world.head)
+    read, late = desk.verifier._market.read, world.head
+
+    def reads_late() -> None:
+        world.devnet.mine(4)
+        read()
+
+    monkeypatch.setattr(desk.verifier._market, "read", reads_late)
+    view = desk.verifier.look(True)
+    assert (view.head.number, view.block) == (late, late + 4), "blocks came between the head and its events"
+    assert not desk.verifier._resting.at(late + 3), "up to there something may have been at stake"
+    assert desk.verifier._resting.at(late + 4)
+
+
 def test_a_verifier_that_begins_anew_leaves_no_earlier_than_it_would_have(world: World, desk_of: Any) -> None:
     desk = desk_of(world, finality="3")
     assert desk.verifier._at_rest(desk.verifier.look(True)), "a home that has sent nothing"

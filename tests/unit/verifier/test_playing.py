@@ -63,7 +63,7 @@ def view(*games: GameRecord) -> MarketView:
     ledger = Ledger()
     for g in games:
         (ledger.games if g.verdict is Verdict.NONE else ledger.ended)[g.id] = g
-    return MarketView(ledger, {}, Head(1, Seconds(1)), False)
+    return MarketView(ledger, {}, Head(1, Seconds(1)), False, 1)
 
 
 def test_empty_seats_are_own_running_games_the_earliest_deadline_first(seats: Seats) -> None:

@@ -128,3 +128,20 @@ def test_a_fee_above_the_bound_is_no_outage(worker: Worker, monkeypatch: pytest.
     code = "try_later"
     with pytest.raises(TryLater):
         worker._answer()
+
+
+def test_a_fee_that_ends_a_look_is_told_as_a_fee(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    noted: list[str] = []
+
+    worker.parts.watch = SimpleNamespace(until=None)  # type: ignore[misc, assignment]
+    monkeypatch.setattr(worker, "_start", lambda: 0)
+    monkeypatch.setattr(worker, "_tick", lambda began: failing(TryLater("", "", code="try_later.fee"))())
+    monkeypatch.setattr(worker._fees, "look", lambda head: "Demands.demand_row waits")
+    monkeypatch.setattr(worker._outage, "failed", failing(AssertionError("a fee is no outage")))
+    monkeypatch.setattr(worker.parts.notes, "is_in", lambda note: noted.append(note.code))
+    monkeypatch.setattr(worker, "_finished", lambda: len(noted) > 0)
+    worker.run()
+    assert noted == ["fee", "stopped"]
+    assert "unreachable" not in capsys.readouterr().out

@@ -15,7 +15,7 @@ from lockstep.execution import footprint
 from lockstep.execution.capacity import AGAIN_SECONDS
 from lockstep.execution.jobs import Job
 from lockstep.node.ledger import JobLedger, Ledger
-from lockstep.protocol.errors import BlobMissing, DoctorError, Mismatch, ProgramInvalid
+from lockstep.protocol.errors import BlobMissing, DoctorError, Mismatch, ProgramInvalid, RowMissing, TryLater
 from lockstep.protocol.types import Seconds, Wei
 from lockstep.storage import ContentStore
 from tests.support.workers import OTHER, bare_parts, put_at_stake
@@ -138,3 +138,28 @@ def test_what_lies_here_of_a_job_that_is_over_is_named_once(jobs: Jobs, ledger: 
 def test_nothing_new_is_loaded_while_it_drains(jobs: Jobs, ledger: Ledger, toy: Job) -> None:
     take(jobs, ledger, joins=False)
     assert toy.id not in jobs._loader
+
+
+def test_a_demand_that_waits_for_a_lower_fee_holds_up_no_job(
+    jobs: Jobs, ledger: Ledger, toy: Job, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried, high = list[str](), True
+
+    def submit(key: str, call: Any) -> bool:
+        tried.append(key)
+        if high:
+            raise TryLater("the base fee is high", "", code="try_later.fee")
+        return True
+
+    contracts: Any = jobs._parts.contracts
+    contracts.market = SimpleNamespace(params=lambda job: toy.params)
+    contracts.demands = SimpleNamespace(row_bond_of=lambda job, row: NOTHING)
+    monkeypatch.setattr(jobs, "_sender", SimpleNamespace(submit=submit))
+    monkeypatch.setattr(jobs._asks, "row", lambda *_: ("demand/row", None))
+    monkeypatch.setattr(jobs, "_read", raising(RowMissing(BlobMissing("it is not here", ""), 3)))
+    take(jobs, ledger)
+    assert jobs._missing.rests(toy.id, Seconds(1000)), "it is looked at again, as without a fee"
+    assert (tried, "demanded" in capsys.readouterr().out) == (["demand/row"], False)
+    high = False
+    take(jobs, ledger, 1000 + RETRY_SECONDS)
+    assert (tried, "demanded" in capsys.readouterr().out) == (["demand/row"] * 2, True)

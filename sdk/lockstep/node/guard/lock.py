@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from lockstep.base.files import remove_partials
 from lockstep.protocol.errors import GuardRefused
 
 FILE_NAME = "home.lock"
@@ -42,7 +43,10 @@ def holder(home: Path) -> Holder | None:
 
 @contextmanager
 def held(home: Path, who: str) -> Iterator[None]:
-    """Hold `home` for `who` ("worker", "coordinator"); raises GuardRefused if another process does."""
+    """Hold `home` for `who` ("worker", "coordinator"); raises GuardRefused if another process does.
+
+    Files that a killed process had begun to write there are removed.
+    """
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     # Not inheritable: a child that outlives its parent must not keep the home.
     lock = os.open(home / FILE_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -59,6 +63,7 @@ def held(home: Path, who: str) -> Iterator[None]:
             ) from error
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{who} (process {os.getpid()})".encode(), 0)
+        remove_partials(home, held_by=FILE_NAME)
         yield
     finally:
         os.close(lock)

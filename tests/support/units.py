@@ -1,0 +1,26 @@
+"""What `systemd-analyze verify` says against a unit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.servers import REQUIRED
+
+
+def faults(folder: Path, name: str, unit: str) -> list[str]:
+    """The lines about a unit of that name; none if systemd accepts every line of it. Skips where there is no systemd,
+    and fails where it is required."""
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None and os.environ.get(REQUIRED) == "required":
+        pytest.fail("systemd is not installed")
+    if analyze is None:
+        pytest.skip("systemd is not installed")
+    file = folder / name
+    file.write_text(unit)
+    done = subprocess.run([analyze, "verify", "--man=no", str(file)], capture_output=True, text=True, timeout=60)
+    return [line for line in (done.stdout + done.stderr).splitlines() if "lockstep" in line]
