@@ -41,6 +41,9 @@ from worker.bases import RETRY_SECONDS
 PASSWORD = "correct horse"
 WALLET = Wei(1_000 * 10**18)
 
+FINAL = 64
+"""Blocks between Anvil's head and the one that it calls finalized."""
+
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
 
@@ -320,6 +323,32 @@ def test_a_draining_worker_reveals_what_it_joined_and_leaves(market: Market) -> 
     assert workers[0].popen.wait(60) == 0
     assert workers[0].named("revealed"), "what was joined is revealed first"
     assert workers[1].stop() == 0
+
+
+def test_a_worker_leaves_once_the_end_of_its_last_stake_is_final(market: Market) -> None:
+    (home,) = homes_of(market, "w0")
+    worker = market.start("w0", arguments(market, home, "--once"), env={"LOCKSTEP_FINALITY": "finalized"})
+    worker.wait_for("ready")
+    job = market.submit(
+        rounds=1, max_lead=1, min_slots=1, join_seconds=Seconds(10),
+        **{**WITHOUT_AGGREGATOR, "train_seconds": Seconds(300)},
+    )  # fmt: skip
+    wait(lambda: bool(events_of(market, "Sealed")), 60, "seal")
+    market.devnet.mine(FINAL + 1)
+    worker.wait_for("committed")
+    market.devnet.advance(Seconds(300))
+    worker.wait_for("done", 120)
+    market.devnet.stop_mining()
+    assert market.contracts.market.job(job.id).status == JobStatus.DONE
+    (over,) = [e.block for e in events_of(market, "Unlocked") if e.account == worker.named("ready")[0]["address"]][-1:]
+    stopped = int(market.devnet.w3.eth.block_number)
+    assert over + FINAL - 1 > stopped, "it is not final yet"
+    market.devnet.mine(over + FINAL - 1 - stopped)
+    wait(lambda: asked(market, home, "status")["state"]["code"] == "draining", 30, "state")
+    assert "relied on once that block is finalized" in asked(market, home, "status")["state"]["message"]
+    assert worker.popen.poll() is None, "a block too few"
+    market.devnet.mine(stopped + FINAL - int(market.devnet.w3.eth.block_number))
+    assert worker.popen.wait(60) == 0
 
 
 def test_each_failure_has_its_exit_code_and_leaves_a_hint(market: Market, tmp_path: Path) -> None:
