@@ -16,6 +16,7 @@ from lockstep.chain import artifacts
 from lockstep.chain.plain import plain
 from lockstep.cli.schema import COMMON, bundled, names
 from lockstep.protocol.market.events import EVENTS
+from lockstep.protocol.reverts import HINTS
 from tests.support.published import STREAMS, amounts, commands, faults, numbers
 
 from .conftest import Lockstep
@@ -180,3 +181,10 @@ def test_the_command_lists_and_prints_schemas(lockstep: Lockstep) -> None:
     missing = lockstep("schema", "wroker", "status", "--json")
     assert (missing.code, missing.error["hint"]) == (7, "did you mean 'worker.status'?")
     assert set(STREAMS) <= set(names())
+
+
+def test_every_rule_that_contracts_refuse_by_has_a_code_of_the_schema() -> None:
+    codes = Draft202012Validator(files()["error"]["properties"]["code"])
+    assert [rule for rule in HINTS if not codes.is_valid(f"chain.{rule}")] == []
+    assert not codes.is_valid("Chain.EqualBits")
+    assert not codes.is_valid("chain. EqualBits")
