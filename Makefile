@@ -151,6 +151,10 @@ test-size: setup ## markets of models of real size, one after the other: 20 GB o
 test-clang: setup ## the golden hash on a build by clang++
 	$(BIN)/pytest -m slow tests/determinism/test_golden.py::test_a_clang_build_ends_in_the_golden_state $(PYTEST_ARGS)
 
+.PHONY: test-neon
+test-neon: setup ## the kernels for AArch64, cross-compiled and emulated: the numerics' tests, models' steps (NEON_TESTS="..." others)
+	tools/test-neon
+
 .PHONY: test-contracts
 test-contracts: setup $(STAMP)/brownie ## the brownie tests, against an Anvil of their own
 	tools/test-contracts $(BROWNIE_ARGS)

@@ -212,7 +212,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="numbers of threads (default 1 2)")
     parser.add_argument("--only", default="", help="products whose name and layout contain this")
     parser.add_argument("--products", choices=("float32", "int8"), default="float32", help="what is multiplied")
-    parser.add_argument("--path", default="auto", help="kernel path: auto, vnni, avx512, avx2, scalar")
+    parser.add_argument("--path", default="auto", help="kernel path: auto, or one that lockstep replay --path has")
     arguments = parser.parse_args()
     path = _native.best_isa() if arguments.path == "auto" else arguments.path
     if not arguments.json:

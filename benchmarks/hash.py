@@ -34,7 +34,7 @@ from lockstep.training.strategies import diloco
 
 MODEL = GPTConfig(vocabulary=4096, context=256, layers=6, heads=6, width=384)
 BATCH = Batch(rows=8, row_length=257)
-PATHS = ("portable", "sha-ni", "avx512")
+PATHS = ("portable", "sha-ni", "avx512", "sha2")
 THREADS = (1, 2)
 
 

@@ -173,7 +173,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=30, help="measured pairs of each figure (default 30)")
     parser.add_argument("--models", default="gpt,llama,demo", help="of gpt, llama, demo (default all)")
     parser.add_argument("--threads", default="1,2", help="numbers of threads (default 1,2)")
-    parser.add_argument("--path", default="auto", help="kernel path: auto, vnni, avx512, avx2, scalar")
+    parser.add_argument("--path", default="auto", help="kernel path: auto, or one that lockstep replay --path has")
     parser.add_argument("--products", choices=PRODUCTS, default="float32", help="of our side (default float32)")
     parser.add_argument("--memory", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

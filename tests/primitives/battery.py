@@ -21,7 +21,6 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -122,19 +121,6 @@ def _compiled(source: Path, library: Path, flags: Sequence[str]) -> Path:
     return library
 
 
-@cache
-def paths() -> tuple[str, ...]:
-    """The kernel paths that this machine has."""
-    found = []
-    for path in ("scalar", "avx2", "avx512", "vnni"):
-        try:
-            _native.apply_op(Op.MOV, *(np.zeros(1, np.uint32),) * 3, path)
-        except ValueError:
-            continue
-        found.append(path)
-    return tuple(found)
-
-
 @dataclass(frozen=True)
 class Task:
     """A share of the work about one operation."""
@@ -167,7 +153,7 @@ def compare(reference: Reference, task: Task) -> list[Mismatch]:
     """The first mismatches of each path."""
     found = []
     for a, b, c, due in _cases(reference, task):
-        for path in paths():
+        for path in _native.paths():
             got = _native.apply_op(task.op, a, b, c, path)
             found += [
                 Mismatch(task.op, path, *(int(w[i]) for w in (a, b, c, got, due)))
@@ -247,7 +233,7 @@ def main() -> int:
     tasks = [t for op in chosen for t in vector_tasks(op, arguments.vectors)] if arguments.vectors else []
     parts = [tasks, [t for op in chosen if op in UNARY for t in word_tasks(op)] if arguments.exhaustive else []]
     wrong, begin = 0, time.perf_counter()
-    print(f"paths: {', '.join(paths())}; extension: {_native.__file__}")
+    print(f"paths: {', '.join(_native.paths())}; extension: {_native.__file__}")
     with tempfile.TemporaryDirectory() as folder:
         library = build(Path(folder))
         for part in filter(None, parts):

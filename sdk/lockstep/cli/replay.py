@@ -33,6 +33,8 @@ class KernelPath(StrEnum):
     AVX2 = "avx2"
     AVX512 = "avx512"
     VNNI = "vnni"
+    NEON = "neon"
+    DOTPROD = "dotprod"
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ State = Sequence[np.ndarray | None]
 Entries = list[np.ndarray | None]
 """A state under construction."""
 _R = TypeVar("_R")
-PROCESSOR_PATHS = ("auto", "scalar", "avx2", "avx512", "vnni")
+PROCESSOR_PATHS = ("auto", "scalar", "avx2", "avx512", "vnni", "neon", "dotprod")
 
 
 class Beside(Generic[_R]):
@@ -157,8 +157,8 @@ class Job:
     genesis: Checkpoint
     threads: int = 1
     path: str = "auto"
-    """The path of the kernels: "auto", "scalar", "avx2", "avx512", "vnni", "cuda:N" or "emulated"; bits do not depend
-    on it or on the threads."""
+    """The path of the kernels: one of PROCESSOR_PATHS, "cuda:N" or "emulated"; bits do not depend on it or on the
+    threads."""
     _compiled: dict[bytes, Executable] = field(default_factory=dict, repr=False, compare=False)
     _processor: dict[bytes, Executable] = field(default_factory=dict, repr=False, compare=False)
     """Executables for the processor, by Program root, where the device cannot run or materialise the Program."""

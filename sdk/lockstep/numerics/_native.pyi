@@ -7,7 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 def best_isa() -> str:
-    """The widest instruction set with a kernel path on this machine: "vnni", "avx512", "avx2" or "scalar"."""
+    """The widest instruction set with a kernel path on this machine: the last one of `paths()`."""
+
+def paths() -> list[str]:
+    """The kernel paths of this machine, the widest last: "scalar", then "avx2", "avx512" and "vnni" on x86-64, "neon"
+    and "dotprod" on AArch64."""
 
 def apply_op(
     op: int, a: npt.NDArray[Any], b: npt.NDArray[Any], c: npt.NDArray[Any], path: str = "auto"

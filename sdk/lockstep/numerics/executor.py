@@ -24,7 +24,7 @@ class Executable:
     threads: int = 1
     """The bits do not depend on it."""
     path: str = "auto"
-    """"auto", "scalar", "avx2", "avx512" or "vnni"; the bits do not depend on it."""
+    """"auto" or one of `kernels.paths()`; the bits do not depend on it."""
     fused: str = "auto"
     """"auto", "off" or "require": compiled code for maps (numerics/fused.py); the bits do not depend on it."""
     _executor: _native.Executor = field(init=False, repr=False, compare=False)

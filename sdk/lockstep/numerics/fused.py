@@ -42,6 +42,7 @@ ISA_FLAGS: dict[str, tuple[str, ...]] = {
     ),
 }
 ISA_FLAGS["vnni"] = ISA_FLAGS["avx512"]
+ISA_FLAGS["neon"] = ISA_FLAGS["dotprod"] = ()  # what a compiler for AArch64 assumes
 
 
 def mode_of(asked: str | None) -> str:

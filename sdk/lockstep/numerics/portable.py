@@ -38,6 +38,11 @@ def best_isa() -> str:
     return NAME
 
 
+def paths() -> list[str]:
+    """The only one."""
+    return [NAME]
+
+
 def _check_path(path: str) -> None:
     if path not in ("auto", NAME):
         raise ValueError(f"no path {path}: the kernels are not built on this machine")

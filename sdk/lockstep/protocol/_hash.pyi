@@ -3,7 +3,7 @@
 from typing_extensions import Buffer
 
 def isa() -> str:
-    """The SHA-256 path that this machine runs: "avx512", "sha-ni" or "portable"."""
+    """The SHA-256 path that this machine runs: "avx512", "sha-ni", "sha2" or "portable"."""
 
 def leaf_hashes(buf: Buffer, path: str = "auto", threads: int = 1) -> bytes:
     """leaf(.) of every 1 KiB leaf of `buf` (the last may be short), 32 bytes each."""

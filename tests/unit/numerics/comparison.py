@@ -8,12 +8,11 @@ import numpy as np
 
 from lockstep.numerics import paths, reference
 from lockstep.numerics.arrays import Array, StepContext
-from lockstep.numerics.built import COMPILED, kernels
+from lockstep.numerics.built import kernels
 from lockstep.numerics.trace import materialise, tensor_root
 from lockstep.protocol.programs.program import Alias, Op, Program
 
-WIDER = ("scalar", "avx2", "avx512", "vnni")
-PATHS = WIDER[: 1 + WIDER.index(kernels.best_isa())] if COMPILED else (kernels.best_isa(),)
+PATHS = tuple(kernels.paths())
 CONTEXT = StepContext(bytes(range(32)), round=3, slot=1, t=7)
 
 STRANGE = np.array(

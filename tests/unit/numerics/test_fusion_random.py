@@ -242,12 +242,18 @@ class Maker:
         return self.b.finish([*kept, *self.outputs[-2:]])
 
 
-def check(seed: int, fused: str = "off") -> None:
+def graph(seed: int) -> tuple[Program, list[Array | None]]:
+    """A Program and a state for it."""
     program = Maker(seed).program()
     rng = np.random.default_rng(seed)
     data = (normal, normal, strange, lambda rng, n: normal(rng, n) * np.float32(1e18))[seed % 4]
     state: list[Array | None] = [data(rng, WORDS) for _ in range(ENTRIES)]
-    state += [None] * (len(program.inputs) - ENTRIES)
+    return program, state + [None] * (len(program.inputs) - ENTRIES)
+
+
+def check(seed: int, fused: str = "off") -> None:
+    program, state = graph(seed)
+    rng = np.random.default_rng(seed)
     due = paths.compile(program, path="scalar", threads=1, fused="off").run(state, CONTEXT, keep=True)
     roots = tuple(tensor_root(array) for array in due if array is not None)
     for path in {PATHS[0], PATHS[-1]}:

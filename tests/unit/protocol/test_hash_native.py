@@ -13,7 +13,7 @@ from lockstep.protocol import _hash, merkle
 def paths() -> list[str]:
     """Those of this machine."""
     found = []
-    for path in ("portable", "sha-ni", "avx512"):
+    for path in ("portable", "sha-ni", "avx512", "sha2"):
         try:
             _hash.tree_root(b"", path)
         except ValueError:

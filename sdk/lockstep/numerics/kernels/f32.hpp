@@ -52,8 +52,12 @@ public:
     FloatEnvironment() : saved_(_mm_getcsr()) { _mm_setcsr(0x1f80); }
     ~FloatEnvironment() { _mm_setcsr(saved_); }
 #elif defined(__aarch64__)
-    FloatEnvironment() : saved_(__builtin_aarch64_get_fpcr()) { __builtin_aarch64_set_fpcr(0); }
-    ~FloatEnvironment() { __builtin_aarch64_set_fpcr(saved_); }
+    // In assembly, because GCC and clang have no builtin in common. Rounding, flushing and whether NaNs keep their payload are all 0.
+    FloatEnvironment() {
+        asm volatile("mrs %0, fpcr" : "=r"(saved_) : : "memory");
+        asm volatile("msr fpcr, xzr" : : : "memory");
+    }
+    ~FloatEnvironment() { asm volatile("msr fpcr, %0" : : "r"(saved_) : "memory"); }
 #else
 #error "how is flushing of subnormals switched off on this machine?"
 #endif
@@ -61,7 +65,11 @@ public:
     FloatEnvironment& operator=(const FloatEnvironment&) = delete;
 
 private:
+#if defined(__aarch64__)
+    std::uint64_t saved_;
+#else
     unsigned saved_;
+#endif
 };
 #endif
 

@@ -55,16 +55,20 @@ constexpr Index qdot_scratch(const QdotPlan& plan, const Kernels& kernels, Index
 
 constexpr Index quant_scratch(const QuantPlan& plan) { return plan.columns ? 6 * plan.words * kRowsAtOnce : 0; }
 
-extern const Kernels kScalarKernels;
-#if defined(LOCKSTEP_X86_64)
-extern const Kernels kAvx2Kernels;
-extern const Kernels kAvx512Kernels;
-// What AVX512-VNNI has of its own: the product of codes.
+// What instructions for products of bytes have of their own: the product of codes.
 struct CodeKernel {
     void (*qdot)(const QdotPlan& plan, const QdotOperands& at, Word* out, const GemmPart& part, Word* scratch);
     int units;
 };
+
+extern const Kernels kScalarKernels;
+#if defined(LOCKSTEP_X86_64)
+extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx512Kernels;
 extern const CodeKernel kVnniCodes;
+#elif defined(LOCKSTEP_AARCH64)
+extern const Kernels kNeonKernels;
+extern const CodeKernel kDotprodCodes;
 #endif
 
 }  // namespace lockstep

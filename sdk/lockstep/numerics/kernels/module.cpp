@@ -12,6 +12,13 @@
 #include <tuple>
 #include <vector>
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
+
 #include "executor.hpp"
 #include "f32.hpp"
 
@@ -22,37 +29,58 @@ namespace {
 using namespace lockstep;
 using Array = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 
-#if defined(LOCKSTEP_X86_64)
-const Kernels& vnni_kernels() {
-    static const Kernels kernels = [] {
-        Kernels k = kAvx512Kernels;
-        k.name = "vnni";
-        k.qdot = kVnniCodes.qdot;
-        k.code_units = kVnniCodes.units;
-        return k;
-    }();
+#if defined(LOCKSTEP_X86_64) || defined(LOCKSTEP_AARCH64)
+Kernels with_codes(Kernels kernels, const char* name, const CodeKernel& codes) {
+    kernels.name = name;
+    kernels.qdot = codes.qdot;
+    kernels.code_units = codes.units;
     return kernels;
 }
 #endif
 
-const Kernels* kernels_named(const std::string& name) {
-    const Kernels* available[4] = {&kScalarKernels, nullptr, nullptr, nullptr};
-#if defined(LOCKSTEP_X86_64)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) available[1] = &kAvx2Kernels;
-    if (available[1] && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-        available[2] = &kAvx512Kernels;
-    if (available[2] && __builtin_cpu_supports("avx512vnni")) available[3] = &vnni_kernels();
+#if defined(LOCKSTEP_AARCH64)
+bool has_dot_products() {
+#if defined(__linux__)
+    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+#elif defined(__APPLE__)
+    int has = 0;
+    std::size_t bytes = sizeof has;
+    return sysctlbyname("hw.optional.arm.FEAT_DotProd", &has, &bytes, nullptr, 0) == 0 && has != 0;
+#else
+    return false;
 #endif
-    const Kernels* best = nullptr;
-    for (const Kernels* k : available) {
-        if (!k) continue;
-        if (name == k->name) return k;
-        best = k;
-    }
-    if (name == "auto") return best;
-    throw nb::value_error("no such kernel path on this machine: auto, scalar, avx2, avx512, vnni");
+}
+#endif
+
+// Of this machine, the widest last.
+const std::vector<const Kernels*>& kernel_paths() {
+    static const std::vector<const Kernels*> paths = [] {
+        std::vector<const Kernels*> found{&kScalarKernels};
+#if defined(LOCKSTEP_X86_64)
+        __builtin_cpu_init();
+        if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return found;
+        found.push_back(&kAvx2Kernels);
+        if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl") ||
+            !__builtin_cpu_supports("avx512dq"))
+            return found;
+        found.push_back(&kAvx512Kernels);
+        static const Kernels vnni = with_codes(kAvx512Kernels, "vnni", kVnniCodes);
+        if (__builtin_cpu_supports("avx512vnni")) found.push_back(&vnni);
+#elif defined(LOCKSTEP_AARCH64)
+        found.push_back(&kNeonKernels);
+        static const Kernels dotprod = with_codes(kNeonKernels, "dotprod", kDotprodCodes);
+        if (has_dot_products()) found.push_back(&dotprod);
+#endif
+        return found;
+    }();
+    return paths;
+}
+
+const Kernels* kernels_named(const std::string& name) {
+    if (name == "auto") return kernel_paths().back();
+    for (const Kernels* kernels : kernel_paths())
+        if (name == kernels->name) return kernels;
+    throw nb::value_error("no such kernel path on this machine: auto, scalar, avx2, avx512, vnni, neon, dotprod");
 }
 
 std::span<const std::uint8_t> span_of(const nb::bytes& b) {
@@ -315,6 +343,14 @@ NB_MODULE(_native, m) {
     nb::set_leak_warnings(false);  // a thread that compiles loops may outlive the interpreter
     m.doc() = "The native executor of Programs (profile F32-C256).";
     m.def("best_isa", [] { return std::string(kernels_named("auto")->name); }, "The widest instruction set with a kernel path on this machine.");
+    m.def(
+        "paths",
+        [] {
+            std::vector<std::string> names;
+            for (const Kernels* kernels : kernel_paths()) names.emplace_back(kernels->name);
+            return names;
+        },
+        "The kernel paths of this machine, the widest last.");
     m.def("apply_op", &apply_op, nb::arg("op"), nb::arg("a"), nb::arg("b"), nb::arg("c"), nb::arg("path") = "auto",
           "op(a, b, c) element by element: flat arrays of 32-bit words of one length.");
     m.def("chunk_results", &chunk_results, nb::arg("mode"), nb::arg("a"), nb::arg("b"), nb::arg("path") = "auto",

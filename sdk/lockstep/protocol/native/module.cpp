@@ -13,6 +13,11 @@
 
 #if defined(LOCKSTEP_X86_64)
 #include <cpuid.h>
+#elif defined(LOCKSTEP_AARCH64) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#elif defined(LOCKSTEP_AARCH64) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 #if defined(_OPENMP)
 #include <omp.h>
@@ -74,32 +79,38 @@ private:
     int threads_;
 };
 
-bool has_sha_ni() {
 #if defined(LOCKSTEP_X86_64)
+bool has_sha_ni() {
     unsigned a = 0, b = 0, c = 0, d = 0;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_SSE4_1) || !(c & bit_SSSE3)) return false;
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_SHA);
-#else
-    return false;
-#endif
 }
 
 bool has_avx512() {
-#if defined(LOCKSTEP_X86_64)
     __builtin_cpu_init();
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512dq");
+}
+#elif defined(LOCKSTEP_AARCH64)
+bool has_sha2() {
+#if defined(__linux__)
+    return getauxval(AT_HWCAP) & HWCAP_SHA2;
+#elif defined(__APPLE__)
+    int has = 0;
+    std::size_t bytes = sizeof has;
+    return sysctlbyname("hw.optional.arm.FEAT_SHA256", &has, &bytes, nullptr, 0) == 0 && has != 0;
 #else
     return false;
 #endif
 }
+#endif
 
 const HashPath& best_path() {
 #if defined(LOCKSTEP_X86_64)
     static const HashPath& path = has_avx512() ? lockstep::kAvx512Path : lockstep::narrow_path();
     return path;
 #else
-    return lockstep::kPortablePath;
+    return lockstep::narrow_path();
 #endif
 }
 
@@ -109,8 +120,10 @@ const HashPath& path_named(const std::string& name) {
 #if defined(LOCKSTEP_X86_64)
     if (name == lockstep::kShaNiPath.name && has_sha_ni()) return lockstep::kShaNiPath;
     if (name == lockstep::kAvx512Path.name && has_avx512()) return lockstep::kAvx512Path;
+#elif defined(LOCKSTEP_AARCH64)
+    if (name == lockstep::kSha2Path.name && has_sha2()) return lockstep::kSha2Path;
 #endif
-    throw nb::value_error("no such SHA-256 path on this machine: auto, portable, sha-ni, avx512");
+    throw nb::value_error("no such SHA-256 path on this machine: auto, portable, sha-ni, avx512, sha2");
 }
 
 // Z_k: the root of a tree of 2^k empty leaves.
@@ -208,6 +221,9 @@ const HashPath& lockstep::narrow_path() {
 #if defined(LOCKSTEP_X86_64)
     static const HashPath& path = has_sha_ni() ? kShaNiPath : kPortablePath;
     return path;
+#elif defined(LOCKSTEP_AARCH64)
+    static const HashPath& path = has_sha2() ? kSha2Path : kPortablePath;
+    return path;
 #else
     return kPortablePath;
 #endif
@@ -215,7 +231,7 @@ const HashPath& lockstep::narrow_path() {
 
 NB_MODULE(_hash, m) {
     m.doc() = "SHA-256 Merkle trees over buffers. Every level is given without its padding: a missing right sibling at level k is Z_k.";
-    m.def("isa", [] { return std::string(best_path().name); }, "The SHA-256 path that this machine runs: avx512, sha-ni or portable.");
+    m.def("isa", [] { return std::string(best_path().name); }, "The SHA-256 path that this machine runs: avx512, sha-ni, sha2 or portable.");
     m.def(
         "leaf_hashes",
         [](nb::handle buf, const std::string& path, int threads) {

@@ -22,6 +22,8 @@ extern const HashPath kPortablePath;
 #if defined(LOCKSTEP_X86_64)
 extern const HashPath kShaNiPath;
 extern const HashPath kAvx512Path;
+#elif defined(LOCKSTEP_AARCH64)
+extern const HashPath kSha2Path;
 #endif
 
 // The best path for fewer messages than the widest one takes at a time.
