@@ -563,19 +563,18 @@ void place(const Program& program, const std::vector<std::vector<View>>& views, 
     }
     schedule.needed.assign(n, false);
     schedule.arena_offset.assign(n, -1);
-    std::vector<std::vector<std::size_t>> ends(steps);
-    Arena arena;
-    for (std::size_t at = 0; at < steps; ++at) {
+    std::vector<std::size_t> placed;
+    std::vector<Stay> stays;
+    for (std::size_t at = 0; at < steps; ++at)
         for (const int op : traffic[at].writes) {
             const auto i = static_cast<std::size_t>(op);
             schedule.needed[i] = true;
             if (schedule.kept[i]) continue;
-            schedule.arena_offset[i] = arena.take(program.ops[i].elements);
-            ends[last_use[i]].push_back(i);
+            placed.push_back(i);
+            stays.push_back({at, last_use[i] + 1, whole_lines(program.ops[i].elements)});
         }
-        for (const std::size_t dead : ends[at]) arena.give(schedule.arena_offset[dead], program.ops[dead].elements);
-    }
-    schedule.arena_words = arena.size();
+    schedule.arena_words = place_stays(stays);
+    for (std::size_t k = 0; k < stays.size(); ++k) schedule.arena_offset[placed[k]] = stays[k].offset;
 }
 
 // --- groups -------------------------------------------------------------------------------------------------------------
