@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lockstep.numerics.builder import ProgramBuilder
+from lockstep.numerics.builder import Expression, ProgramBuilder
 from lockstep.numerics.built import COMPILED, kernels
-from lockstep.protocol.programs.program import F32, Program
-from tests.unit.numerics.comparison import compare, normal
+from lockstep.protocol.programs.program import F32, I32, Program
+from tests.unit.numerics.comparison import compare, normal, strange
 
 pytestmark = pytest.mark.skipif(not COMPILED, reason="the portable kernels fuse nothing")
 
+STREAM = 1 << 31
 SMALL = 32 << 10
 """Bytes: what lies beside the tensors that a test is about."""
 
@@ -38,3 +39,35 @@ def test_outputs_lie_without_gaps_where_that_is_possible() -> None:
     assert arena(program) <= 9 * unit * 4 + SMALL, f"{arena(program) / unit / 4:.2f} units"
     rng = np.random.default_rng(0)
     compare(program, [normal(rng, 5 * unit), normal(rng, 4 * unit)])
+
+
+@pytest.mark.parametrize("what", ["normal", "strange"])
+def test_a_loss_over_a_product_of_codes_holds_logits_and_their_gradient(what: str) -> None:
+    """Neither the logits less their maximum, nor exponentials, nor a one-hot matrix is in memory."""
+    T, V, D = 96, 640, 32
+    b = ProgramBuilder([(F32, T * D), (F32, V * D), (I32, T), (F32, 1)])
+    x, table = b.quant(b.input(0).reshape(T, D), 8), b.quant(b.input(1).reshape(V, D), 8)
+    logits = b.qdot(x.unsqueeze(1), table, name="logits")
+    top = b.max(logits)
+    less = b.map((T, V), [logits, top.unsqueeze(1)], lambda e, s, m: e.fsub(s, m))
+    raised = b.map((T, V), [less], lambda e, s: e.fexp(s))
+    log = b.map((T,), [b.sum(raised)], lambda e, s: e.flog(s))
+    share, target = b.input(3).expand(T, V), b.input(2).unsqueeze(1)
+
+    def one_hot(e: Expression, j: int, t: int, share: int) -> None:
+        e.select(e.ieq(j, t), share, e.f32(0.0))
+
+    hot = b.map((T, V), [b.iota((T, V), 1), target, share], one_hot, dtype=F32)
+    mass = b.sum(hot)
+
+    def gradient(e: Expression, h: int, s: int, log: int, mass: int) -> None:
+        e.fsub(h, e.fmul(e.fexp(e.fsub(s, log)), mass))
+
+    grad = b.map((T, V), [hot, less, log.unsqueeze(1), mass.unsqueeze(1)], gradient, dtype=F32, name="gradient")
+    codes = b.quant(grad, 64, STREAM)
+    program = b.finish([codes.codes, codes.scales])
+    assert arena(program) <= 2 * T * V * 4 + SMALL, f"{arena(program) / T / V / 4:.2f} tensors"
+    rng = np.random.default_rng(1)
+    data = normal if what == "normal" else strange
+    targets = rng.integers(0, V, T).astype(np.int32)
+    compare(program, [data(rng, T * D), data(rng, V * D), targets, normal(rng, 1)])
