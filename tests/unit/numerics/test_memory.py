@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lockstep.numerics.builder import Expression, ProgramBuilder
+from lockstep.numerics.builder import Expression, ProgramBuilder, Tensor
 from lockstep.numerics.built import COMPILED, kernels
 from lockstep.protocol.programs.program import F32, I32, Program
 from tests.unit.numerics.comparison import compare, normal, strange
@@ -21,6 +21,24 @@ def arena(program: Program) -> int:
     """Bytes of the arena of a plain run."""
     constants = [c.header.elements for c in program.consts]
     return kernels.bytes_of_run(program.header, list(program.descriptors), constants)[0]
+
+
+def distance(b: ProgramBuilder, x: Tensor, ops: int) -> Tensor:
+    """As many small ops, each reading the one before: what is read on both sides of them waits long."""
+    for _ in range(ops):
+        x = b.map(x.shape, [x], lambda e, v: e.fneg(v))
+    return x
+
+
+def turned(b: ProgramBuilder, x: Tensor) -> Tensor:
+    """A transposed copy, as a product along the other axis reads it."""
+    n = len(x.shape)
+    axes = (*range(n - 2), n - 1, n - 2)
+    return b.map([x.shape[a] for a in axes], [x.permute(*axes)], name="turned")
+
+
+def times(e: Expression, x: int, y: int) -> None:
+    e.fmul(x, y)
 
 
 # --- planned figures ---------------------------------------------------------------------------------------
@@ -71,3 +89,24 @@ def test_a_loss_over_a_product_of_codes_holds_logits_and_their_gradient(what: st
     data = normal if what == "normal" else strange
     targets = rng.integers(0, V, T).astype(np.int32)
     compare(program, [data(rng, T * D), data(rng, V * D), targets, normal(rng, 1)])
+
+
+def test_what_quants_alone_read_late_waits_as_codes() -> None:
+    """Six tensors of which the forward reads rows and the backward columns, as a linear layer's inputs."""
+    R, C, layers = 64, 256, 6
+    b = ProgramBuilder([(F32, R * C * layers), (F32, C * 8)])
+    inputs = b.input(0).reshape(layers, R, C)
+    weights = b.quant(b.input(1).reshape(8, C))
+    saved, made = [], []
+    for layer in range(layers):
+        x = inputs.slice(0, layer, layer + 1)._with((R, C), (C, 1))
+        saved.append(b.map((R, C), [x], lambda e, v: e.ftanh(v), name=f"x{layer}"))
+        made.append(b.qdot(b.quant(saved[-1]).unsqueeze(1), weights, name="forward"))
+    late = distance(b, b.max(made[-1]), 20)
+    for x, y in zip(reversed(saved), reversed(made), strict=True):
+        gradient = b.map((8, R), [y.permute(1, 0), late], times)
+        made.append(b.qdot(b.quant(gradient, 16, STREAM).unsqueeze(1), b.quant(turned(b, x), 16), name="backward"))
+    program = b.finish([*made[layers:], b.min(late)])
+    assert arena(program) <= (layers / 4 + 1.5) * R * C * 4 + SMALL, f"{arena(program) / R / C / 4:.2f} tensors"
+    rng = np.random.default_rng(2)
+    compare(program, [strange(rng, R * C * layers), normal(rng, C * 8)] + [None] * (len(program.inputs) - 2))
