@@ -674,8 +674,10 @@ std::vector<int> ops_read(const std::vector<View>& views) {
     return ops;
 }
 
-Schedule make_schedule(const Program& program) {
+Schedule make_schedule(const Program& original) {
     Schedule schedule;
+    schedule.planned = recompute(original);
+    const Program& program = schedule.planned.program;
     std::vector<std::vector<View>> views;
     Program cut = program;
     for (const Descriptor& op : program.ops) {
