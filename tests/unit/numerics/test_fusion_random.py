@@ -251,9 +251,11 @@ def graph(seed: int) -> tuple[Program, list[Array | None]]:
     return program, state + [None] * (len(program.inputs) - ENTRIES)
 
 
-def check(seed: int, fused: str = "off") -> None:
-    program, state = graph(seed)
-    rng = np.random.default_rng(seed)
+def check_program(
+    program: Program, state: list[Array | None], rng: np.random.Generator, name: str, fused: str = "off"
+) -> None:
+    """Asserts that plain runs, sweeps and single ops give the bits of the ops, run one by one on the plainest path."""
+    state = state + [None] * (len(program.inputs) - len(state))
     due = paths.compile(program, path="scalar", threads=1, fused="off").run(state, CONTEXT, keep=True)
     roots = tuple(tensor_root(array) for array in due if array is not None)
     for path in {PATHS[0], PATHS[-1]}:
@@ -263,14 +265,18 @@ def check(seed: int, fused: str = "off") -> None:
                 final = executable.run(state, CONTEXT)
                 for k, alias in enumerate(program.outputs):
                     if alias.kind == Alias.OP_KIND:
-                        label = f"seed {seed}: op {alias.index} on {path} with {threads} threads"
+                        label = f"{name}: op {alias.index} on {path} with {threads} threads"
                         np.testing.assert_array_equal(words(final[k]), words(due[alias.index]), err_msg=label)
                 # What a step leaves out is shown, and is there by itself.
-                label = f"seed {seed} on {path} with {threads} threads"
+                label = f"{name} on {path} with {threads} threads"
                 assert executable.roots(state, CONTEXT) == roots, f"roots, {label}"
                 some = frozenset(rng.choice(len(due), min(len(due), int(rng.integers(1, 10))), replace=False).tolist())
                 for op, array in executable.outputs(state, CONTEXT, None, some).items():
                     np.testing.assert_array_equal(words(array), words(due[op]), err_msg=f"op {op} by itself, {label}")
+
+
+def check(seed: int, fused: str = "off") -> None:
+    check_program(*graph(seed), np.random.default_rng(seed), f"seed {seed}", fused)
 
 
 @pytest.mark.parametrize("first", range(0, 300, 50))

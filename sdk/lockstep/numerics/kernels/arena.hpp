@@ -1,7 +1,8 @@
-// Ranges of words in one buffer: first fit, merged when given back.
+// Ranges of words in one buffer: as they are asked for, or all together where their times are known.
 #pragma once
 
 #include <map>
+#include <vector>
 
 #include "plans.hpp"
 
@@ -22,5 +23,15 @@ private:
     std::map<Index, Index> free_;  // by offset
     Index size_ = 0;
 };
+
+// A tensor in memory, from one time to another one, at which it is gone.
+struct Stay {
+    std::size_t begin, end;
+    Index words, offset = 0;
+};
+
+// Lifetimes are known, so places need not be taken in their order: the largest stay first, each in the lowest gap that is free for
+// as long as it lasts. Returns the words that all of them take.
+Index place_stays(std::vector<Stay>& stays);
 
 }  // namespace lockstep

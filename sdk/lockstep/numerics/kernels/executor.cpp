@@ -44,20 +44,21 @@ void Pool::rest() {
 class Executor::Run {
 public:
     Run(Executor& executor, const Schedule& schedule, const RunInputs& in)
-        : e_(executor), schedule_(schedule), in_(in), context_(in.context), results_(executor.program_.ops.size()), out_(executor.program_.ops.size()) {}
+        : e_(executor), schedule_(schedule), ops_(schedule.planned.program.ops), in_(in), context_(in.context), results_(executor.program_.ops.size()), out_(ops_.size()) {}
 
     std::vector<Buffer> compute() {
         const f32::FloatEnvironment environment;
         for (std::size_t i = 0; i < out_.size(); ++i) {
             if (in_.keep || (schedule_.needed[i] && schedule_.kept[i])) {
-                results_[i] = e_.pool_->take(e_.program_.ops[i].elements);
-                out_[i] = results_[i].data();
+                Buffer& result = results_[schedule_.original(i)];  // an op's and its copy's
+                if (!result.data()) result = e_.pool_->take(ops_[i].elements);
+                out_[i] = result.data();
             } else if (schedule_.needed[i]) {
                 out_[i] = e_.arena_.data() + schedule_.arena_offset[i];
             }
         }
         if (in_.keep)
-            for (std::size_t i = 0; i < out_.size(); ++i) timed(i, schedule_.steps[i]);
+            for (std::size_t op = 0; op < results_.size(); ++op) timed(schedule_.at(op), schedule_.steps[schedule_.at(op)]);
         else
             for (const int op : schedule_.order) {
                 const auto i = static_cast<std::size_t>(op);
@@ -71,10 +72,11 @@ public:
     void sweep(const Sweep& sweep, const Visit& visit) {
         const f32::FloatEnvironment environment;
         for (const Sweep::Run& run : sweep.runs) {
-            const auto i = static_cast<std::size_t>(run.op);
+            const auto op = static_cast<std::size_t>(run.op), i = schedule_.at(op);
             out_[i] = e_.arena_.data() + run.offset;
+            if (const int copy = schedule_.planned.copy_of[op]; copy >= 0) out_[static_cast<std::size_t>(copy)] = out_[i];
             timed(i, schedule_.steps[i]);
-            if (!run.again) visit(i, out_[i]);
+            if (!run.again) visit(op, out_[i]);
         }
     }
 
@@ -92,8 +94,8 @@ private:
     template <class Any>
     void timed(std::size_t op, const Any& step) {
         const auto begin = std::chrono::steady_clock::now();
-        std::visit([&](const auto& chosen) { compute(chosen, e_.program_.ops[op], out_[op]); }, step);
-        if (in_.nanoseconds) (*in_.nanoseconds)[op] = (std::chrono::steady_clock::now() - begin).count();
+        std::visit([&](const auto& chosen) { compute(chosen, ops_[op], out_[op]); }, step);
+        if (in_.nanoseconds) (*in_.nanoseconds)[schedule_.original(op)] += (std::chrono::steady_clock::now() - begin).count();
     }
 
     std::span<Workspace> workspaces() { return {e_.workspaces_.data(), static_cast<std::size_t>(in_.threads)}; }
@@ -318,6 +320,7 @@ private:
 
     Executor& e_;
     const Schedule& schedule_;
+    const std::vector<Descriptor>& ops_;  // as they are planned
     const RunInputs& in_;
     const Context context_;
     std::vector<Buffer> results_;
@@ -329,14 +332,20 @@ namespace {
 Index result_words(const Program& program, const Schedule& schedule) {
     Index words = 0;
     for (std::size_t i = 0; i < program.ops.size(); ++i)
-        if (schedule.kept[i]) words += program.ops[i].elements;
+        if (schedule.kept[schedule.at(i)]) words += program.ops[i].elements;
     return words;
 }
 
 }  // namespace
 
 Sweep make_sweep(const Program& program, const Schedule& schedule) {
-    return plan_sweep(program, schedule.reads, schedule.needed, schedule.arena_words + result_words(program, schedule));
+    std::vector<std::vector<int>> reads(program.ops.size());
+    std::vector<bool> stored(program.ops.size());
+    for (std::size_t op = 0; op < program.ops.size(); ++op) {
+        for (const int read : schedule.reads[schedule.at(op)]) reads[op].push_back(schedule.planned.original[static_cast<std::size_t>(read)]);
+        stored[op] = schedule.needed[schedule.at(op)] && schedule.planned.copy_of[op] < 0;
+    }
+    return plan_sweep(program, reads, stored, schedule.arena_words + result_words(program, schedule));
 }
 
 Program asked_for(const Program& program, const std::vector<int>& ops) {

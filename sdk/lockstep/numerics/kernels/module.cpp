@@ -137,7 +137,7 @@ nb::tuple bytes_of_run(const nb::bytes& header, const std::vector<nb::bytes>& de
     const auto held = [&](const Schedule& planned) {
         Index bytes = 0;
         for (std::size_t i = 0; i < program.ops.size(); ++i)
-            if (planned.needed[i] && planned.kept[i]) bytes += Buffer::bytes_of(program.ops[i].elements);
+            if (planned.needed[planned.at(i)] && planned.kept[planned.at(i)]) bytes += Buffer::bytes_of(program.ops[i].elements);
         return bytes;
     };
     Index most = 0;
@@ -162,8 +162,8 @@ nb::tuple work_of_run(const nb::bytes& header, const std::vector<nb::bytes>& des
     const Program program = planned(header, descriptors, std::move(const_elements));
     const Schedule schedule = make_schedule(program);
     double products = 0, terms = 0;
-    for (std::size_t i = 0; i < program.ops.size(); ++i) {
-        const Descriptor& op = program.ops[i];
+    for (std::size_t i = 0; i < schedule.steps.size(); ++i) {
+        const Descriptor& op = schedule.planned.program.ops[i];
         const auto* gemm = std::get_if<GemmStep>(&schedule.steps[i]);
         if (const auto* scatter = std::get_if<ScatterPlan>(&schedule.fused[i]))
             terms += static_cast<double>(op.elements) + static_cast<double>(scatter->columns) * static_cast<double>(scatter->k);

@@ -540,6 +540,50 @@ Traffic traffic_of(const Fused& fused, int op, const std::vector<View>& views) {
     return traffic;
 }
 
+// Codes are a quarter of what they are made of. Where quants alone read a tensor long after everything else has, they run as soon as
+// that has: their codes wait in its place.
+void hasten_quants(const Program& program, const std::vector<std::vector<View>>& views, Schedule& schedule) {
+    constexpr std::size_t kLong = 16;  // steps
+    const std::size_t n = program.ops.size(), steps = schedule.order.size();
+    std::vector<std::size_t> position(n, 0), made_at(n, 0);
+    for (std::size_t at = 0; at < steps; ++at) position[static_cast<std::size_t>(schedule.order[at])] = at;
+    std::vector<std::vector<std::size_t>> read_at(n);
+    for (std::size_t at = 0; at < steps; ++at) {
+        const auto i = static_cast<std::size_t>(schedule.order[at]);
+        const Traffic own = traffic_of(schedule.fused[i], schedule.order[at], views[i]);
+        const int loop = schedule.loop_of[i];
+        const std::size_t runs_at = loop < 0 ? at : position[schedule.loops[static_cast<std::size_t>(loop)].members.back()];
+        for (const int op : own.writes) made_at[static_cast<std::size_t>(op)] = runs_at;
+        for (const int op : own.reads) read_at[static_cast<std::size_t>(op)].push_back(runs_at);
+    }
+    std::vector<std::vector<int>> after(steps);
+    std::vector<bool> moved(steps, false);
+    for (std::size_t x = 0; x < n; ++x) {
+        std::vector<std::size_t>& readers = read_at[x];
+        std::sort(readers.begin(), readers.end());
+        const auto quant_at = [&](std::size_t reader) { return std::get_if<QuantStep>(&schedule.fused[static_cast<std::size_t>(schedule.order[reader])]); };
+        const auto before = [&](std::size_t first) { return first > 0 ? readers[first - 1] : made_at[x]; };
+        std::size_t first = readers.size();
+        while (first > 0 && quant_at(readers[first - 1])) --first;
+        while (first < readers.size() && readers[first] < before(first) + kLong) ++first;
+        Index words = 0;
+        for (std::size_t late = first; late < readers.size(); ++late)
+            for (const int op : traffic_of(*quant_at(readers[late]), 0, {}).writes) words += program.ops[static_cast<std::size_t>(op)].elements;
+        if (first == readers.size() || schedule.kept[x] || 2 * words > program.ops[x].elements) continue;
+        const std::size_t due = before(first);
+        for (; first < readers.size(); ++first) {
+            moved[readers[first]] = true;
+            after[due].push_back(schedule.order[readers[first]]);
+        }
+    }
+    std::vector<int> order;
+    for (std::size_t at = 0; at < steps; ++at) {
+        if (!moved[at]) order.push_back(schedule.order[at]);
+        order.insert(order.end(), after[at].begin(), after[at].end());
+    }
+    schedule.order = std::move(order);
+}
+
 // The arena: each output lies there from its step to its last reader's. A loop reads where its last member stands.
 void place(const Program& program, const std::vector<std::vector<View>>& views, Schedule& schedule) {
     const std::size_t n = program.ops.size(), steps = schedule.order.size();
@@ -563,19 +607,18 @@ void place(const Program& program, const std::vector<std::vector<View>>& views, 
     }
     schedule.needed.assign(n, false);
     schedule.arena_offset.assign(n, -1);
-    std::vector<std::vector<std::size_t>> ends(steps);
-    Arena arena;
-    for (std::size_t at = 0; at < steps; ++at) {
+    std::vector<std::size_t> placed;
+    std::vector<Stay> stays;
+    for (std::size_t at = 0; at < steps; ++at)
         for (const int op : traffic[at].writes) {
             const auto i = static_cast<std::size_t>(op);
             schedule.needed[i] = true;
             if (schedule.kept[i]) continue;
-            schedule.arena_offset[i] = arena.take(program.ops[i].elements);
-            ends[last_use[i]].push_back(i);
+            placed.push_back(i);
+            stays.push_back({at, last_use[i] + 1, whole_lines(program.ops[i].elements)});
         }
-        for (const std::size_t dead : ends[at]) arena.give(schedule.arena_offset[dead], program.ops[dead].elements);
-    }
-    schedule.arena_words = arena.size();
+    schedule.arena_words = place_stays(stays);
+    for (std::size_t k = 0; k < stays.size(); ++k) schedule.arena_offset[placed[k]] = stays[k].offset;
 }
 
 // --- groups -------------------------------------------------------------------------------------------------------------
@@ -631,8 +674,10 @@ std::vector<int> ops_read(const std::vector<View>& views) {
     return ops;
 }
 
-Schedule make_schedule(const Program& program) {
+Schedule make_schedule(const Program& original) {
     Schedule schedule;
+    schedule.planned = recompute(original);
+    const Program& program = schedule.planned.program;
     std::vector<std::vector<View>> views;
     Program cut = program;
     for (const Descriptor& op : program.ops) {
@@ -679,6 +724,7 @@ Schedule make_schedule(const Program& program) {
     find_loops(laid_out, views, schedule);
     for (std::size_t i = 0; i < program.ops.size(); ++i)
         if (program.ops[i].kind == Kind::kQuant) laid_out.ops[i] = cut.ops[i];
+    hasten_quants(program, views, schedule);
     schedule.runs = plan_batches(laid_out, views, schedule);
     schedule.run_of.assign(program.ops.size(), -1);
     for (std::size_t r = 0; r < schedule.runs.size(); ++r)

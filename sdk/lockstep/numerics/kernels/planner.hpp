@@ -8,6 +8,7 @@
 #include "loops.hpp"
 #include "program.hpp"
 #include "quants.hpp"
+#include "recompute.hpp"
 #include "scatter.hpp"
 #include "strips.hpp"
 
@@ -45,6 +46,7 @@ using Step = std::variant<MapStep, GemmStep, FoldStep, QdotStep, QuantStep, Plai
 using Fused = std::variant<std::monostate, ScatterPlan, StripGroup, MapStep, FoldStep, QuantStep, Absorbed>;
 
 struct Schedule {
+    Recomputed planned;               // the Program whose ops these are
     std::vector<Step> steps;          // one per op: how it is run by itself
     std::vector<std::vector<int>> reads;  // one per op: the ops whose outputs its own step reads
     std::vector<Fused> fused;         // one per op: what is run in its place, unless every op's output is kept
@@ -57,12 +59,16 @@ struct Schedule {
     std::vector<BatchRun> runs;       // of steps that are taken a batch at a time
     std::vector<int> run_of;          // per op: its run, or -1
     Index arena_words = 0;
+
+    // Where an op of the original Program stands.
+    std::size_t at(std::size_t original) const { return static_cast<std::size_t>(planned.op_of[original]); }
+    std::size_t original(std::size_t op) const { return static_cast<std::size_t>(planned.original[op]); }
 };
 
 // The ops that views read, each once.
 std::vector<int> ops_read(const std::vector<View>& views);
 
-Schedule make_schedule(const Program& program);
+Schedule make_schedule(const Program& original);
 
 // A map over `extents` whose operands' strides are those of `views` and whose output has `out_strides`.
 MapPlan plan_map(const std::vector<Index>& extents, const std::vector<Index>& out_strides, const std::vector<const View*>& views,

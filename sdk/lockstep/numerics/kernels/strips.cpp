@@ -29,7 +29,7 @@ public:
         : program_(program), views_(views), wanted_(wanted), all_rows_(rows), columns_(columns), role_(program.ops.size(), Role::kNone) {}
 
     // Starts with a product, whose output axes are the group's. One whose operands are the same for every batch is better computed
-    // as a whole, where they are packed once; the group then reads what it left in memory.
+    // as a whole, where they are packed once; the group then reads what it left in memory. So is a product of codes.
     bool begin(int op) {
         const Descriptor& descriptor = descriptor_of(op);
         rows_axes_.clear();
@@ -38,9 +38,10 @@ public:
         if (rows_axes_.size() < 2 || rows_axes_.back() != columns_) return false;
         rows_axes_.pop_back();
         product_rows_ = rows_axes_.back();
-        if (!add_product(op)) return false;
+        if (descriptor.is_qdot() ? !shares_columns(op) : !add_product(op)) return false;
         if (!apart_) {
             members_.clear();
+            role_[static_cast<std::size_t>(op)] = Role::kWide;
             whole_ = op;
             return true;
         }
@@ -224,6 +225,23 @@ private:
         apart_ = apart_ || std::any_of(b.begin(), b.end() - 2, [](Index s) { return s != 0; });
         insert(Kind_::kProduct, op, Role::kWide);
         return true;
+    }
+
+    // Whether all rows of a product of codes are multiplied with the same columns.
+    bool shares_columns(int op) const {
+        const auto& views = views_of(op);
+        std::vector<Indices> strides;
+        for (const View& view : views) {
+            const auto found = strides_of(descriptor_of(op), view);
+            if (!found) return false;
+            strides.push_back(*found);
+        }
+        const auto of_columns = [&](std::size_t side) {
+            const auto none = [](const Indices& s) { return std::all_of(s.begin(), s.end() - 1, [](Index stride) { return stride == 0; }); };
+            return none(strides[side]) && none(strides[side + 2]);
+        };
+        const auto of_rows = [&](std::size_t side) { return strides[side].back() == 0 && strides[side + 2].back() == 0; };
+        return (of_rows(0) && of_columns(1)) || (of_rows(1) && of_columns(0));
     }
 
     // The operand of a product that does not depend on the column, if the other one does not depend on the row.
@@ -769,7 +787,7 @@ std::vector<StripGroup> plan_strips(const Program& program, const std::vector<st
     for (int seed = 0; seed < n; ++seed) {
         const Descriptor& op = program.ops[static_cast<std::size_t>(seed)];
         if (!wanted[static_cast<std::size_t>(seed)] || taken[static_cast<std::size_t>(seed)] || op.kind != Kind::kFold || op.extents.size() < 2 ||
-            op.extents.back() < 2 || static_cast<FoldMode>(op.mode) != FoldMode::kDot)
+            op.extents.back() < 2 || (static_cast<FoldMode>(op.mode) != FoldMode::kDot && !op.is_qdot()))
             continue;
         const Index columns = op.extents.back(), rows = op.elements / columns;
         Group forward(program, views, wanted, rows, columns);

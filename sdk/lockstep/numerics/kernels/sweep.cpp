@@ -2,8 +2,6 @@
 #include "sweep.hpp"
 
 #include <algorithm>
-#include <map>
-#include <numeric>
 #include <optional>
 
 #include "arena.hpp"
@@ -13,49 +11,7 @@ namespace {
 
 constexpr Index kMostWork = 2;      // times the work of the ops themselves; a larger budget is tried instead
 constexpr std::size_t kMostRuns = 4;  // times the number of ops
-constexpr std::size_t kFitted = 4096;  // outputs, the largest ones, whose places are chosen together
 constexpr Index kLeastShare = 256;  // a tensor below this part of what is too much is not worth its second computation
-
-// An output in memory, from the run that makes it to the last one that reads it.
-struct Stay {
-    std::size_t begin, end;
-    Index words, offset = 0;
-};
-
-// Lifetimes are known, so places need not be taken in their order: the largest output first, each in the lowest gap that is free
-// for as long as it stays. Returns the words that all of them take.
-Index place_stays(std::vector<Stay>& stays) {
-    std::vector<std::size_t> order(stays.size());
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return stays[a].words > stays[b].words; });
-    const std::size_t fitted = std::min(order.size(), kFitted);
-    std::vector<const Stay*> placed, beside;
-    Index size = 0;
-    for (std::size_t k = 0; k < fitted; ++k) {
-        Stay& stay = stays[order[k]];
-        beside.clear();
-        for (const Stay* other : placed)
-            if (other->begin < stay.end && stay.begin < other->end) beside.push_back(other);
-        std::sort(beside.begin(), beside.end(), [](const Stay* a, const Stay* b) { return a->offset < b->offset; });
-        for (const Stay* other : beside)
-            if (stay.offset + stay.words > other->offset) stay.offset = std::max(stay.offset, other->offset + other->words);
-            else break;
-        size = std::max(size, stay.offset + stay.words);
-        placed.push_back(&stay);
-    }
-    // Behind them what is small beside them, in the order of the runs.
-    std::sort(order.begin() + static_cast<std::ptrdiff_t>(fitted), order.end(), [&](std::size_t a, std::size_t b) { return stays[a].begin < stays[b].begin; });
-    std::multimap<std::size_t, const Stay*> ends;
-    Arena arena;
-    for (std::size_t k = fitted; k < order.size(); ++k) {
-        Stay& stay = stays[order[k]];
-        for (; !ends.empty() && ends.begin()->first <= stay.begin; ends.erase(ends.begin()))
-            arena.give(ends.begin()->second->offset - size, ends.begin()->second->words);
-        stay.offset = size + arena.take(stay.words);
-        ends.emplace(stay.end, &stay);
-    }
-    return size + arena.size();
-}
 
 class Planner {
 public:
