@@ -325,7 +325,7 @@ def defend(
         stop.set()
 
     with locked(settings.home_dir), Party.open(settings) as party:
-        delegate = Delegate(party, whose)
+        delegate = Delegate(party, whose, event)
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, told_to_stop)
         tell(chosen)

@@ -9,13 +9,13 @@ on with the games that are open, and replays nothing that its home knows.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from threading import Event as Flag
 
 import structlog
 
 from lockstep.base.machine import room_on_disk
 from lockstep.chain.events import EventReader
-from lockstep.cli.output import event
 from lockstep.node.bench import Stopped
 from lockstep.node.byhand import Hand, Known
 from lockstep.node.docket import PartyDocket
@@ -37,15 +37,15 @@ log = structlog.get_logger(__name__)
 class Delegate:
     """The defender's seats at every open game against one account."""
 
-    def __init__(self, party: Party, account: Address) -> None:
-        """Raises UsageError unless `account` has named the party's key its delegate."""
+    def __init__(self, party: Party, account: Address, tell: Callable[..., None]) -> None:
+        """Raises UsageError unless `account` has named the party's key its delegate; `tell` prints an event."""
         named = party.contracts.vault.delegate_of(account)
         if named != party.address:
             raise UsageError(
                 f"{party.address} is not the delegate of {account}, which has {_told(named)}",
                 hint=f"its owner says `lockstep worker owner delegate {party.address} --for {account}`",
             )
-        self._account = account
+        self._account, self._tell = account, tell
         self._closing = Flag()
         self._hand = Hand(party, log.info, self._go_on)
         self._cache = party.log_cache()
@@ -59,8 +59,8 @@ class Delegate:
         self._known: dict[ClaimId, Known] = {}
         """Their claims, as the ledger had them: the docket's bench reads them while the ledger goes on."""
         self._docket = PartyDocket(self._hand.table, party.outbox, Side.DEFENDER, self._made, lambda: None)
-        self._outage = Outage(event)
-        self._fees = FeeWatch(party.outbox, event)
+        self._outage = Outage(tell)
+        self._fees = FeeWatch(party.outbox, tell)
 
     def run(self, stop: Flag) -> None:
         """Until `stop` is set and no game against the account is open."""
@@ -112,7 +112,7 @@ class Delegate:
         for game, claim in before.items():
             if game in ledger.ended:
                 verdict = VERDICTS[ledger.ended[game].verdict]
-                event("resolved", time=self._now, game=game.hex(), claim=claim.hex(), verdict=verdict)
+                self._tell("resolved", time=self._now, game=game.hex(), claim=claim.hex(), verdict=verdict)
         for claim in set(before.values()) - set(self._games.values()):
             self._known.pop(claim, None)
             self._hand.forget(claim)
@@ -127,8 +127,10 @@ class Delegate:
             raise Stopped
 
     def _made(self, game: GameId, due: Due, seconds: float) -> None:
-        event("defending", time=self._now, game=game.hex(), claim=due.state.claim.hex(), move=due.move.call,
-              seconds=round(seconds, 3))  # fmt: skip
+        self._tell(
+            "defending", time=self._now, game=game.hex(), claim=due.state.claim.hex(), move=due.move.call,
+            seconds=round(seconds, 3),
+        )  # fmt: skip
 
 
 def _told(delegate: Address) -> str:

@@ -15,6 +15,7 @@ import pytest
 from lockstep.base.settings import Settings
 from lockstep.chain import games
 from lockstep.chain.outbox import Outbox
+from lockstep.cli.output import event
 from lockstep.node.byhand import Hand, Known
 from lockstep.node.delegate import Delegate
 from lockstep.node.party import Party
@@ -71,10 +72,10 @@ def party(world: World, tmp_path: Path) -> Iterator[Party]:
 @pytest.fixture
 def delegate(world: World, party: Party) -> Iterator[Delegate]:
     with pytest.raises(UsageError, match="not the delegate") as refused:
-        Delegate(party, world.address(DEFENDER))
+        Delegate(party, world.address(DEFENDER), event)
     assert "worker owner delegate" in refused.value.hint
     world.send(world.contracts.vault.set_delegate(party.address), DEFENDER)
-    made = Delegate(party, world.address(DEFENDER))
+    made = Delegate(party, world.address(DEFENDER), event)
     # A test's blocks come faster than any chain's: each look sees the latest.
     made._heads = SimpleNamespace(look=party.head)  # type: ignore[assignment]
     yield made
