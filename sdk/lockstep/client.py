@@ -61,7 +61,7 @@ from lockstep.protocol.market.ids import job_id
 from lockstep.protocol.market.job_rules import ChainTimes, answer_floor, check_params
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.programs.defects import job_of
-from lockstep.protocol.programs.program import OPSET, PROFILE, Program
+from lockstep.protocol.programs.program import PROFILE, Program
 from lockstep.protocol.types import Address, Cid, Digest, JobId, Seconds, StateRoot, Wei
 from lockstep.storage import ContentStore, cid_of, cid_of_block, load_manifest, open_store, store_dataset
 from lockstep.storage.containers import MAX_PROGRAM_BYTES, JobSpec, encode_program
@@ -598,7 +598,7 @@ def _params(job: TrainingJob, spec: JobSpec | None, chain: ChainTimes) -> JobPar
     start = job.genesis
     terms = job.terms
     return JobParams(
-        SpecRef(ZERO if spec is None else spec.digest, PROFILE, OPSET),
+        SpecRef(ZERO if spec is None else spec.digest, PROFILE, max(p.opset for p in (step, encode, merge))),
         Genesis(
             shared=NO_STATE if start is None else StateRoot(subtree_root(outputs[:quarter], start.shared)),
             outer=NO_STATE if start is None else StateRoot(subtree_root(outputs[quarter:], start.outer)),

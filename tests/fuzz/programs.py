@@ -8,6 +8,7 @@ from tests.fuzz.target import Run, refusals
 
 
 def spec() -> tuple[Iterable[bytes], Run]:
+    from dataclasses import replace
     from hashlib import sha256
 
     from lockstep.protocol.types import Cid
@@ -33,7 +34,8 @@ def spec() -> tuple[Iterable[bytes], Run]:
             found = JobSpec.decode(data, bytes(32) if data[-1:] == b"\0" else sha256(data).digest())
             assert found.encode() == data, "a spec has one encoding"
 
-    return [spec.encode()], run
+    integers = replace(spec, arithmetic={"products": "int8", "head": "int8x2"})
+    return [spec.encode(), integers.encode()], run
 
 
 def program() -> tuple[Iterable[bytes], Run]:

@@ -140,7 +140,9 @@ def journeys(root: Path) -> dict[str, list[Stage]]:
 
 
 def _shape(line: str) -> str:
-    """A line without what differs from run to run: ids, amounts, times, bars and spaces."""
+    """A line without what differs from run to run and from machine to machine: ids, amounts, times, kernels, bars and
+    spaces."""
+    line = re.sub(r"\bprocessor, \w+ kernels\b", "processor, # kernels", line)
     line = re.sub(r"0x[0-9a-fA-F]+|\b[0-9a-f]{6,64}\b", "#", line)
     line = re.sub(r"\b[\d.,:]*\d\b", "#", line)
     return re.sub(r"\s+", " ", re.sub(r"[▁▂▃▄▅▆▇█]+", "~", line)).strip()
