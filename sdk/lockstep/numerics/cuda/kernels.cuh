@@ -9,6 +9,14 @@
 #include "codes.hpp"
 #include "f32.hpp"
 
+namespace lockstep::cuda {
+
+struct alignas(16) Four {
+    f32::Word lane[4];
+};
+
+}  // namespace lockstep::cuda
+
 #if defined(__CUDACC__)
 #define LOCKSTEP_MEMBER __device__ __forceinline__
 #define LOCKSTEP_KERNEL(...) extern "C" __global__ void __launch_bounds__(__VA_ARGS__)
@@ -24,10 +32,6 @@ using f32::Word;
 using f32::word;
 
 constexpr Word kChunk = 256;  // terms that are chained before a partial result is taken
-
-struct alignas(16) Four {
-    Word lane[4];
-};
 
 // --- products ---------------------------------------------------------------------------------------------------------------
 
@@ -231,6 +235,12 @@ LOCKSTEP_INLINE void fold(const Word* first, const Word* second, Word* out) {
     if constexpr (CHUNKS == 1 && FLOAT_SUM) chain = word(f32::canonical(0.0f + value(chain)));
     out[job] = chain;
 }
+
+}  // namespace lockstep::cuda
+
+#include "integers.cuh"
+
+namespace lockstep::cuda {
 
 // --- random words -----------------------------------------------------------------------------------------------------------
 
