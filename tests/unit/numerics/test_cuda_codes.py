@@ -11,8 +11,10 @@ from lockstep.numerics import paths
 from lockstep.numerics.arrays import Array
 from lockstep.numerics.builder import ProgramBuilder, Quantised, Tensor
 from lockstep.numerics.cuda import CudaExecutable, generate
-from lockstep.numerics.cuda.device import Device, addresses
-from lockstep.numerics.cuda.emulator import UNITS, Emulator
+from lockstep.numerics.cuda.device import UNITS, Device, addresses
+from lockstep.numerics.cuda.emulator import Emulator
+from lockstep.numerics.cuda.selftest import check_device
+from lockstep.protocol.errors import DoctorError
 from lockstep.protocol.programs.program import F32, I32, Program
 from tests.support.emulation import Both, Mutant
 from tests.unit.numerics.comparison import CONTEXT, normal, strange, words
@@ -78,7 +80,7 @@ def state(program: Program, data: Data = normal, byte: int | None = None) -> lis
 @pytest.mark.parametrize("busy", [LARGE, SMALL], ids=["large tiles", "small tiles"])
 @pytest.mark.parametrize("unit", UNITS)
 def test_every_unit_tile_and_shape_has_the_processors_words(
-    unit: int, busy: int, monkeypatch: pytest.MonkeyPatch
+    unit: str, busy: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(generate, "BUSY_BLOCKS", busy)
     program = products()
@@ -182,4 +184,22 @@ def test_lanes_that_part_show(small: Program) -> None:
 
 
 def test_exchanged_halves_of_the_older_unit_show(small: Program) -> None:
-    assert differs(small, Mutant("a[half], b[0]", "a[half], b[1]", unit=1))
+    assert differs(small, Mutant("a[half], b[0]", "a[half], b[1]", unit="mma.m8n8k16"))
+
+
+@pytest.mark.parametrize(
+    ("unit", "before", "after"),
+    [
+        ("dp4a", "unit::dot_4(a.lane[k],", "unit::dot_4(a.lane[k] & 0x7f7f7f7f,"),
+        ("mma.m8n8k16", "a[half + 2], b[1]", "a[half + 2] | 0x80808080, b[1]"),
+        ("mma.m16n8k32", "sums[i][j], a[i], own, zero", "sums[i][j], a[i], {own[0] & 0x7f7f7f7f, own[1]}, zero"),
+    ],
+)
+def test_a_device_whose_unit_multiplies_otherwise_is_refused_by_its_name(unit: str, before: str, after: str) -> None:
+    with pytest.raises(DoctorError, match=rf"product \d+ of groups of codes by {unit} gives"):
+        check_device(Mutant(before, after, unit=unit))
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_every_unit_passes_the_self_test(unit: str) -> None:
+    check_device(Emulator(unit=unit))

@@ -20,7 +20,7 @@ from tests.unit.numerics.test_cuda import products
 BODY = """
 import threading
 import numpy as np
-from lockstep.numerics import executor
+from lockstep.numerics import paths
 from lockstep.numerics.cuda import CudaExecutable
 from lockstep.numerics.cuda.device import Cuda
 from lockstep.numerics.trace import layout_root, tensor_root
@@ -119,7 +119,8 @@ print(len(calls), code[0] == code[1] != code[2], code[0][:4])
 """
 
 
-def test_machine_code_is_kept_by_architecture(environment: dict[str, str]) -> None:
+def test_machine_code_is_kept_by_architecture(environment: dict[str, str], tmp_path: Path) -> None:
+    environment = {**environment, "LOCKSTEP_CACHE": str(tmp_path / "cache")}
     first, second = run(MACHINE_CODE, environment), run(MACHINE_CODE, environment)
     assert first.stdout == "2 True b'\\x7fELF'\n", first.stderr
     assert second.stdout == "0 True b'\\x7fELF'\n", second.stderr

@@ -37,6 +37,9 @@ HEADERS = (
 """Files that generated source includes."""
 
 
+UNITS = ("dp4a", "mma.m8n8k16", "mma.m16n8k32")
+"""What multiplies codes, by its LOCKSTEP_UNIT in integers.cuh."""
+
 SHARED_BYTES = 48 << 10
 """Shared memory that a launch may ask for of every device; a kernel that takes more is prepared for it."""
 
@@ -66,6 +69,10 @@ class Device(Protocol):
     @property
     def shared_bytes(self) -> int:
         """Shared memory that a block can have at most, in bytes."""
+
+    @property
+    def unit(self) -> str:
+        """The one of `UNITS` that multiplies codes."""
 
     def enter(self) -> None:
         """Prepares the calling thread to use the device."""
@@ -133,6 +140,11 @@ class Cuda:
     def shared_bytes(self) -> int:
         """See `Device`."""
         return self._attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+
+    @property
+    def unit(self) -> str:
+        """See `Device`."""
+        return unit_of(self.architecture)
 
     def _attribute(self, name: str) -> int:
         which = getattr(self._driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
@@ -217,6 +229,12 @@ class _Module:
         if name not in self._functions:
             self._functions[name] = self._device.function(self._module, name, shared)
         self._device.launch(self._functions[name], blocks, threads, shared, arguments)
+
+
+def unit_of(architecture: str) -> str:
+    """The one of `UNITS` for which integers.cuh is compiled on an architecture such as "sm_90"."""
+    number = int(architecture.removeprefix("sm_"))
+    return UNITS[(number >= 75) + (number >= 80)]
 
 
 def machine_code(source: str, architecture: str) -> bytes:

@@ -14,7 +14,7 @@ import numpy as np
 from lockstep.base.machine import memory
 from lockstep.numerics import libraries
 from lockstep.numerics.built import kernels as _native
-from lockstep.numerics.cuda.device import FOLDER, HEADERS, Address, DeviceMemory, Words
+from lockstep.numerics.cuda.device import FOLDER, HEADERS, UNITS, Address, DeviceMemory, Words
 from lockstep.numerics.fused import ISA_FLAGS
 from lockstep.numerics.resident import DeviceFailed
 from lockstep.protocol.errors import DoctorError
@@ -23,8 +23,6 @@ POISON = 0xFFFFFFFF
 """The word that fresh memory holds: a NaN, and a gather index beyond any table."""
 GUARD = 64
 """Words beyond each allocation that nobody may write."""
-UNITS = (0, 1, 2)
-"""LOCKSTEP_UNIT of integers.cuh: what multiplies codes, the newest last."""
 SHARED_BYTES = 99 << 10
 """Shared memory of a block: what the smallest devices with the newest unit have."""
 
@@ -36,15 +34,15 @@ _turn = threading.Lock()
 """A block's position and its shared memory are globals: one launch at a time in a process."""
 
 
-def recipe(source: str, unit: int = UNITS[-1]) -> libraries.BuildRecipe:
-    """A library with a function launch_<kernel> for each kernel, whose products of codes run on a unit of
-    integers.cuh; raises DoctorError without a compiler."""
+def recipe(source: str, unit: str = UNITS[-1]) -> libraries.BuildRecipe:
+    """A library with a function launch_<kernel> for each kernel, whose products of codes run on one of
+    `UNITS`; raises DoctorError without a compiler."""
     compiler = libraries.find_compiler()
     if compiler is None:
         raise DoctorError("the emulated device needs a C++ compiler", hint="install g++ or clang++, or set CXX")
     return libraries.BuildRecipe(
         source,
-        (*FLAGS, *ISA_FLAGS.get(_native.best_isa(), ()), f"-DLOCKSTEP_UNIT={unit}"),
+        (*FLAGS, *ISA_FLAGS.get(_native.best_isa(), ()), f"-DLOCKSTEP_UNIT={UNITS.index(unit)}"),
         compiler,
         (*HEADERS, FOLDER / "emulation.hpp"),
     )
@@ -62,18 +60,18 @@ class Emulator:
         *,
         descending: bool = False,
         size: int | None = None,
-        unit: int = UNITS[-1],
+        unit: str = UNITS[-1],
         shared_bytes: int = SHARED_BYTES,
     ) -> None:
-        self.shared_bytes = shared_bytes
-        self._descending, self._unit = descending, unit
+        self.shared_bytes, self.unit = shared_bytes, unit
+        self._descending = descending
         self._size = memory().total if size is None else size
         self._allocations: dict[Address, Words] = {}
         self._overrun = False
 
     def load(self, source: str) -> EmulatedKernels:
         """Compiles with the C++ compiler, unless the cache has it; raises DoctorError with what it says."""
-        return EmulatedKernels(libraries.build(recipe(source, self._unit)), self._descending)
+        return EmulatedKernels(libraries.build(recipe(source, self.unit)), self._descending)
 
     @property
     def memory(self) -> DeviceMemory:
