@@ -147,13 +147,10 @@ DEFECTS = {
     "another column's scale": ("2 * eighth + lane % 2", "2 * eighth + 1 - lane % 2"),
     "another row's output": ("* 16 + v / 2 * 8);", "* 16 + v % 2 * 8);"),
     "one rounding less": (
-        "chains[i][j][v] + (value(sums[i][j][v]) - value(kExact)) * scale",
-        "f32::raw::fma(value(sums[i][j][v]) - value(kExact), scale, chains[i][j][v])",
+        "Pair chain = Pair(chains[i][j][v], chains[i][j][v + 1]) + exact * (rows * columns);",
+        "Pair s = rows * columns, chain(f32::raw::fma(exact.low, s.low, chains[i][j][v]), chains[i][j][v + 1]);",
     ),
-    "scales one after the other": (
-        "- value(kExact)) * scale;",
-        "- value(kExact)) * value(a[m / 4].lane[m % 4]) * value(b[n / 4].lane[n % 4]);",
-    ),
+    "scales one after the other": ("exact * (rows * columns)", "exact * rows * columns"),
     "one level of partials": ("LEVELS = Product::GROUPS > kChunk", "LEVELS = false"),
 }
 

@@ -38,7 +38,7 @@ HEADERS = (
 
 
 UNITS = ("dp4a", "mma.m8n8k16", "mma.m16n8k32")
-"""What multiplies codes, by its LOCKSTEP_UNIT in integers.cuh."""
+"""Units that multiply codes, by their LOCKSTEP_UNIT in integers.cuh."""
 
 SHARED_BYTES = 48 << 10
 """Shared memory that a launch may ask for of every device; a kernel that takes more is prepared for it."""

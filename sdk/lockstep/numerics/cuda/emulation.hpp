@@ -225,6 +225,7 @@ void call(void (*kernel)(Arguments...), void** arguments) {
 namespace unit {
 
 inline unsigned lane() { return thread_index.x % kLanes; }
+inline Word kept(Word x) { return x; }
 inline cuda::Four* place(Word at) { return static_cast<cuda::Four*>(pool.place(at)); }
 
 inline void load_matrices(Word (&to)[4], Word at) {
@@ -272,7 +273,10 @@ inline void copy(Word to, const Word* from, Word bytes, bool inside) {
     if (Block::descending()) own.make();
     else copies[thread_index.x].push_back(own);
 }
-inline void copy_16(Word to, const Word* from, bool inside) { copy(to, from, 16, inside); }
+template <int OFFSET>
+void copy_16(Word to, const Word* from, bool inside) {
+    copy(to, from + OFFSET / 4, 16, inside);
+}
 inline void copy_4(Word to, const Word* from, bool inside) { copy(to, from, 4, inside); }
 inline void await_copies() {
     for (const Copy& own : copies[thread_index.x]) own.make();

@@ -29,6 +29,9 @@ extern __shared__ Four pool[];
 
 LOCKSTEP_MEMBER Four* place(Word at) { return pool + at / 16; }
 
+// The same word, of which the compiler does not know that it could be computed again: it stays in its register.
+LOCKSTEP_MEMBER Word kept(Word x) { return __shfl_sync(0xffffffff, x, static_cast<int>(threadIdx.x % 32)); }
+
 #if LOCKSTEP_UNIT >= 1
 LOCKSTEP_MEMBER Word address(Word at) { return static_cast<Word>(__cvta_generic_to_shared(pool)) + at; }
 
@@ -48,10 +51,10 @@ LOCKSTEP_MEMBER void multiply_16_8_32(Word (&c)[4], const Word (&a)[4], const Wo
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3]));
 }
 
-// Starts to copy 16 bytes, or zeros where they are not `inside`.
+// Starts to copy 16 bytes from OFFSET bytes behind `from`, or zeros where they are not `inside`.
+template <int OFFSET>
 LOCKSTEP_MEMBER void copy_16(Word to, const Word* from, bool inside) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address(to)), "l"(from),
-                 "r"(inside ? 16 : 0)
+    asm volatile("cp.async.cg.shared.global [%0], [%1 + %3], 16, %2;" ::"r"(address(to)), "l"(from), "r"(inside ? 16 : 0), "n"(OFFSET)
                  : "memory");
 }
 LOCKSTEP_MEMBER void copy_4(Word to, const Word* from, bool inside) {
@@ -89,14 +92,38 @@ LOCKSTEP_MEMBER void multiply_16_8_32(Word (&c)[4], const Word (&a)[4], const Wo
 #endif
 #if LOCKSTEP_UNIT < 2
 // The same copies where none goes on beside the threads' own work.
+template <int OFFSET>
 LOCKSTEP_MEMBER void copy_16(Word to, const Word* from, bool inside) {
     Four four{};
-    if (inside) four = *reinterpret_cast<const Four*>(from);
+    if (inside) four = *reinterpret_cast<const Four*>(from + OFFSET / 4);
     *place(to) = four;
 }
 LOCKSTEP_MEMBER void copy_4(Word to, const Word* from, bool inside) { place(to / 16 * 16)->lane[to / 4 % 4] = inside ? *from : 0; }
 LOCKSTEP_MEMBER void await_copies() {}
 #endif
+
+// Two floats, which the newest devices (sm_100) add and multiply at once, each rounded as by itself.
+struct Pair {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+    unsigned long long both;
+    LOCKSTEP_MEMBER Pair(float low, float high) { asm("mov.b64 %0, {%1, %2};" : "=l"(both) : "f"(low), "f"(high)); }
+    LOCKSTEP_MEMBER Pair operator*(Pair other) const {
+        asm("mul.rn.f32x2 %0, %1, %0;" : "+l"(other.both) : "l"(both));
+        return other;
+    }
+    LOCKSTEP_MEMBER Pair operator+(Pair other) const {
+        asm("add.rn.f32x2 %0, %1, %0;" : "+l"(other.both) : "l"(both));
+        return other;
+    }
+    LOCKSTEP_MEMBER void get(float& low, float& high) const { asm("mov.b64 {%0, %1}, %2;" : "=f"(low), "=f"(high) : "l"(both)); }
+#else
+    float low, high;
+    LOCKSTEP_MEMBER Pair(float a, float b) : low(a), high(b) {}
+    LOCKSTEP_MEMBER Pair operator*(Pair other) const { return Pair(low * other.low, high * other.high); }
+    LOCKSTEP_MEMBER Pair operator+(Pair other) const { return Pair(low + other.low, high + other.high); }
+    LOCKSTEP_MEMBER void get(float& a, float& b) const { a = low, b = high; }
+#endif
+};
 
 }  // namespace unit
 
@@ -140,29 +167,33 @@ struct Codes {
         const Word own = threadIdx.x / 8, piece = threadIdx.x % 8;
         row = first_row + own;
         slice = piece / 4;
-        place = to + piece_at(own, piece);
+        place = unit::kept(to + piece_at(own, piece));
         filled = !PADDED || piece % 4 * 4 < P::WORDS;
         next = codes + static_cast<int>(row * Operand::ROW_STRIDE + (PADDED ? slice * P::WORDS : slice * kSlice) + piece % 4 * 4);
     }
-    LOCKSTEP_MEMBER void bring(Word buffer) {
-        const bool there = filled && (!P::RAGGED || slice < Product::GROUPS * P::SLICES);
-#pragma unroll
-        for (int r = 0; r < P::SIDE / 32; ++r) {
-            const Word at = place + buffer * 2 * P::TILE + static_cast<Word>(r) * 32 * kRow;
-            const bool inside = there && (Operand::ROWS % P::SIDE == 0 || row + static_cast<Word>(32 * r) < Operand::ROWS);
-            const Word* from = next + static_cast<int>(static_cast<Word>(32 * r) * Operand::ROW_STRIDE);
-            if constexpr (P::WORDS >= 4) {
-                unit::copy_16(at, from, inside);
-            } else {
-                Four four{};
-#pragma unroll
-                for (Word j = 0; j < P::WORDS; ++j)
-                    if (inside) four.lane[j] = from[j];
-                *unit::place(at) = four;
-            }
-        }
+    LOCKSTEP_MEMBER void bring(Word buffer) const {
+        bring_rows<0>(place + buffer * 2 * P::TILE, filled && (!P::RAGGED || slice < Product::GROUPS * P::SLICES));
+    }
+    LOCKSTEP_MEMBER void advance() {
         next += PADDED ? 2 * P::WORDS : 2 * kSlice;
         slice += 2;
+    }
+
+private:
+    template <int R>
+    LOCKSTEP_MEMBER void bring_rows(Word at, bool there) const {
+        constexpr int STEP = static_cast<int>(32 * R * Operand::ROW_STRIDE);
+        const bool inside = there && (Operand::ROWS % P::SIDE == 0 || row + 32 * R < Operand::ROWS);
+        if constexpr (P::WORDS >= 4) {
+            unit::copy_16<4 * STEP>(at + 32 * R * kRow, next, inside);
+        } else {
+            Four four{};
+#pragma unroll
+            for (Word j = 0; j < P::WORDS; ++j)
+                if (inside) four.lane[j] = next[STEP + static_cast<int>(j)];
+            *unit::place(at + 32 * R * kRow) = four;
+        }
+        if constexpr (R + 1 < P::SIDE / 32) bring_rows<R + 1>(at, there);
     }
 };
 
@@ -187,21 +218,27 @@ struct Scales {
 
     LOCKSTEP_MEMBER Scales(const Word* lefts, const Word* rights, Word m0, Word n0) {
         right = threadIdx.x >= P::SIDE;
-        idle = threadIdx.x >= 2 * P::SIDE;
+        idle = 2 * P::SIDE < kCodeThreads && threadIdx.x >= 2 * P::SIDE;
         const Word own = threadIdx.x % P::SIDE, row = (right ? n0 : m0) + own;
         inside = row < (right ? R::ROWS : L::ROWS);
         next = (right ? rights : lefts) + static_cast<int>(row * (right ? R::SCALE_STRIDE : L::SCALE_STRIDE));
         place = scale_at<Product>(own, right);
     }
-    LOCKSTEP_MEMBER void bring(Word buffer) {
+    LOCKSTEP_MEMBER void bring(Word buffer) const {
         if (idle || (P::SLICES == 4 && buffer == 0)) return;
 #pragma unroll
         for (Word end = 0; end < P::ENDS; ++end) {
-            unit::copy_4(P::scales(buffer, end) + place, next, inside && (!P::RAGGED || group < Product::GROUPS));
-            next += L::SCALE_STEP == R::SCALE_STEP || right ? R::SCALE_STEP : L::SCALE_STEP;
-            ++group;
+            unit::copy_4(P::scales(buffer, end) + place, next + end * step(), inside && (!P::RAGGED || group + end < Product::GROUPS));
         }
     }
+    LOCKSTEP_MEMBER void advance(Word buffer) {
+        if (P::SLICES == 4 && buffer == 0) return;
+        next += P::ENDS * step();
+        group += P::ENDS;
+    }
+
+private:
+    LOCKSTEP_MEMBER Word step() const { return L::SCALE_STEP == R::SCALE_STEP || right ? R::SCALE_STEP : L::SCALE_STEP; }
 };
 
 // A lane's view of a warp's HIGH x WIDE outputs: register v of fragment (i, j) is the sum of row 16 i + 8 (v / 2) + g and column
@@ -209,16 +246,18 @@ struct Scales {
 template <class Product>
 struct Warp {
     using P = Plan<Product>;
-    Word row, column, left, right;
+    Word row, column, left_scales, right_scales, left, right;
 
     LOCKSTEP_MEMBER Warp() {
         const Word warp = threadIdx.x / 32, lane = threadIdx.x % 32;
         row = warp / 4 * P::HIGH + lane / 4;
         column = warp % 4 * P::WIDE + lane % 4 * 2;
+        left_scales = unit::kept(scale_at<Product>(row, false));
+        right_scales = unit::kept(scale_at<Product>(column, true));
 #if LOCKSTEP_UNIT >= 1
         // The rows that this lane names: of the upper and lower half of a fragment, first and second 16 bytes of k.
-        left = piece_at(warp / 4 * P::HIGH + lane % 16, lane / 16);
-        right = P::TILE + piece_at(warp % 4 * P::WIDE + lane / 16 * 8 + lane % 8, lane / 8 % 2);
+        left = unit::kept(piece_at(warp / 4 * P::HIGH + lane % 16, lane / 16));
+        right = unit::kept(P::TILE + piece_at(warp % 4 * P::WIDE + lane / 16 * 8 + lane % 8, lane / 8 % 2));
 #endif
     }
 
@@ -266,20 +305,24 @@ struct Warp {
 
     // A group ends: its sums become floats, times both scales, and join the chains.
     LOCKSTEP_MEMBER void promote(float (&chains)[P::M][P::N][4], const Word (&sums)[P::M][P::N][4], Word scales) const {
+        using unit::Pair;
         Four a[P::M / 2], b[P::N / 2];
 #pragma unroll
-        for (int i = 0; i < P::M / 2; ++i) a[i] = unit::place(scales + scale_at<Product>(row, false))[i];
+        for (int i = 0; i < P::M / 2; ++i) a[i] = unit::place(scales + left_scales)[i];
 #pragma unroll
-        for (int j = 0; j < P::N / 2; ++j) b[j] = unit::place(scales + scale_at<Product>(column, true))[j];
+        for (int j = 0; j < P::N / 2; ++j) b[j] = unit::place(scales + right_scales)[j];
 #pragma unroll
         for (int i = 0; i < P::M; ++i)
 #pragma unroll
             for (int j = 0; j < P::N; ++j)
 #pragma unroll
-                for (int v = 0; v < 4; ++v) {
-                    const int m = 2 * i + v / 2, n = 2 * j + v % 2;
-                    const float scale = value(a[m / 4].lane[m % 4]) * value(b[n / 4].lane[n % 4]);
-                    chains[i][j][v] = chains[i][j][v] + (value(sums[i][j][v]) - value(kExact)) * scale;
+                for (int v = 0; v < 4; v += 2) {
+                    const int m = 2 * i + v / 2, n = 2 * j;
+                    const float row_scale = value(a[m / 4].lane[m % 4]);
+                    const Pair rows(row_scale, row_scale), columns(value(b[n / 4].lane[n % 4]), value(b[n / 4].lane[n % 4 + 1]));
+                    const Pair exact = Pair(value(sums[i][j][v]), value(sums[i][j][v + 1])) + Pair(-value(kExact), -value(kExact));
+                    const Pair chain = Pair(chains[i][j][v], chains[i][j][v + 1]) + exact * (rows * columns);
+                    chain.get(chains[i][j][v], chains[i][j][v + 1]);
                 }
     }
 };
@@ -320,6 +363,11 @@ LOCKSTEP_INLINE void multiply_codes(const Word* left, const Word* right, const W
         next_right.bring(buffer);
         next_scales.bring(buffer);
     };
+    const auto advance = [&](Word buffer) {
+        next_left.advance();
+        next_right.advance();
+        next_scales.advance(buffer);
+    };
     const auto write = [&](bool first, bool last) {
 #pragma unroll
         for (int i = 0; i < P::M * P::N * 4; ++i) {
@@ -336,6 +384,7 @@ LOCKSTEP_INLINE void multiply_codes(const Word* left, const Word* right, const W
     };
 
     bring(0);
+    advance(0);
     for (Word first = 0; first < P::STAGES; first += 2) {
 #pragma unroll
         for (Word buffer = 0; buffer < 2; ++buffer) {
@@ -344,6 +393,7 @@ LOCKSTEP_INLINE void multiply_codes(const Word* left, const Word* right, const W
             unit::await_copies();
             __syncthreads();
             if (stage + 1 < P::STAGES) bring(buffer ^ 1);
+            advance(buffer ^ 1);
             if (!computes) continue;
 #pragma unroll
             for (Word half = 0; half < 2; ++half) {
