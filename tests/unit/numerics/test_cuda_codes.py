@@ -127,6 +127,20 @@ def test_pieces_of_eight_rows_lie_in_different_banks() -> None:
     assert all(len(set(row.tolist())) == 8 for row in banks)
 
 
+@pytest.mark.parametrize("descending", [False, True])
+def test_quants_of_every_width_and_alignment(descending: bool) -> None:
+    """Rows of whole fours and others, read by fours or one by one; groups that fill a block and that do not."""
+    b = ProgramBuilder([(F32, 12 * 300), (F32, 9 * 131)])
+    whole, odd = b.input(0).reshape(12, 300), b.input(1).reshape(9, 131)
+    turned = whole.reshape(3, 4, 300).permute(1, 0, 2)
+    for words_ in (1, 2, 8, 64):
+        for x in (whole, odd, turned, whole.slice(1, 1, 298)):
+            b.quant(x, words_, power=words_ == 8)
+            b.quant(x, words_, (1 << 31) + words_)
+    program = b.finish([None])
+    Both(program, descending=descending).agree(state(program, strange), CONTEXT)
+
+
 # --- what would break them ---------------------------------------------------------------------------------
 
 DEFECTS = {
@@ -173,6 +187,13 @@ def test_a_defect_shows(defect: str, small: Program) -> None:
     before, after = DEFECTS[defect]
     shown = (differs(small, Mutant(before, after, descending=descending)) for descending in (False, True))
     assert any(shown), f"the emulation does not show {defect}"
+
+
+def test_magnitudes_that_nobody_waits_for_show() -> None:
+    b = ProgramBuilder([(F32, 4000)])
+    made = b.quant(b.input(0).reshape(2, 2000))
+    before = "magnitudes[threadIdx.x] = most;\n    __syncthreads();"
+    assert differs(b.finish([made.codes, made.scales]), Mutant(before, before.split("\n")[0]))
 
 
 def test_lanes_that_part_show(small: Program) -> None:

@@ -19,13 +19,15 @@ from lockstep.numerics.cuda.views import position, seen_through, word
 from lockstep.numerics.loops import FLOATS, OTHERS
 from lockstep.numerics.scalar import Op as Opcode
 from lockstep.protocol.errors import UsageError
-from lockstep.protocol.programs.program import CHUNK, F32, Fold, Instr, Kind, Op, Program, Tag, View
+from lockstep.protocol.programs.program import CHUNK, F32, Fold, Instr, Kind, Op, Program, Tag, View, groups_of
 
 MAP_THREADS = 256
 FOLD_THREADS = 128
 """kFoldThreads of kernels.cuh."""
 PRODUCT_THREADS = 256
 """kProductThreads of kernels.cuh."""
+QUANT_THREADS = 256
+"""kQuantThreads of kernels.cuh."""
 CODE_THREADS = 256
 """kCodeThreads of integers.cuh."""
 BUSY_BLOCKS = 120
@@ -279,17 +281,27 @@ LOCKSTEP_EXPORT(@)
         return Launch(self._kernel("codes", text), blocks, CODE_THREADS, (*sources, out), shared)
 
     def _quant(self, op: Op, out: KernelArgument) -> Launch:
-        """One thread for each word of codes, or scale: each finds its group's scale."""
-        view, power = op.views[0], _bool(op.takes_powers)
-        sources = [_place(view)]
-        row = f"p0 + static_cast<int>({position(op.extents, view.strides[:-1])})"
-        shape, last = f"{word(op.k_extents[0])}, {word(op.p0)}, {power}", f"i % {word(op.extents[-1])}"
-        if op.dtype == F32:
-            lines = [f"const Word r = word(scale_of_group<{shape}>({row}, {last}).scale);"]
-        else:
-            sources.append(KernelArgument(Space.CONTEXT))
-            lines = [f"const Word r = word_of_codes<{shape}, {word(op.p1)}>({row}, p1, {last}, i);"]
-        return self._each("quant", op.extents, sources, lines, "r", out)
+        """One thread for each word of codes, also where only their scales are wanted."""
+        view, k, words = op.views[0], op.k_extents[0], op.p0
+        row = groups_of(k, words) * words
+        extents = (*op.extents[:-1], row)
+        parameters = "const Word* __restrict__ from, const Word* __restrict__ context, "
+        vector = not any(x % 4 for x in (k, view.offset, *view.strides[:-1]))
+        text = f"""\
+struct @_quant {{
+    static constexpr Word K = {word(k)}, WORDS = {word(words)}, ROW = {word(row)}, ALL = {word(prod(extents))};
+    static constexpr Word STREAM = {word(op.p1)};
+    static constexpr bool POWER = {_bool(op.takes_powers)}, SCALES = {_bool(op.dtype == F32)}, VECTOR = {_bool(vector)};
+    LOCKSTEP_MEMBER static Word row([[maybe_unused]] Word i) {{ return {position(extents, view.strides[:-1])}; }}
+}};
+LOCKSTEP_KERNEL({QUANT_THREADS}) @({parameters}Word* __restrict__ out) {{
+    quantise<@_quant>(from, context, out);
+}}
+LOCKSTEP_EXPORT(@)
+"""
+        blocks = -(-prod(extents) // QUANT_THREADS)
+        sources = (_place(view), KernelArgument(Space.CONTEXT))
+        return Launch(self._kernel("quant", text), blocks, QUANT_THREADS, (*sources, out))
 
     def _levels(
         self,
