@@ -12,6 +12,7 @@ import pytest
 
 from lockstep.execution.jobs import Job
 from lockstep.numerics.cuda import count_devices
+from lockstep.numerics.cuda.selftest import golden_program
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.types import Seconds
 from tests.e2e.test_worker import (
@@ -26,6 +27,7 @@ from tests.e2e.test_worker import (
     up,
     wait,
 )
+from tests.support import driver, toyjob
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
@@ -108,4 +110,25 @@ def test_a_lie_is_convicted_where_worker_and_verifier_compute_on_a_device(
     print(f"replay with a cold cache of kernels {cold} s, with a warm one {warm} s")
     assert warm < cold / 2, "nothing is compiled again"
     for worker in (liar, *honest):
+        assert worker.leave() == 0, worker.log.read_text()
+
+
+def test_a_job_of_integers_is_served_over_the_driver(market: Market) -> None:
+    """`worker up --device cuda:0`: NVRTC and the real bindings over a driver without a device."""
+    there = ("--device", "cuda:0")
+    schedule = toyjob.schedule(integers=2)
+    kernels = [driver.source(own) for own in (schedule.step, schedule.encode, schedule.merge, golden_program())]
+    assert "multiply_codes<" in kernels[0], "the job has a product for tensor cores"
+    environment = driver.environment(market.folder, kernels)
+    homes = homes_of(market, "w0", "w1", "w2")
+    workers = [market.start(home.name, arguments(market, home, *there), env=environment) for home in homes]
+    for worker in workers:
+        worker.wait_for("ready", 300)
+        assert worker.named("device")[0]["device"] == "cuda:0"
+    job = market.submit(rounds=1, integers=2, **WITHOUT_AGGREGATOR)
+    wait(lambda: len(reveals(market)) == toyjob.SLOTS, 200, "a reveal of every slot")
+    assert workers[0].named("paced")[0]["trains"] == "cuda:0"
+    for event in reveals(market):
+        assert event.trace_root == replayed(market, job, event.slot, event.round), "the processor's roots"
+    for worker in workers:
         assert worker.leave() == 0, worker.log.read_text()

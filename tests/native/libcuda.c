@@ -11,7 +11,8 @@
 #include <string.h>
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, NOT_FOUND = 500 };
-enum { COMPUTE_CAPABILITY_MAJOR = 75, COMPUTE_CAPABILITY_MINOR = 76 };
+enum { COMPUTE_CAPABILITY_MAJOR = 75, COMPUTE_CAPABILITY_MINOR = 76, MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97 };
+enum { MAX_DYNAMIC_SHARED_SIZE_BYTES = 8, SHARED_OF_ANY = 48 << 10, SHARED_OF_THIS = 227 << 10 };
 
 static char primary;               /* its address is the context */
 static _Thread_local bool entered; /* a context is current per thread */
@@ -33,8 +34,13 @@ int fake_cuDeviceGetName(char* name, int length, int device) {
     return SUCCESS;
 }
 int fake_cuDeviceGetAttribute(int* value, int attribute, int device) {
-    *value = attribute == COMPUTE_CAPABILITY_MAJOR ? 9 : 0;
-    return device == 7 && (attribute == COMPUTE_CAPABILITY_MAJOR || attribute == COMPUTE_CAPABILITY_MINOR) ? SUCCESS : INVALID_VALUE;
+    switch (attribute) {
+        case COMPUTE_CAPABILITY_MAJOR: *value = 9; break;
+        case COMPUTE_CAPABILITY_MINOR: *value = 0; break;
+        case MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = SHARED_OF_THIS; break;
+        default: return INVALID_VALUE;
+    }
+    return device == 7 ? SUCCESS : INVALID_VALUE;
 }
 int fake_cuDevicePrimaryCtxRetain(void** context, int device) {
     *context = &primary;
@@ -57,6 +63,22 @@ int fake_cuModuleGetFunction(void** function, void* module, const char* name) {
     *function = dlsym(module, launcher);
     return *function ? SUCCESS : NOT_FOUND;
 }
+static struct {
+    void* function;
+    int shared;
+} prepared[1024]; /* what functions may ask for, where it is more than every one may */
+
+int fake_cuFuncSetAttribute(void* function, int attribute, int value) {
+    ENTERED;
+    if (attribute != MAX_DYNAMIC_SHARED_SIZE_BYTES || value > SHARED_OF_THIS) return INVALID_VALUE;
+    for (size_t i = 0; i < sizeof prepared / sizeof *prepared; ++i)
+        if (!prepared[i].function || prepared[i].function == function) {
+            prepared[i].function = function;
+            prepared[i].shared = value;
+            return SUCCESS;
+        }
+    return OUT_OF_MEMORY;
+}
 int fake_cuMemGetInfo(size_t* free, size_t* total) {
     ENTERED;
     *total = (size_t)1 << 30;
@@ -76,8 +98,11 @@ int fake_cuMemcpyDtoH(void* to, uint64_t from, size_t bytes) { ENTERED; memcpy(t
 int fake_cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y, unsigned threads_z,
                         unsigned shared, void* stream, void** arguments, void** extra) {
     ENTERED;
-    if (x == 0 || y != 1 || z != 1 || threads_y != 1 || threads_z != 1 || shared || stream || extra) return INVALID_VALUE;
-    ((void (*)(unsigned, unsigned, bool, void**))function)(x, threads, false, arguments);
+    unsigned most = SHARED_OF_ANY;
+    for (size_t i = 0; i < sizeof prepared / sizeof *prepared && prepared[i].function; ++i)
+        if (prepared[i].function == function) most = (unsigned)prepared[i].shared;
+    if (x == 0 || y != 1 || z != 1 || threads_y != 1 || threads_z != 1 || shared > most || stream || extra) return INVALID_VALUE;
+    ((void (*)(unsigned, unsigned, unsigned, bool, void**))function)(x, threads, shared, false, arguments);
     return SUCCESS;
 }
 

@@ -9,19 +9,39 @@ import numpy as np
 from lockstep.numerics import paths
 from lockstep.numerics.arrays import Array, StepContext
 from lockstep.numerics.cuda import CudaExecutable
-from lockstep.numerics.cuda.emulator import Emulator
+from lockstep.numerics.cuda.device import FOLDER, UNITS
+from lockstep.numerics.cuda.emulator import EmulatedKernels, Emulator
 from lockstep.numerics.trace import layout_root, tensor_root
 from lockstep.protocol.programs.program import Program
 from tests.unit.numerics.comparison import words
 
 
+class Mutant(Emulator):
+    """A device whose kernels are another source."""
+
+    def __init__(
+        self, before: str, after: str, *, which: int = 0, descending: bool = False, unit: str = UNITS[-1]
+    ) -> None:
+        super().__init__(descending=descending, unit=unit)
+        self._before, self._after, self._which = before, after, which
+
+    def load(self, source: str) -> EmulatedKernels:
+        whole = source
+        for header in ("kernels.cuh", "integers.cuh"):
+            whole = whole.replace(f'#include "{header}"', (FOLDER / header).read_text().replace("#pragma once", ""))
+        parts = whole.split(self._before)
+        assert len(parts) > self._which + 1, f"{self._before} stands in the source"
+        head, tail = parts[: self._which + 1], parts[self._which + 1 :]
+        return super().load(self._before.join(head) + self._after + self._before.join(tail))
+
+
 class Both:
     """A Program on the emulated device and on the processor."""
 
-    def __init__(self, program: Program, *, descending: bool = False) -> None:
+    def __init__(self, program: Program, *, descending: bool = False, unit: str = UNITS[-1]) -> None:
         self.program = program
         self.processor = paths.compile(program, fused="off")
-        self.device = Emulator(descending=descending)
+        self.device = Emulator(descending=descending, unit=unit)
         self.emulated = CudaExecutable(program, device=self.device)
 
     def agree(self, state: Sequence[Array | None], context: StepContext, dataset: Array | None = None) -> None:

@@ -2,7 +2,8 @@
 
 Eight parameters; a step draws rows of 600 tokens, forms a gradient by folds of three chunks, clips it, keeps moments
 and moves by a table of rates. The payload is anchor - live; the merge is a masked mean with momentum. With `integers`
-the gradient is a product of codes, the error's rounded at random.
+= 1 the gradient is a product of codes, the error's rounded at random; with 2 it is a row of a
+product of matrices, as a device's tensor cores take it.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ TOY_TERMS = Terms(
 """Short windows, small stakes."""
 
 
-def step_program(steps: int = STEPS, rounds: int = ROUNDS, *, integers: bool = False) -> Program:
+def step_program(steps: int = STEPS, rounds: int = ROUNDS, *, integers: int = 0) -> Program:
     """[p, -] [anchor, -] [m, v] [counter, -] -> the same."""
     b = ProgramBuilder([(F32, SIZE), None, (F32, SIZE), None, (F32, SIZE), (F32, SIZE), (I32, None), None])
     p, m, v, counter = b.input(0), b.input(4), b.input(5), b.input(6)
@@ -64,8 +65,13 @@ def step_program(steps: int = STEPS, rounds: int = ROUNDS, *, integers: bool = F
     hidden = _predict(b, features, p)
     error = b.map((TERMS,), [hidden, x], lambda e, h, t: e.fsub(h, t), F32, "error")
     if integers:
-        coded = b.quant(error, stream=STOCHASTIC + 1, name="error")
-        grad = b.qdot(b.quant(features, name="features"), coded, name="gradient")
+        if integers == 2:
+            error = b.concat([t.reshape(1, TERMS) for t in (error, x)], axis=0, name="error and tokens")
+        coded, of_features = b.quant(error, stream=STOCHASTIC + 1, name="error"), b.quant(features, name="features")
+        if integers == 2:
+            grad = b.qdot(coded.unsqueeze(1), of_features, name="gradient").slice(0, 0, 1).reshape(SIZE)
+        else:
+            grad = b.qdot(of_features, coded, name="gradient")
     else:
         grad = b.dot(features, error, name="gradient")
     norm = b.sum(b.map((SIZE,), [grad], lambda e, g: e.fmul(g, g), name="squares"), name="norm squared")
@@ -123,7 +129,7 @@ def merge_program(slots: int = SLOTS, carry: bool = False) -> Program:
     return b.finish([next_p, None, next_momentum, None])
 
 
-def schedule(steps: int = STEPS, carry: bool = False, *, integers: bool = False) -> ClaimSchedule:
+def schedule(steps: int = STEPS, carry: bool = False, *, integers: int = 0) -> ClaimSchedule:
     """The three Programs, for rounds of `steps` steps."""
     return ClaimSchedule(step_program(steps, integers=integers), encode_program_of(carry), merge_program(carry=carry))
 
@@ -140,7 +146,7 @@ def dataset() -> Dataset:
 
 
 def publish(
-    store: ContentStore, steps: int = STEPS, carry: int = 0, *, integers: bool = False, **changes: object
+    store: ContentStore, steps: int = STEPS, carry: int = 0, *, integers: int = 0, **changes: object
 ) -> JobParams:
     """Store a job's parts; its parameters, with short windows unless `changes` says otherwise."""
     programs, data, first = schedule(steps, bool(carry), integers=integers), dataset(), genesis()
@@ -199,6 +205,6 @@ def training_job(carry: bool = False, **changes: object) -> TrainingJob:
     return replace(job, **changes)  # type: ignore[arg-type]
 
 
-def load(store: ContentStore, threads: int = 1, carry: int = 0, *, integers: bool = False) -> Job:
+def load(store: ContentStore, threads: int = 1, carry: int = 0, *, integers: int = 0) -> Job:
     """The published job, checked."""
     return jobs.load(ID, publish(store, carry=carry, integers=integers), store, threads)

@@ -11,7 +11,6 @@ from lockstep.numerics import paths
 from lockstep.numerics.arrays import Array, StepContext, to_array
 from lockstep.numerics.builder import ProgramBuilder, Quantised
 from lockstep.numerics.cuda import CudaExecutable, generate, open_device
-from lockstep.numerics.cuda.device import FOLDER, Kernels
 from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.numerics.cuda.generate import Space
 from lockstep.numerics.cuda.memory import plan
@@ -19,7 +18,7 @@ from lockstep.numerics.cuda.selftest import check_device
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol.errors import DoctorError, PayloadInvalid, UsageError
 from lockstep.protocol.programs.program import F32, I32, Fold, Kind, Op, Program, Tag, View
-from tests.support.emulation import Both
+from tests.support.emulation import Both, Mutant
 from tests.support.random_ops import Maker
 from tests.unit.numerics.comparison import CONTEXT, normal, strange, words
 
@@ -148,21 +147,6 @@ def test_roots_of_the_device_are_those_of_the_arrays(elements: int) -> None:
 
 
 # --- what would break them ---------------------------------------------------------------------------------
-
-
-class Mutant(Emulator):
-    """A device whose kernels are another source."""
-
-    def __init__(self, before: str, after: str, *, which: int = 0, descending: bool = False) -> None:
-        super().__init__(descending=descending)
-        self._before, self._after, self._which = before, after, which
-
-    def load(self, source: str) -> Kernels:
-        whole = source.replace('#include "kernels.cuh"', (FOLDER / "kernels.cuh").read_text())
-        parts = whole.split(self._before)
-        assert len(parts) > self._which + 1, f"{self._before} stands in the source"
-        head, tail = parts[: self._which + 1], parts[self._which + 1 :]
-        return super().load(self._before.join(head) + self._after + self._before.join(tail))
 
 
 def test_the_emulated_device_passes_the_self_test() -> None:

@@ -10,18 +10,20 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import inner_loops
 from lockstep.numerics.builder import ProgramBuilder
-from lockstep.numerics.cuda.device import ARITHMETIC, HEADERS, compile_source
+from lockstep.numerics.cuda.device import ARITHMETIC, HEADERS, UNITS, compile_source, unit_of
 from lockstep.numerics.cuda.generate import generate
 from lockstep.numerics.scalar import ARITY
 from lockstep.numerics.scalar import Op as Opcode
 from lockstep.protocol.errors import DoctorError, UsageError
 from lockstep.protocol.programs.program import F32
 from tests.support.random_ops import Maker
+from tests.unit.numerics import test_cuda_codes
 from tests.unit.numerics.test_cuda import products
 
 ARCHITECTURES = ("sm_70", "sm_75", "sm_80", "sm_89", "sm_90", "sm_100", "sm_120")
-ROUNDED = re.compile(r"\b((?:add|sub|mul|fma|div|sqrt|rcp|ex2|lg2|sin|cos|tanh|mad)(?:\.\w+)*\.f(?:32|64))\b")
+ROUNDED = re.compile(r"\b((?:add|sub|mul|fma|div|sqrt|rcp|ex2|lg2|sin|cos|tanh|mad)(?:\.\w+)*\.f(?:32|64)(?:x2)?)\b")
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +31,13 @@ def source() -> str:
     """Kernels of every kind of op and fold, a product of every layout."""
     wide, narrow = generate(Maker(0).step().program), generate(products())
     return wide.source + narrow.source.replace('#include "kernels.cuh"', "")
+
+
+@pytest.fixture(params=[test_cuda_codes.LARGE, test_cuda_codes.SMALL], ids=["large tiles", "small tiles"])
+def codes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Products of codes of every width and layout, in tiles of one size."""
+    monkeypatch.setattr("lockstep.numerics.cuda.generate.BUSY_BLOCKS", request.param)
+    return generate(test_cuda_codes.products(), inner_loops.SHARED_BYTES).source
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +59,29 @@ def compiled(nvcc: str, source: str, folder: Path, options: Sequence[str]) -> Pa
     return out
 
 
-@pytest.mark.parametrize(
+EACH = pytest.mark.parametrize(
     "architecture", [a if a == "sm_90" else pytest.param(a, marks=pytest.mark.slow) for a in ARCHITECTURES]
 )
+
+
+@EACH
 def test_nvcc_makes_machine_code(nvcc: str, source: str, architecture: str, tmp_path: Path) -> None:
+    _check_machine_code(nvcc, source, architecture, tmp_path)
+
+
+@EACH
+def test_nvcc_makes_machine_code_of_products_of_codes(nvcc: str, codes: str, architecture: str, tmp_path: Path) -> None:
+    _check_machine_code(nvcc, codes, architecture, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", range(len(UNITS)))
+def test_nvcc_takes_every_unit(nvcc: str, codes: str, unit: int, tmp_path: Path) -> None:
+    """Also those of devices for which this nvcc makes no code."""
+    assert compiled(nvcc, codes, tmp_path, ["-cubin", "-arch=sm_90", f"-DLOCKSTEP_UNIT={unit}"]).stat().st_size > 0
+
+
+def _check_machine_code(nvcc: str, source: str, architecture: str, tmp_path: Path) -> None:
     known = subprocess.run([nvcc, "--list-gpu-code"], capture_output=True, text=True, check=True).stdout.split()
     if architecture not in known:
         pytest.skip(f"this nvcc knows no {architecture}")
@@ -69,6 +97,28 @@ def test_every_float_operation_rounds_to_nearest_and_keeps_subnormals(nvcc: str,
     maps = generate(b.finish(results)).source.replace('#include "kernels.cuh"', "")
     found = set(ROUNDED.findall(compiled(nvcc, source + maps, tmp_path, ["-ptx", "-arch=compute_90"]).read_text()))
     assert found == {"add.rn.f32", "sub.rn.f32", "mul.rn.f32", "fma.rn.f32", "div.rn.f32", "sqrt.rn.f32"}
+
+
+def test_floats_by_two_round_as_one_by_one(nvcc: str, tmp_path: Path) -> None:
+    source = generate(test_cuda_codes.products(test_cuda_codes.SHAPES[:1])).source
+    found = set(ROUNDED.findall(compiled(nvcc, source, tmp_path, ["-ptx", "-arch=compute_100"]).read_text()))
+    assert found == {"add.rn.f32x2", "mul.rn.f32x2", "add.rn.f32"}, "the last sum joins an empty level"
+
+
+@pytest.mark.parametrize(
+    "architecture", [a if a == "sm_90" else pytest.param(a, marks=pytest.mark.slow) for a in inner_loops.ARCHITECTURES]
+)
+def test_inner_loops_of_products_of_codes_do_not_spill(architecture: str) -> None:
+    try:
+        loop, lines = inner_loops.count(architecture)
+    except UsageError as error:
+        pytest.skip(str(error))
+    older = loop.unit == "mma.m8n8k16"
+    assert unit_of(architecture) == loop.unit
+    assert sum(("IMMA.8816" if older else "IMMA.16832") in line for line in lines) == loop.tensor
+    assert (loop.tensor, loop.fragments) == (512 if older else 128, 48), "one tile of 128 x 128 x 256 by 8 warps"
+    assert loop.spills == 0
+    assert loop.slots <= inner_loops.SLOTS[architecture]
 
 
 def test_fma_stands_only_where_the_program_says_so(nvcc: str, tmp_path: Path) -> None:

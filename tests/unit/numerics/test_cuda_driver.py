@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
-from lockstep.numerics import libraries
-from lockstep.numerics.cuda import generate
-from lockstep.numerics.cuda.emulator import recipe
 from lockstep.numerics.cuda.selftest import golden_program
+from tests.support import driver
+from tests.unit.numerics import test_cuda_codes
 from tests.unit.numerics.test_cuda import products
 
 BODY = """
 import threading
 import numpy as np
-from lockstep.numerics import executor
+from lockstep.numerics import paths
 from lockstep.numerics.cuda import CudaExecutable
 from lockstep.numerics.cuda.device import Cuda
 from lockstep.numerics.trace import layout_root, tensor_root
@@ -50,19 +48,32 @@ print(found, device.label, device.architecture, device.memory.total)
 """
 
 
+TILES = """
+from unittest.mock import patch
+from lockstep.numerics import paths
+from lockstep.numerics.cuda import CudaExecutable
+from lockstep.numerics.cuda.device import SHARED_BYTES, Cuda
+from tests.unit.numerics import test_cuda_codes as codes
+from tests.unit.numerics.comparison import CONTEXT, words
+
+program = codes.products(codes.SHAPES[:1])
+state = codes.state(program)
+with patch("lockstep.numerics.cuda.generate.BUSY_BLOCKS", codes.LARGE):
+    executable = CudaExecutable(program, device=Cuda())
+asked = max(launch.shared for own in executable._loaded._generated.launches for launch in own)
+due = paths.compile(program).run(state, CONTEXT)
+found = zip(executable.run(state, CONTEXT), due)
+print(asked > SHARED_BYTES, all((words(a) == words(b)).all() for a, b in found if a is not None))
+"""
+
+
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """One in which the driver is ours, and knows the kernels of `products`."""
-    for module in ("cuda", "cuda.bindings", "nvidia", "nvidia.cu13"):
-        if find_spec(module) is None:
-            pytest.skip(f"no package {module}: pip install 'lockstep-compute[cuda]'")
-    folder = tmp_path_factory.mktemp("driver")
-    source = Path(__file__).parents[2] / "native/libcuda.c"
-    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(folder / "libcuda.so.1"), "-ldl"], check=True)
-    parts = [generate.generate(own()).source for own in (products, golden_program)]
-    library = libraries.build(recipe(parts[0] + parts[1].replace('#include "kernels.cuh"', "")))
-    cache = {"LOCKSTEP_CACHE": str(folder / "cache")}
-    return {**os.environ, "LD_LIBRARY_PATH": str(folder), "EMULATED_LIBRARY": str(library._name), **cache}
+    """One in which the driver is ours, and knows the kernels of `products` and of codes in large tiles."""
+    sources = [driver.source(own) for own in (products(), golden_program())]
+    with patch("lockstep.numerics.cuda.generate.BUSY_BLOCKS", test_cuda_codes.LARGE):
+        sources.append(driver.source(test_cuda_codes.products(test_cuda_codes.SHAPES[:1])))
+    return driver.environment(tmp_path_factory.mktemp("driver"), sources)
 
 
 def run(code: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -76,6 +87,11 @@ def test_the_driver_is_called_as_it_wants(environment: dict[str, str]) -> None:
     done = run(BODY, environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "['no device 7', 'no device 7'] cuda:0 sm_90 1073741824"
+
+
+def test_a_launch_may_ask_for_more_shared_memory_than_every_device_has(environment: dict[str, str]) -> None:
+    done = run(TILES, environment)
+    assert done.stdout == "True True\n", done.stderr
 
 
 def test_a_driver_without_a_device_is_a_usage_error(environment: dict[str, str]) -> None:
@@ -119,7 +135,8 @@ print(len(calls), code[0] == code[1] != code[2], code[0][:4])
 """
 
 
-def test_machine_code_is_kept_by_architecture(environment: dict[str, str]) -> None:
+def test_machine_code_is_kept_by_architecture(environment: dict[str, str], tmp_path: Path) -> None:
+    environment = {**environment, "LOCKSTEP_CACHE": str(tmp_path / "cache")}
     first, second = run(MACHINE_CODE, environment), run(MACHINE_CODE, environment)
     assert first.stdout == "2 True b'\\x7fELF'\n", first.stderr
     assert second.stdout == "0 True b'\\x7fELF'\n", second.stderr

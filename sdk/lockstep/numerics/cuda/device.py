@@ -30,8 +30,18 @@ ARITHMETIC = ("-fmad=false", "-ftz=false", "-prec-div=true", "-prec-sqrt=true")
 """Compiler options that docs/numerics.md (On a CUDA device) requires, as NVRTC and nvcc spell them."""
 
 FOLDER = Path(__file__).parent
-HEADERS = (FOLDER / "kernels.cuh", FOLDER.parent / "kernels" / "f32.hpp", FOLDER.parent / "kernels" / "codes.hpp")
+HEADERS = (
+    FOLDER / "kernels.cuh", FOLDER / "integers.cuh",
+    FOLDER.parent / "kernels" / "f32.hpp", FOLDER.parent / "kernels" / "codes.hpp",
+)  # fmt: skip
 """Files that generated source includes."""
+
+
+UNITS = ("dp4a", "mma.m8n8k16", "mma.m16n8k32")
+"""Units that multiply codes, by their LOCKSTEP_UNIT in integers.cuh."""
+
+SHARED_BYTES = 48 << 10
+"""Shared memory that a launch may ask for of every device; a kernel that takes more is prepared for it."""
 
 
 class DeviceMemory(NamedTuple):
@@ -55,6 +65,14 @@ class Device(Protocol):
     @property
     def memory(self) -> DeviceMemory:
         """All memory of the device, and the part that is free now."""
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory that a block can have at most, in bytes."""
+
+    @property
+    def unit(self) -> str:
+        """The one of `UNITS` that multiplies codes."""
 
     def enter(self) -> None:
         """Prepares the calling thread to use the device."""
@@ -81,8 +99,9 @@ class Device(Protocol):
 class Kernels(Protocol):
     """Compiled kernels by name."""
 
-    def launch(self, name: str, blocks: int, threads: int, arguments: Address) -> None:
-        """Starts a kernel; `arguments` points, on the host, to the addresses of its arguments."""
+    def launch(self, name: str, blocks: int, threads: int, shared: int, arguments: Address) -> None:
+        """Starts a kernel whose blocks have `shared` bytes beside what it declares; `arguments` points, on the host, to
+        the addresses of its arguments."""
 
 
 class Cuda:
@@ -114,15 +133,22 @@ class Cuda:
     @cached_property
     def architecture(self) -> str:
         """The architecture as compilers name it: "sm_90"."""
-        attribute = self._driver.CUdevice_attribute
-        major, minor = (
-            _value(self._driver.cuDeviceGetAttribute(which, self._device))
-            for which in (
-                attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-                attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
-            )
-        )
+        major, minor = (self._attribute(f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
         return f"sm_{major}{minor}"
+
+    @cached_property
+    def shared_bytes(self) -> int:
+        """See `Device`."""
+        return self._attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+
+    @property
+    def unit(self) -> str:
+        """See `Device`."""
+        return unit_of(self.architecture)
+
+    def _attribute(self, name: str) -> int:
+        which = getattr(self._driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(_value(self._driver.cuDeviceGetAttribute(which, self._device)))
 
     def load(self, source: str) -> Kernels:
         """Compiles for this device, unless the cache has it; raises DoctorError with the compiler's first lines."""
@@ -156,13 +182,17 @@ class Cuda:
         self.enter()
         _value(self._driver.cuCtxSynchronize())
 
-    def launch(self, function: Any, blocks: int, threads: int, arguments: Address) -> None:
+    def launch(self, function: Any, blocks: int, threads: int, shared: int, arguments: Address) -> None:
         """Starts a function of a module."""
-        _value(self._driver.cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, 0, arguments, 0))
+        _value(self._driver.cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, shared, 0, arguments, 0))
 
-    def function(self, module: Any, name: str) -> Any:
-        """A kernel of a module."""
-        return _value(self._driver.cuModuleGetFunction(module, name.encode()))
+    def function(self, module: Any, name: str, shared: int) -> Any:
+        """A kernel of a module, whose launches may ask for `shared` bytes."""
+        function = _value(self._driver.cuModuleGetFunction(module, name.encode()))
+        if shared > SHARED_BYTES:
+            which = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            _value(self._driver.cuFuncSetAttribute(function, which, shared))
+        return function
 
     def enter(self) -> None:
         """See `Device`: a context is current per thread, and a worker trains in one of its own."""
@@ -195,10 +225,16 @@ class _Module:
         self._device, self._module = device, module
         self._functions: dict[str, Any] = {}
 
-    def launch(self, name: str, blocks: int, threads: int, arguments: Address) -> None:
+    def launch(self, name: str, blocks: int, threads: int, shared: int, arguments: Address) -> None:
         if name not in self._functions:
-            self._functions[name] = self._device.function(self._module, name)
-        self._device.launch(self._functions[name], blocks, threads, arguments)
+            self._functions[name] = self._device.function(self._module, name, shared)
+        self._device.launch(self._functions[name], blocks, threads, shared, arguments)
+
+
+def unit_of(architecture: str) -> str:
+    """The one of `UNITS` for which integers.cuh is compiled on an architecture such as "sm_90"."""
+    number = int(architecture.removeprefix("sm_"))
+    return UNITS[(number >= 75) + (number >= 80)]
 
 
 def machine_code(source: str, architecture: str) -> bytes:

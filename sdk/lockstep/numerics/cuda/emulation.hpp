@@ -1,12 +1,15 @@
 // The part of CUDA that kernels.cuh uses, for a C++ compiler: the same source runs on a machine without a device.
 //
 // Blocks run one after the other. The threads of a block run in turn, each up to its next barrier, on a stack of its own: what a
-// thread reads before the barrier that should order it is not there yet, so a missing barrier changes the result.
+// thread reads before the barrier that should order it is not there yet, so a missing barrier changes the result. Warps meet at
+// barriers of the block alone: until then each of them runs ahead of those behind it, its lanes in step where they exchange
+// registers.
 #pragma once
 
 #include <ucontext.h>
 
 #include <cstddef>
+#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -15,17 +18,49 @@
 #define __restrict__ __restrict
 #define LOCKSTEP_MEMBER inline
 #define LOCKSTEP_KERNEL(...) static void
-#define LOCKSTEP_EXPORT(kernel)                                                                                      \
-    extern "C" void launch_##kernel(unsigned blocks, unsigned threads, bool descending, void** arguments) {          \
-        lockstep::emulation::launch(blocks, threads, descending, [=] { lockstep::emulation::call(kernel, arguments); }); \
+#define LOCKSTEP_EXPORT(kernel)                                                                                               \
+    extern "C" void launch_##kernel(unsigned blocks, unsigned threads, unsigned shared, bool descending, void** arguments) {  \
+        lockstep::emulation::launch(blocks, threads, shared, descending, [=] { lockstep::emulation::call(kernel, arguments); }); \
     }
 
 namespace lockstep::emulation {
+
+using f32::Word;
 
 struct Position {
     unsigned x;
 };
 inline Position thread_index, block_index;
+
+constexpr unsigned kLanes = 32, kMostThreads = 1024;
+
+// The shared memory that a launch asks for. What lies beyond it is nowhere.
+struct Pool {
+    static constexpr Word kMostBytes = 227 << 10, kPoison = 0xffffffff;
+    alignas(1024) unsigned char bytes[kMostBytes];
+    alignas(16) unsigned char nowhere[16];
+    Word size = 0;
+
+    void* place(Word at) {
+        if (at % 16 == 0 && at <= size && size - at >= 16) return bytes + at;
+        return std::memset(nowhere, 0xff, sizeof nowhere);
+    }
+};
+inline Pool pool;
+
+// A copy to shared memory that a thread has started: made when the thread waits for it, or where threads run in descending order
+// at once. A missing wait shows in the one, a place that is still read in the other.
+struct Copy {
+    void* to;
+    const Word* from;  // null: zeros
+    Word bytes;
+
+    void make() const {
+        if (from) std::memcpy(to, from, bytes);
+        else std::memset(to, 0, bytes);
+    }
+};
+inline std::vector<Copy> copies[kMostThreads];
 
 // The threads of one block. A fiber runs threads until one of them meets a barrier, which parks it there.
 class Block {
@@ -34,41 +69,82 @@ public:
     static void run(unsigned threads, bool descending, const Kernel& kernel) {
         Block block(threads, descending, [](const void* k) { (*static_cast<const Kernel*>(k))(); }, &kernel);
         running_ = &block;
-        std::size_t fibers = 0;
-        while (block.next_ < threads) block.start(fibers++);
-        // Every thread has met its first barrier or ended; each round takes those that wait to their next one.
+        std::size_t fibers = 0, warp = 0;
+        while (block.next_ < threads) {
+            block.start(fibers++);
+            if (block.next_ % kLanes != 0 && block.next_ != threads) continue;
+            block.settle(warp, fibers);
+            warp = fibers;
+        }
+        // Every thread has met its first barrier or ended; each round takes those that wait to their next one, warp by warp.
         for (bool waiting = true; waiting;) {
             waiting = false;
-            for (std::size_t i = 0; i < fibers; ++i)
-                if (fibers_[i]->parked) {
-                    block.resume(i);
-                    waiting = true;
-                }
+            for (std::size_t i = 0, end; i < fibers; i = end) {
+                for (end = i; end < fibers && fibers_[end]->warp == fibers_[i]->warp; ++end)
+                    if (fibers_[end]->parked == Barrier::kBlock) {
+                        block.resume(end);
+                        waiting = true;
+                    }
+                block.settle(i, end);
+            }
         }
     }
 
-    static void barrier() {
-        const unsigned thread = thread_index.x;
-        Fiber& own = *fibers_[running_->current_];
-        own.parked = true;
-        swapcontext(&own.context, &running_->scheduler_);
-        thread_index.x = thread;
-    }
+    static void barrier() { running_->park(Barrier::kBlock); }
+
+    // What a lane gives to the others of its warp.
+    struct Given {
+        unsigned time;
+        std::size_t count;
+        Word words[8];
+    };
+
+    // The words that each lane of this warp gives; of a lane that gives none, because it is elsewhere, poison.
+    template <std::size_t N>
+    class Exchange {
+    public:
+        explicit Exchange(const Word (&own)[N]) : time_(++times_[thread_index.x]), lanes_(given_[time_ % 2] + thread_index.x / kLanes * kLanes) {
+            // A lane may give its next words before another one has read these, but no more than that.
+            Given& given = given_[time_ % 2][thread_index.x];
+            given.time = time_;
+            given.count = N;
+            std::memcpy(given.words, own, sizeof own);
+            running_->park(Barrier::kWarp);
+        }
+        Word operator()(unsigned lane, std::size_t i) const {
+            const Given& given = lanes_[lane];
+            return given.time == time_ && given.count == N ? given.words[i] : Pool::kPoison;
+        }
+
+    private:
+        const unsigned time_;
+        const Given* const lanes_;
+    };
+
+    static bool descending() { return running_->descending_; }
 
 private:
+    enum class Barrier { kNone, kWarp, kBlock };
     static constexpr std::size_t kStackBytes = 256 << 10;
     struct Fiber {
         ucontext_t context;
-        bool parked = false;
+        Barrier parked = Barrier::kNone;
+        unsigned warp = 0;
         std::unique_ptr<std::byte[]> stack{new std::byte[kStackBytes]};
     };
 
     Block(unsigned threads, bool descending, void (*call)(const void*), const void* kernel)
-        : threads_(threads), descending_(descending), call_(call), kernel_(kernel) {}
+        : threads_(threads), descending_(descending), call_(call), kernel_(kernel) {
+        for (unsigned thread = 0; thread < threads; ++thread) {
+            times_[thread] = given_[0][thread].time = given_[1][thread].time = 0;
+            copies[thread].clear();
+        }
+    }
 
     static void run_threads() {
         Block& block = *running_;
-        while (block.next_ < block.threads_) {
+        // The lanes of a warp that waits for the rest of them come before those of the next one.
+        while (block.starting_ && block.next_ < block.threads_ && !(block.next_ % kLanes == 0 && block.waiting_)) {
             const unsigned turn = block.next_++;
             thread_index.x = block.descending_ ? block.threads_ - 1 - turn : turn;
             block.call_(block.kernel_);
@@ -82,19 +158,45 @@ private:
         context.uc_stack.ss_size = kStackBytes;
         context.uc_link = &scheduler_;
         makecontext(&context, run_threads, 0);
+        starting_ = true;
         resume(i);
+        starting_ = false;
     }
     void resume(std::size_t i) {
         current_ = i;
-        fibers_[i]->parked = false;
+        fibers_[i]->parked = Barrier::kNone;
         swapcontext(&scheduler_, &fibers_[i]->context);
+    }
+    void park(Barrier barrier) {
+        const unsigned thread = thread_index.x;
+        Fiber& own = *fibers_[current_];
+        own.parked = barrier;
+        own.warp = thread / kLanes;
+        waiting_ |= barrier == Barrier::kWarp;
+        swapcontext(&own.context, &scheduler_);
+        thread_index.x = thread;
+    }
+    // Takes the fibers of a warp to a barrier of the block.
+    void settle(std::size_t begin, std::size_t end) {
+        for (bool together = true; together;) {
+            waiting_ = together = false;
+            for (std::size_t i = begin; i < end; ++i)
+                if (fibers_[i]->parked == Barrier::kWarp) {
+                    resume(i);
+                    together = true;
+                }
+        }
     }
 
     static inline Block* running_ = nullptr;
     static inline std::vector<std::unique_ptr<Fiber>> fibers_;
+    static inline unsigned times_[kMostThreads];
+    static inline Given given_[2][kMostThreads];
     ucontext_t scheduler_;
     std::size_t current_ = 0;
     unsigned next_ = 0;
+    bool starting_ = false;
+    bool waiting_ = false;  // a lane of the running warp, for the others
     const unsigned threads_;
     const bool descending_;
     void (*const call_)(const void*);
@@ -102,9 +204,13 @@ private:
 };
 
 template <class Kernel>
-void launch(unsigned blocks, unsigned threads, bool descending, const Kernel& kernel) {
+void launch(unsigned blocks, unsigned threads, unsigned shared, bool descending, const Kernel& kernel) {
     const f32::FloatEnvironment environment;
-    for (block_index.x = 0; block_index.x < blocks; ++block_index.x) Block::run(threads, descending, kernel);
+    pool.size = shared < Pool::kMostBytes ? shared : Pool::kMostBytes;
+    for (block_index.x = 0; block_index.x < blocks; ++block_index.x) {
+        std::memset(pool.bytes, 0xff, pool.size);
+        Block::run(threads, descending, kernel);
+    }
 }
 
 // Kernel arguments as cuLaunchKernel takes them: the address of each.
@@ -115,6 +221,69 @@ void call(void (*kernel)(Arguments...), void** arguments) {
     }(std::index_sequence_for<Arguments...>{});
 }
 
+// The functions of integers.cuh that a device has in hardware, lane by lane in the layouts of the PTX manual.
+namespace unit {
+
+inline unsigned lane() { return thread_index.x % kLanes; }
+inline Word kept(Word x) { return x; }
+inline cuda::Four* place(Word at) { return static_cast<cuda::Four*>(pool.place(at)); }
+
+inline void load_matrices(Word (&to)[4], Word at) {
+    const Word own[1] = {at};
+    const Block::Exchange rows(own);
+    for (unsigned m = 0; m < 4; ++m) to[m] = place(rows(8 * m + lane() / 4, 0))->lane[lane() % 4];
+}
+
+// Element (row, k) of a is byte k % 4 of register row / 8 + k / 16 * 2 of lane 4 (row % 8) + k % 16 / 4; element (k, column) of b
+// is that of register k / 16 of lane 4 column + k % 16 / 4; register v of c is row g + v / 2 * 8, column 2 t + v % 2 of lane 4 g + t.
+inline void multiply_16_8_32(Word (&c)[4], const Word (&a)[4], const Word (&b)[2], const Word (&from)[4]) {
+    const Word own[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+    const Block::Exchange held(own);
+    for (unsigned v = 0; v < 4; ++v) {
+        const unsigned row = lane() / 4 + v / 2 * 8, column = lane() % 4 * 2 + v % 2;
+        Word sum = from[v];
+        for (unsigned k = 0; k < 32; k += 4)
+            sum += static_cast<Word>(codes::product(held(row % 8 * 4 + k % 16 / 4, row / 8 + k / 16 * 2),
+                                                    held(column * 4 + k % 16 / 4, 4 + k / 16)));
+        c[v] = sum;
+    }
+}
+
+// Element (row, k) of a is byte k % 4 of lane 4 row + k / 4, element (k, column) of b that of lane 4 column + k / 4; register v of c
+// is row g, column 2 t + v of lane 4 g + t.
+inline void multiply_8_8_16(Word& c0, Word& c1, Word a, Word b, Word from0, Word from1) {
+    const Word own[2] = {a, b};
+    const Block::Exchange held(own);
+    Word* const c[2] = {&c0, &c1};
+    const Word from[2] = {from0, from1};
+    for (unsigned v = 0; v < 2; ++v) {
+        const unsigned row = lane() / 4, column = lane() % 4 * 2 + v;
+        Word sum = from[v];
+        for (unsigned k = 0; k < 16; k += 4) sum += static_cast<Word>(codes::product(held(row * 4 + k / 4, 0), held(column * 4 + k / 4, 1)));
+        *c[v] = sum;
+    }
+}
+
+inline Word dot_4(Word a, Word b, Word sum) { return sum + static_cast<Word>(codes::product(a, b)); }
+
+inline void copy(Word to, const Word* from, Word bytes, bool inside) {
+    static constexpr Word kNothing[4] = {Pool::kPoison, Pool::kPoison, Pool::kPoison, Pool::kPoison};
+    if (reinterpret_cast<std::uintptr_t>(from) % bytes != 0) from = kNothing;
+    const Copy own{reinterpret_cast<unsigned char*>(place(to / 16 * 16)) + to % 16, inside ? from : nullptr, bytes};
+    if (Block::descending()) own.make();
+    else copies[thread_index.x].push_back(own);
+}
+template <int OFFSET>
+void copy_16(Word to, const Word* from, bool inside) {
+    copy(to, from + OFFSET / 4, 16, inside);
+}
+inline void copy_4(Word to, const Word* from, bool inside) { copy(to, from, 4, inside); }
+inline void await_copies() {
+    for (const Copy& own : copies[thread_index.x]) own.make();
+    copies[thread_index.x].clear();
+}
+
+}  // namespace unit
 }  // namespace lockstep::emulation
 
 #define threadIdx lockstep::emulation::thread_index

@@ -14,7 +14,7 @@ import numpy as np
 from lockstep.base.machine import memory
 from lockstep.numerics import libraries
 from lockstep.numerics.built import kernels as _native
-from lockstep.numerics.cuda.device import FOLDER, HEADERS, Address, DeviceMemory, Words
+from lockstep.numerics.cuda.device import FOLDER, HEADERS, UNITS, Address, DeviceMemory, Words
 from lockstep.numerics.fused import ISA_FLAGS
 from lockstep.numerics.resident import DeviceFailed
 from lockstep.protocol.errors import DoctorError
@@ -23,7 +23,8 @@ POISON = 0xFFFFFFFF
 """The word that fresh memory holds: a NaN, and a gather index beyond any table."""
 GUARD = 64
 """Words beyond each allocation that nobody may write."""
-
+SHARED_BYTES = 99 << 10
+"""Shared memory of a block: what the smallest devices with the newest unit have."""
 
 FLAGS = (
     *("-std=c++20", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-fast-math"),
@@ -33,24 +34,36 @@ _turn = threading.Lock()
 """A block's position and its shared memory are globals: one launch at a time in a process."""
 
 
-def recipe(source: str) -> libraries.BuildRecipe:
-    """A library with a function launch_<kernel> for each kernel; raises DoctorError without a compiler."""
+def recipe(source: str, unit: str = UNITS[-1]) -> libraries.BuildRecipe:
+    """A library with a function launch_<kernel> for each kernel, whose products of codes run on one of
+    `UNITS`; raises DoctorError without a compiler."""
     compiler = libraries.find_compiler()
     if compiler is None:
         raise DoctorError("the emulated device needs a C++ compiler", hint="install g++ or clang++, or set CXX")
     return libraries.BuildRecipe(
-        source, (*FLAGS, *ISA_FLAGS.get(_native.best_isa(), ())), compiler, (*HEADERS, FOLDER / "emulation.hpp")
+        source,
+        (*FLAGS, *ISA_FLAGS.get(_native.best_isa(), ()), f"-DLOCKSTEP_UNIT={UNITS.index(unit)}"),
+        compiler,
+        (*HEADERS, FOLDER / "emulation.hpp"),
     )
 
 
 class Emulator:
     """`device.Device` on the processor. `descending` runs the threads of a block in the other order; `size`: bytes of
-    memory, all of the machine's if it is not given."""
+    memory, all of the machine's if it is not given; `unit`: one of `UNITS`."""
 
     label = "emulated"
     name = "emulated on the processor, thread by thread"
 
-    def __init__(self, *, descending: bool = False, size: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        descending: bool = False,
+        size: int | None = None,
+        unit: str = UNITS[-1],
+        shared_bytes: int = SHARED_BYTES,
+    ) -> None:
+        self.shared_bytes, self.unit = shared_bytes, unit
         self._descending = descending
         self._size = memory().total if size is None else size
         self._allocations: dict[Address, Words] = {}
@@ -58,7 +71,7 @@ class Emulator:
 
     def load(self, source: str) -> EmulatedKernels:
         """Compiles with the C++ compiler, unless the cache has it; raises DoctorError with what it says."""
-        return EmulatedKernels(libraries.build(recipe(source)), self._descending)
+        return EmulatedKernels(libraries.build(recipe(source, self.unit)), self._descending)
 
     @property
     def memory(self) -> DeviceMemory:
@@ -112,9 +125,9 @@ class EmulatedKernels:
     def __init__(self, library: ctypes.CDLL, descending: bool) -> None:
         self._library, self._descending = library, descending
 
-    def launch(self, name: str, blocks: int, threads: int, arguments: Address) -> None:
+    def launch(self, name: str, blocks: int, threads: int, shared: int, arguments: Address) -> None:
         """See `Kernels`."""
         function = self._library[f"launch_{name}"]
-        flags = ctypes.c_uint(blocks), ctypes.c_uint(threads), ctypes.c_bool(self._descending)
+        sizes = ctypes.c_uint(blocks), ctypes.c_uint(threads), ctypes.c_uint(shared)
         with _turn:
-            function(*flags, ctypes.c_void_p(arguments))
+            function(*sizes, ctypes.c_bool(self._descending), ctypes.c_void_p(arguments))

@@ -13,17 +13,23 @@ from math import prod
 from typing import NamedTuple
 
 from lockstep.numerics.builder import row_major
-from lockstep.numerics.cuda.views import merged, position, seen_through, word
+from lockstep.numerics.cuda.device import SHARED_BYTES
+from lockstep.numerics.cuda.matrix import Matrix, matrix_of
+from lockstep.numerics.cuda.views import position, seen_through, word
 from lockstep.numerics.loops import FLOATS, OTHERS
 from lockstep.numerics.scalar import Op as Opcode
 from lockstep.protocol.errors import UsageError
-from lockstep.protocol.programs.program import CHUNK, F32, Fold, Instr, Kind, Op, Program, Tag, View
+from lockstep.protocol.programs.program import CHUNK, F32, Fold, Instr, Kind, Op, Program, Tag, View, groups_of
 
 MAP_THREADS = 256
 FOLD_THREADS = 128
 """kFoldThreads of kernels.cuh."""
 PRODUCT_THREADS = 256
 """kProductThreads of kernels.cuh."""
+QUANT_THREADS = 256
+"""kQuantThreads of kernels.cuh."""
+CODE_THREADS = 256
+"""kCodeThreads of integers.cuh."""
 BUSY_BLOCKS = 120
 """Blocks that keep a large device busy: below it a product is cut finer."""
 
@@ -58,6 +64,8 @@ class Launch(NamedTuple):
     blocks: int
     threads: int
     arguments: tuple[KernelArgument, ...]
+    shared: int = 0
+    """Bytes of shared memory beside what the kernel declares."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +85,12 @@ class Generated:
         return CONTEXT_WORDS + sum(rows for _, rows in self.draws)
 
 
-def generate(program: Program) -> Generated:
-    """Source and launches of all ops. Raises UsageError for a fold with more partial results than 2^31."""
-    writer = _Writer(program)
+def generate(program: Program, shared_bytes: int = SHARED_BYTES) -> Generated:
+    """Source and launches of all ops, for a device whose blocks have so much shared memory.
+
+    Raises UsageError for a fold with more partial results than 2^31.
+    """
+    writer = _Writer(program, shared_bytes)
     launches = tuple(tuple(writer.op(i, op)) for i, op in enumerate(program.ops))
     source = '#include "kernels.cuh"\n\n' + "\n".join(writer.kernels.values())
     return Generated(source, launches, writer.scratch_words, tuple(writer.draws))
@@ -106,8 +117,8 @@ class _Terms(NamedTuple):
 class _Writer:
     """Writes the kernels, each text once."""
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, program: Program, shared_bytes: int) -> None:
+        self.program, self.shared_bytes = program, shared_bytes
         self.kernels: dict[str, str] = {}
         self.scratch_words = 0
         self.draws: list[tuple[int, int]] = []
@@ -222,7 +233,10 @@ LOCKSTEP_EXPORT(@)
         return self._levels(Fold(op.mode), elements, op.k_terms, terms, sources, out, 0)
 
     def _qdot(self, op: Op, out: KernelArgument) -> Launch:
-        """One thread for each output."""
+        """Tiles of a matrix product; of what is none, one thread for each output."""
+        matrix = matrix_of(op, op.views, ((0, 2), (1, 3)))
+        if matrix is not None:
+            return self._code_product(op, matrix, out)
         sources: list[KernelArgument] = []
         at = [f"p{j} + static_cast<int>({_terms(view, op.extents, sources).start})" for j, view in enumerate(op.views)]
         steps = (word(view.strides[-1]) for view in op.views[2:])
@@ -230,18 +244,64 @@ LOCKSTEP_EXPORT(@)
         lines = [f"const Word r = product_of_codes<{shape}>({', '.join(at)});"]
         return self._each("qdot", op.extents, sources, lines, "r", out)
 
+    def _code_product(self, op: Op, matrix: Matrix, out: KernelArgument) -> Launch:
+        m, n, batches = matrix.rows, matrix.columns, prod(matrix.counts)
+        side, words = 128, op.p0
+        if -(-m // side) * -(-n // side) * batches < BUSY_BLOCKS or _shared_by_codes(side, words) > self.shared_bytes:
+            side = 64
+        blocks, shared = -(-m // side) * -(-n // side) * batches, _shared_by_codes(side, words)
+        operands = []
+        for rows, axis, (codes, scales) in ((m, matrix.m, matrix.left), (n, -1, matrix.right)):
+            walk, scale_walk = matrix.walks[codes], matrix.walks[scales]
+            operands.append(f"""{{
+        static constexpr Word ROWS = {word(rows)}, ROW_STRIDE = {word(walk[axis])};
+        static constexpr Word SCALE_STRIDE = {word(scale_walk[axis])};
+        static constexpr Word SCALE_STEP = {word(op.views[scales].strides[-1])};
+        LOCKSTEP_MEMBER static Word batch([[maybe_unused]] Word i) {{ return {matrix.place(walk)}; }}
+        LOCKSTEP_MEMBER static Word scale_batch([[maybe_unused]] Word i) {{ return {matrix.place(scale_walk)}; }}
+    }}""")
+        names = ("left", "right", "left_scales", "right_scales")
+        parameters = "".join(f"const Word* __restrict__ {name}, " for name in names)
+        text = f"""\
+struct @_codes {{
+    static constexpr int SIDE = {side};
+    static constexpr Word WORDS = {word(words)}, GROUPS = {word(op.k_extents[0])};
+    static constexpr Word ROW_STRIDE = {word(matrix.own[matrix.m])};
+    LOCKSTEP_MEMBER static Word batch([[maybe_unused]] Word i) {{ return {matrix.place(matrix.own)}; }}
+    struct Left {operands[0]};
+    struct Right {operands[1]};
+}};
+static_assert(Plan<@_codes>::BYTES == {shared});
+LOCKSTEP_KERNEL({CODE_THREADS}, {128 // side}) @({parameters}Word* out) {{
+    multiply_codes<@_codes>({", ".join(names)}, out);
+}}
+LOCKSTEP_EXPORT(@)
+"""
+        sources = [_place(op.views[j]) for j in (matrix.left[0], matrix.right[0], matrix.left[1], matrix.right[1])]
+        return Launch(self._kernel("codes", text), blocks, CODE_THREADS, (*sources, out), shared)
+
     def _quant(self, op: Op, out: KernelArgument) -> Launch:
-        """One thread for each word of codes, or scale: each finds its group's scale."""
-        view, power = op.views[0], _bool(op.takes_powers)
-        sources = [_place(view)]
-        row = f"p0 + static_cast<int>({position(op.extents, view.strides[:-1])})"
-        shape, last = f"{word(op.k_extents[0])}, {word(op.p0)}, {power}", f"i % {word(op.extents[-1])}"
-        if op.dtype == F32:
-            lines = [f"const Word r = word(scale_of_group<{shape}>({row}, {last}).scale);"]
-        else:
-            sources.append(KernelArgument(Space.CONTEXT))
-            lines = [f"const Word r = word_of_codes<{shape}, {word(op.p1)}>({row}, p1, {last}, i);"]
-        return self._each("quant", op.extents, sources, lines, "r", out)
+        """One thread for each word of codes, also where only their scales are wanted."""
+        view, k, words = op.views[0], op.k_extents[0], op.p0
+        row = groups_of(k, words) * words
+        extents = (*op.extents[:-1], row)
+        parameters = "const Word* __restrict__ from, const Word* __restrict__ context, "
+        vector = not any(x % 4 for x in (k, view.offset, *view.strides[:-1]))
+        text = f"""\
+struct @_quant {{
+    static constexpr Word K = {word(k)}, WORDS = {word(words)}, ROW = {word(row)}, ALL = {word(prod(extents))};
+    static constexpr Word STREAM = {word(op.p1)};
+    static constexpr bool POWER = {_bool(op.takes_powers)}, SCALES = {_bool(op.dtype == F32)}, VECTOR = {_bool(vector)};
+    LOCKSTEP_MEMBER static Word row([[maybe_unused]] Word i) {{ return {position(extents, view.strides[:-1])}; }}
+}};
+LOCKSTEP_KERNEL({QUANT_THREADS}) @({parameters}Word* __restrict__ out) {{
+    quantise<@_quant>(from, context, out);
+}}
+LOCKSTEP_EXPORT(@)
+"""
+        blocks = -(-prod(extents) // QUANT_THREADS)
+        sources = (_place(view), KernelArgument(Space.CONTEXT))
+        return Launch(self._kernel("quant", text), blocks, QUANT_THREADS, (*sources, out))
 
     def _levels(
         self,
@@ -291,31 +351,25 @@ LOCKSTEP_EXPORT(@)
     def _product(self, op: Op, views: Sequence[View], out: KernelArgument) -> list[Launch] | None:
         """A dot as a matrix product, if the innermost output axis belongs to one operand and another axis to the other
         one; else None."""
-        rank = len(op.extents)
-        walks = [view.strides[:rank] for view in views]
-        extents, (own, *operands) = merged(op.extents, row_major(op.extents), *walks)
-        order = [0, 1] if len(extents) > 1 and operands[1][-1] else [1, 0]
-        left, right = (operands[j] for j in order)
-        if len(extents) < 2 or op.k_terms > CHUNK * CHUNK or any(view.tag == Tag.IOTA for view in views):
+        if op.k_terms > CHUNK * CHUNK or any(view.tag == Tag.IOTA for view in views):
             return None
-        rows = [a for a in range(len(extents) - 1) if left[a] and not right[a]]
-        if left[-1] or not right[-1] or not rows:
+        matrix = matrix_of(op, views, ((0,), (1,)))
+        if matrix is None:
             return None
-        m = max(rows, key=lambda axis: extents[axis])
-        batch = [a for a in range(len(extents) - 1) if a != m]
-        counts = [extents[a] for a in batch]
-        sides = []
-        for j, strides, axis in zip(order, (left, right), (m, len(extents) - 1), strict=True):
-            along = [strides[a] for a in batch]
-            sides.append(_side(extents[axis], strides[axis], op.k_terms, views[j], counts, along))
-        side, split = _tiling(extents[m], extents[-1], prod(counts), op.chunks)
+        order = (*matrix.left, *matrix.right)
+        sides = [
+            _side(matrix, rows, matrix.walks[j], axis, op.k_terms, views[j])
+            for j, rows, axis in zip(order, (matrix.rows, matrix.columns), (matrix.m, -1), strict=True)
+        ]
+        m, n, batches = matrix.rows, matrix.columns, prod(matrix.counts)
+        side, split = _tiling(m, n, batches, op.chunks)
         text = f"""\
 struct @_dot {{
     static constexpr int SIDE = {side};
     static constexpr bool SPLIT = {_bool(split)};
-    static constexpr Word K = {word(op.k_terms)}, BATCHES = {word(prod(counts))}, ELEMENTS = {word(prod(op.extents))};
-    static constexpr Word ROW_STRIDE = {word(own[m])};
-    LOCKSTEP_MEMBER static Word batch([[maybe_unused]] Word i) {{ return {position(counts, [own[a] for a in batch])}; }}
+    static constexpr Word K = {word(op.k_terms)}, BATCHES = {word(batches)}, ELEMENTS = {word(prod(op.extents))};
+    static constexpr Word ROW_STRIDE = {word(matrix.own[matrix.m])};
+    LOCKSTEP_MEMBER static Word batch([[maybe_unused]] Word i) {{ return {matrix.place(matrix.own)}; }}
     struct Left {sides[0]};
     struct Right {sides[1]};
 }};
@@ -324,13 +378,18 @@ LOCKSTEP_KERNEL({PRODUCT_THREADS}, 2) @(const Word* __restrict__ left, const Wor
 }}
 LOCKSTEP_EXPORT(@)
 """
-        blocks = -(-extents[m] // side) * -(-extents[-1] // side) * prod(counts) * (op.chunks if split else 1)
+        blocks = -(-m // side) * -(-n // side) * batches * (op.chunks if split else 1)
         sources = [_place(views[j]) for j in order]
         to = KernelArgument(Space.SCRATCH) if split else out
         launch = Launch(self._kernel("product", text), blocks, PRODUCT_THREADS, (*sources, to))
         if not split:
             return [launch]
         return [launch, *self._above(Fold.DOT, prod(op.extents), op.chunks, out, 0)]
+
+
+def _shared_by_codes(side: int, words: int) -> int:
+    """Bytes of Plan<>::BYTES in integers.cuh: two stages of codes, and the scales of the groups that end in them."""
+    return 2 * 2 * side * 128 + 2 * (2 if words <= 16 else 1) * 2 * side * 4
 
 
 def _place(view: View) -> KernelArgument:
@@ -358,16 +417,17 @@ def _bool(flag: bool) -> str:
     return "true" if flag else "false"
 
 
-def _side(rows: int, stride: int, k: int, view: View, counts: Sequence[int], along: Sequence[int]) -> str:
+def _side(matrix: Matrix, rows: int, walk: Sequence[int], axis: int, k: int, view: View) -> str:
     """An operand of a product as the body of a struct."""
-    term = view.strides[-1]
+    term, stride = view.strides[-1], walk[axis]
+    along = [walk[a] for a in matrix.batch]
     # Four words at a time: contiguous along one axis, whole fours of it, and aligned wherever the other strides lead.
     length, other = (k, stride) if term == 1 else (rows, term)
     vector = 1 in (term, stride) and not any(x % 4 for x in (length, other, view.offset, *along))
     return f"""{{
         static constexpr Word ROWS = {word(rows)}, ROW_STRIDE = {word(stride)}, TERM_STRIDE = {word(term)};
         static constexpr bool VECTOR = {_bool(vector)};
-        LOCKSTEP_MEMBER static Word batch([[maybe_unused]] Word i) {{ return {position(counts, along)}; }}
+        LOCKSTEP_MEMBER static Word batch([[maybe_unused]] Word i) {{ return {matrix.place(walk)}; }}
     }}"""
 
 

@@ -9,6 +9,14 @@
 #include "codes.hpp"
 #include "f32.hpp"
 
+namespace lockstep::cuda {
+
+struct alignas(16) Four {
+    f32::Word lane[4];
+};
+
+}  // namespace lockstep::cuda
+
 #if defined(__CUDACC__)
 #define LOCKSTEP_MEMBER __device__ __forceinline__
 #define LOCKSTEP_KERNEL(...) extern "C" __global__ void __launch_bounds__(__VA_ARGS__)
@@ -24,10 +32,6 @@ using f32::Word;
 using f32::word;
 
 constexpr Word kChunk = 256;  // terms that are chained before a partial result is taken
-
-struct alignas(16) Four {
-    Word lane[4];
-};
 
 // --- products ---------------------------------------------------------------------------------------------------------------
 
@@ -232,14 +236,20 @@ LOCKSTEP_INLINE void fold(const Word* first, const Word* second, Word* out) {
     out[job] = chain;
 }
 
+}  // namespace lockstep::cuda
+
+#include "integers.cuh"
+
+namespace lockstep::cuda {
+
 // --- random words -----------------------------------------------------------------------------------------------------------
 
 LOCKSTEP_INLINE Word high_product(Word a, Word b) { return static_cast<Word>(static_cast<unsigned long long>(a) * b >> 32); }
 
-// Word `at` of a stream: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). `context` holds
-// round, slot, t, then the seed.
-LOCKSTEP_INLINE Word philox(const Word* context, Word stream, Word at) {
-    Word c0 = at >> 2, c1 = context[0], c2 = context[1], c3 = context[2];
+// Words 4 c .. 4 c + 3 of a stream: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+// `context` holds round, slot, t, then the seed.
+LOCKSTEP_INLINE Four philox_block(const Word* context, Word stream, Word c) {
+    Word c0 = c, c1 = context[0], c2 = context[1], c3 = context[2];
     Word k0 = context[3] ^ stream, k1 = context[4];
     for (int round = 0; round < 10; ++round, k0 += 0x9e3779b9, k1 += 0xbb67ae85) {
         const Word left = 0xd2511f53 * c0, left_high = high_product(0xd2511f53, c0);
@@ -249,8 +259,14 @@ LOCKSTEP_INLINE Word philox(const Word* context, Word stream, Word at) {
         c2 = left_high ^ c3 ^ k1;
         c3 = left;
     }
+    return Four{{c0, c1, c2, c3}};
+}
+
+// Word `at` of a stream.
+LOCKSTEP_INLINE Word philox(const Word* context, Word stream, Word at) {
+    const Four block = philox_block(context, stream, at >> 2);
     const Word lane = at & 3;
-    return lane == 0 ? c0 : lane == 1 ? c1 : lane == 2 ? c2 : c3;
+    return lane == 0 ? block.lane[0] : lane == 1 ? block.lane[1] : lane == 2 ? block.lane[2] : block.lane[3];
 }
 
 // --- codes ------------------------------------------------------------------------------------------------------------------
@@ -270,29 +286,52 @@ LOCKSTEP_INLINE Word product_of_codes(const Word* a, const Word* b, const Word* 
     return word(f32::canonical(total));
 }
 
-// The scale of a group of a row of K values.
-template <Word K, Word WORDS, bool POWER>
-LOCKSTEP_INLINE codes::Scale scale_of_group(const Word* row, Word group) {
-    Word most = 0;
-    for (Word k = group * WORDS * 4; k < K && k < (group + 1) * WORDS * 4; ++k) {
-        const Word own = row[k] & ~f32::SIGN;
-        most = own > most ? own : most;
-    }
-    return codes::scale_of(most, POWER);
-}
+constexpr int kQuantThreads = 256;
 
-// Word `last` of a row's codes, which is word `number` of the op's.
-template <Word K, Word WORDS, bool POWER, Word STREAM>
-LOCKSTEP_INLINE Word word_of_codes(const Word* row, const Word* context, Word last, Word number) {
-    const float inverse = scale_of_group<K, WORDS, POWER>(row, last / WORDS).inverse;
-    Word found = 0;
-    for (Word j = 0; inverse != 0.0f && j < 4 && 4 * last + j < K; ++j) {
-        const float x = value(row[4 * last + j]);
-        const codes::Signed code = STREAM == 0 ? codes::code_of(x, inverse)
-                                               : codes::code_of(x, inverse, philox(context, STREAM, 2 * number + j / 2) >> (16 * (j & 1)) & 0xffff);
-        found |= (static_cast<Word>(code) & 0xff) << (8 * j);
+// Codes of rows of K values, in ROW words, or the scales of their groups. Thread i reads the four values of word i, and finds the
+// group's greatest magnitude with the threads of its other words, which all are in its block.
+template <class Quant>
+LOCKSTEP_INLINE void quantise(const Word* from, [[maybe_unused]] const Word* context, Word* out) {
+    alignas(16) __shared__ Word magnitudes[kQuantThreads];
+    const Word i = blockIdx.x * static_cast<Word>(kQuantThreads) + threadIdx.x, first = 4 * (i % Quant::ROW);
+    Four own{};
+    if (i < Quant::ALL) {
+        const Word* at = from + static_cast<int>(Quant::row(i) + first);
+        if constexpr (Quant::VECTOR) {
+            if (first < Quant::K) own = *reinterpret_cast<const Four*>(at);
+        } else {
+#pragma unroll
+            for (Word j = 0; j < 4; ++j)
+                if (first + j < Quant::K) own.lane[j] = at[j];
+        }
     }
-    return found;
+    Word most = 0;
+#pragma unroll
+    for (const Word x : own.lane) most = (x & ~f32::SIGN) > most ? x & ~f32::SIGN : most;
+    magnitudes[threadIdx.x] = most;
+    __syncthreads();
+    if (i >= Quant::ALL) return;
+    const Word* group = magnitudes + threadIdx.x / Quant::WORDS * Quant::WORDS;
+#pragma unroll
+    for (Word j = 0; j < Quant::WORDS; ++j) most = group[j] > most ? group[j] : most;
+    const codes::Scale scale = codes::scale_of(most, Quant::POWER);
+    if constexpr (Quant::SCALES) {
+        if (threadIdx.x % Quant::WORDS == 0) out[i / Quant::WORDS] = word(scale.scale);
+    } else {
+        Word found = 0;
+        Four random{};
+        if constexpr (Quant::STREAM != 0) random = philox_block(context, Quant::STREAM, i >> 1);
+#pragma unroll
+        for (Word j = 0; j < 4; ++j) {
+            if (scale.inverse == 0.0f || first + j >= Quant::K) continue;
+            // Two codes take the halves of one of the words 2 i and 2 i + 1.
+            const Word half = (i % 2 == 0 ? random.lane[j / 2] : random.lane[2 + j / 2]) >> (16 * (j & 1)) & 0xffff;
+            const float x = value(own.lane[j]);
+            const codes::Signed code = Quant::STREAM == 0 ? codes::code_of(x, scale.inverse) : codes::code_of(x, scale.inverse, half);
+            found |= (static_cast<Word>(code) & 0xff) << (8 * j);
+        }
+        out[i] = found;
+    }
 }
 
 // --- SHA-256 (FIPS 180-4) ---------------------------------------------------------------------------------------------------

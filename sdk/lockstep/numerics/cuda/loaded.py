@@ -127,7 +127,7 @@ class Loaded:
     def __init__(self, program: Program, device: Device) -> None:
         """Raises DeviceFailed if the device has no room for a step, UsageError for a Program that it cannot run."""
         self._program, self._device = program, device
-        self._generated = generate(program)
+        self._generated = generate(program, device.shared_bytes)
         self._arena = plan(program, self._generated.launches)
         self._all = plan(program, self._generated.launches, shown=True)
         self.need = self._needed()
@@ -255,7 +255,7 @@ class Loaded:
     def _hash(self, kernel: str, items: int, *values: int) -> None:
         cells = np.array(values, np.uint64)
         pointers = addresses(cells)
-        self._kernels.launch(kernel, -(-items // HASH_THREADS), HASH_THREADS, pointers.ctypes.data)
+        self._kernels.launch(kernel, -(-items // HASH_THREADS), HASH_THREADS, 0, pointers.ctypes.data)
 
     def _needed(self) -> DeviceNeed:
         program, generated = self._program, self._generated
@@ -327,7 +327,7 @@ class _Packed:
         at = int(self._addresses.ctypes.data)
         for op, own in self._launches:
             for launch in own:
-                kernels.launch(launch.kernel, launch.blocks, launch.threads, at)
+                kernels.launch(launch.kernel, launch.blocks, launch.threads, launch.shared, at)
                 at += 8 * len(launch.arguments)
             if after is not None:
                 after(op)

@@ -1,0 +1,175 @@
+"""The inner loops of products of codes in NVIDIA's machine code: issue slots, tensor instructions, spills. No device.
+
+    python benchmarks/inner_loops.py                     a table
+    python benchmarks/inner_loops.py --json              one line of JSON on stdout
+    python benchmarks/inner_loops.py --arch sm_90 --sass     one architecture, with the loop itself
+
+NVRTC compiles the product of 1,024 x 1,024 outputs over 4 groups of 256 codes, in tiles of 128 x 128, as for a device;
+nvdisasm and cuobjdump (PATH, or the packages nvidia-cuda-nvdisasm and nvidia-cuda-cuobjdump) read it.
+
+The loop is the shortest one with all tensor instructions. It brings one tile of 128 x 128 x 256, multiplies it and ends
+a group: one promotion of every sum. An issue slot is an instruction that one of the four schedulers of a multiprocessor
+sends to a warp, whatever its predicate says: the loop's instructions times 8 warps by 4 schedulers. The unit alone
+needs 256 slots (1,024 products of 16 x 8 x 32), the order of the floats 512 (four operations on each of 16,384
+outputs), or 256 where they are packed in pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from unittest.mock import patch
+
+from lockstep.numerics.builder import ProgramBuilder, Quantised
+from lockstep.numerics.cuda import generate
+from lockstep.numerics.cuda.device import compile_source, unit_of
+from lockstep.protocol.errors import LockstepError, UsageError
+from lockstep.protocol.programs.program import F32, I32, MAX_GROUP_WORDS
+
+ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
+SLOTS = {"sm_75": 1800, "sm_80": 1024, "sm_90": 1024, "sm_100": 800, "sm_120": 1024}
+"""Issue slots that a loop may take. The tensor cores of sm_90 take 1,024 cycles for a tile: below, they limit it."""
+SHARED_BYTES = 99 << 10
+SIDE, GROUPS = 1024, 4
+WARPS, SCHEDULERS = 8, 4
+KERNEL = re.compile(r"\.text\.(codes_\w+)")
+LABEL, TARGET = re.compile(r"^(\.L_\w+):"), re.compile(r"\bBRA\S*\s+(?:!?U?P\w+,\s*)?`\((\.L_\w+)\)")
+INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)")
+CLASSES = {
+    "tensor": ("IMMA",),
+    "float": ("FADD", "FMUL", "FADD2", "FMUL2"),
+    "fragments": ("LDSM",),
+    "scales": ("LDS",),
+    "copies": ("LDGSTS", "LDG", "STS"),
+    "waits": ("BAR", "DEPBAR", "LDGDEPBAR"),
+    "spills": ("LDL", "STL"),
+}
+"""Instructions by what they do; what is none of them is "others": addresses, constants, the loop itself."""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """The inner loop of one architecture; all counts are of a warp."""
+
+    what: str
+    """The architecture."""
+    unit: str
+    registers: int
+    instructions: int
+    tensor: int
+    float: int
+    fragments: int
+    scales: int
+    copies: int
+    waits: int
+    spills: int
+    others: int
+    slots: int
+    """Issue slots of a tile of 128 x 128 x 256 on each scheduler."""
+
+
+def source() -> str:
+    """The kernels of one product in large tiles."""
+    words = GROUPS * MAX_GROUP_WORDS
+    b = ProgramBuilder([(I32, SIDE * words)] * 2 + [(F32, SIDE * GROUPS)] * 2)
+    left, right = (
+        Quantised(b.input(j).reshape(SIDE, words), b.input(2 + j).reshape(SIDE, GROUPS), MAX_GROUP_WORDS)
+        for j in (0, 1)
+    )
+    with patch.object(generate, "BUSY_BLOCKS", 1):
+        return generate.generate(b.finish([b.qdot(left.unsqueeze(1), right)]), SHARED_BYTES).source
+
+
+def tool(name: str) -> str:
+    """The place of a CUDA tool; raises UsageError where there is none."""
+    spec = find_spec("nvidia")
+    folders = [f"{place}/cu13/bin" for place in (spec.submodule_search_locations or ()) if spec] if spec else []
+    for path in (None, *folders):
+        found = shutil.which(name, path=path)
+        if found:
+            return found
+    raise UsageError(f"no {name} on this machine", hint=f"pip install nvidia-cuda-{name}")
+
+
+def inner_loop(lines: Sequence[str]) -> list[str]:
+    """The lines of the shortest loop of a kernel that has all its tensor instructions."""
+    labels = {found.group(1): i for i, line in enumerate(lines) if (found := LABEL.match(line))}
+    total = sum(_is_tensor(line) for line in lines)
+    loops = []
+    for i, line in enumerate(lines):
+        found = TARGET.search(line)
+        begin = labels.get(found.group(1), i) if found else i
+        body = lines[begin : i + 1]
+        if begin < i and sum(map(_is_tensor, body)) == total:
+            loops.append(body)
+    if not total or not loops:
+        raise UsageError("no loop has all tensor instructions", hint="read the kernel with --sass")
+    return min(loops, key=len)
+
+
+def _is_tensor(line: str) -> bool:
+    found = INSTRUCTION.match(line)
+    return bool(found) and found.group(1).split(".")[0] in CLASSES["tensor"]  # type: ignore[union-attr]
+
+
+def count(architecture: str) -> tuple[Loop, list[str]]:
+    """The inner loop of an architecture, and its lines."""
+    with tempfile.TemporaryDirectory() as folder:
+        image = Path(folder) / "codes.cubin"
+        image.write_bytes(compile_source(source(), architecture))
+        text = _said(tool("nvdisasm"), "-c", str(image))
+        usage = _said(tool("cuobjdump"), "-res-usage", str(image))
+    sections = re.split(r"^//-+ (?=\.text)", text, flags=re.MULTILINE)
+    kernel = next(section for section in sections if KERNEL.match(section))
+    lines = inner_loop(kernel.splitlines())
+    names = [found.group(1).split(".")[0] for line in lines if (found := INSTRUCTION.match(line))]
+    classes = {name: kind for kind, own in CLASSES.items() for name in own}
+    kinds = Counter(classes.get(name, "others") for name in names)
+    registers = re.search(r"Function codes_\w+:\s+REG:(\d+)", usage)
+    assert registers, "cuobjdump tells registers"
+    counts = {kind: kinds[kind] for kind in (*CLASSES, "others")}
+    slots = len(names) * WARPS // SCHEDULERS
+    return Loop(architecture, unit_of(architecture), int(registers.group(1)), len(names), **counts, slots=slots), lines
+
+
+def _said(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def main() -> int:
+    """Counts, prints; exit status 1 if a loop spills."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="one line of JSON on stdout")
+    parser.add_argument("--arch", action="append", help="an architecture, such as sm_90 (default: all)")
+    parser.add_argument("--sass", action="store_true", help="print the loops, too")
+    arguments = parser.parse_args()
+    try:
+        counted = [count(architecture) for architecture in arguments.arch or ARCHITECTURES]
+    except LockstepError as error:
+        print(json.dumps({"data": {"results": [], "skipped": str(error)}}) if arguments.json else error)
+        return 0
+    loops = [asdict(loop) for loop, _ in counted]
+    if arguments.json:
+        print(json.dumps({"data": {"results": loops}}))
+    else:
+        print(" | ".join(loops[0]))
+        for row in loops:
+            print(" | ".join(map(str, row.values())))
+    if arguments.sass:
+        for _, lines in counted:
+            print("\n".join(lines))
+    return int(any(row["spills"] for row in loops))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

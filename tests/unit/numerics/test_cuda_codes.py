@@ -1,0 +1,223 @@
+"""Products of codes on the emulated device: every unit, tile and shape has the processor's words, and defects show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from lockstep.numerics import paths
+from lockstep.numerics.arrays import Array
+from lockstep.numerics.builder import ProgramBuilder, Quantised, Tensor
+from lockstep.numerics.cuda import CudaExecutable, generate
+from lockstep.numerics.cuda.device import UNITS, Device, addresses
+from lockstep.numerics.cuda.emulator import Emulator
+from lockstep.numerics.cuda.selftest import check_device
+from lockstep.protocol.errors import DoctorError
+from lockstep.protocol.programs.program import F32, I32, Program
+from tests.support.emulation import Both, Mutant
+from tests.unit.numerics.comparison import CONTEXT, normal, strange, words
+
+SHAPES = [
+    (1, 128, 128, 2, 64), (2, 70, 33, 3, 64), (1, 5, 130, 3, 32), (3, 17, 40, 5, 16), (2, 66, 9, 1, 16),
+    (1, 40, 20, 3, 8), (2, 9, 35, 2, 4), (1, 12, 10, 3, 2), (1, 20, 30, 1, 1), (1, 3, 5, 270, 4),
+]  # fmt: skip
+"""(B, M, N, groups, words of a group): whole and ragged tiles, even and odd stages, padded groups, two levels."""
+Data = Callable[[np.random.Generator, int], Array]
+LARGE, SMALL = 1, 10**9
+"""`BUSY_BLOCKS` for tiles of 128 x 128, and of 64 x 64."""
+
+
+def products(shapes: Sequence[tuple[int, int, int, int, int]] = SHAPES) -> Program:
+    """Matrix products of any words as codes, in several layouts, and products that are no matrix products."""
+    b = ProgramBuilder(
+        [
+            h
+            for B, M, N, G, w in shapes
+            for h in ((I32, B * M * G * w), (I32, B * N * G * w), (F32, B * M * G), (F32, B * N * G))
+        ]
+    )
+    outputs: list[Tensor | None] = []
+    for s, (B, M, N, G, w) in enumerate(shapes):
+        codes_a, codes_b, scales_a, scales_b = (b.input(4 * s + j) for j in range(4))
+        x = Quantised(codes_a.reshape(B, M, G * w), scales_a.reshape(B, M, G), w)
+        y = Quantised(codes_b.reshape(B, N, G * w), scales_b.reshape(B, N, G), w)
+        outputs += [
+            b.qdot(x.unsqueeze(2), y.unsqueeze(1), name=f"batched {s}"),
+            b.qdot(y.unsqueeze(1), x.unsqueeze(2), name=f"operands exchanged {s}"),
+        ]
+        if s in (1, 3):
+            turned = x.unsqueeze(2).permute(1, 0, 2), y.unsqueeze(1).permute(1, 0, 2)
+            same = Quantised(x.codes, scales_a.slice(0, 0, 1).reshape(1, 1, 1).expand(B, M, G), w)
+            outputs += [
+                b.qdot(*turned, name=f"batch inside {s}"),
+                b.qdot(same.unsqueeze(2), y.unsqueeze(1), name=f"one scale for all {s}"),
+                b.qdot(x, x, name=f"row by row {s}"),
+            ]
+    return b.finish(outputs)
+
+
+def state(program: Program, data: Data = normal, byte: int | None = None) -> list[Array | None]:
+    """Codes of any bytes, or of one; scales by `data`."""
+    rng = np.random.default_rng(7)
+    found: list[Array | None] = []
+    for header in program.inputs:
+        if header is None:
+            found.append(None)
+        elif header.dtype == F32:
+            found.append(data(rng, header.elements))
+        elif byte is None:
+            found.append(rng.integers(-(2**31), 2**31, header.elements).astype(np.int32))
+        else:
+            found.append(np.full(4 * header.elements, byte, np.int8).view(np.int32))
+    return found
+
+
+# --- words -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("busy", [LARGE, SMALL], ids=["large tiles", "small tiles"])
+@pytest.mark.parametrize("unit", UNITS)
+def test_every_unit_tile_and_shape_has_the_processors_words(
+    unit: str, busy: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generate, "BUSY_BLOCKS", busy)
+    program = products()
+    for descending in (False, True):
+        both = Both(program, unit=unit, descending=descending)
+        both.agree(state(program, strange), CONTEXT)
+        both.agree(state(program, byte=-128), CONTEXT)
+
+
+def test_matrix_products_are_tiled_and_others_are_not() -> None:
+    program = products()
+    launches = generate.generate(program).launches
+    kinds = {name: own[0].kernel.split("_")[0] for name, own in zip(program.names, launches, strict=True)}
+    assert {name for name, kind in kinds.items() if kind == "qdot"} == {"row by row 1", "row by row 3"}
+
+
+def test_a_device_without_the_shared_memory_takes_small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "BUSY_BLOCKS", LARGE)
+    program = products(SHAPES[:1])
+    (large,), (small,) = (generate.generate(program, size).launches[0] for size in (99 << 10, 48 << 10))
+    assert (large.blocks, small.blocks) == (1, 4)
+    assert small.shared <= 48 << 10 < large.shared <= 99 << 10
+
+
+def test_pieces_of_eight_rows_lie_in_different_banks() -> None:
+    """Rows are read eight at a time at one piece (ldmatrix) and written a row at a time: 8 x 16 bytes."""
+    device = Emulator()
+    kernels = device.load(
+        '#include "kernels.cuh"\n'
+        "LOCKSTEP_KERNEL(512) pieces(Word* out) { out[threadIdx.x] = piece_at(threadIdx.x / 8, threadIdx.x % 8); }\n"
+        "LOCKSTEP_EXPORT(pieces)\n"
+    )
+    at = np.empty((64, 8), np.uint32)
+    place = device.allocate(at.size)
+    cells = np.array([place], np.uint64)
+    pointers = addresses(cells)
+    kernels.launch("pieces", 1, 512, 0, pointers.ctypes.data)
+    device.read(place, at)
+    assert sorted(at.ravel().tolist()) == list(range(0, 64 * 128, 16)), "every piece has a place of its own"
+    banks = at // 16 % 8
+    for piece in range(8):
+        for first in range(0, 64, 8):
+            assert len(set(banks[first : first + 8, piece].tolist())) == 8
+    assert all(len(set(row.tolist())) == 8 for row in banks)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_quants_of_every_width_and_alignment(descending: bool) -> None:
+    """Rows of whole fours and others, read by fours or one by one; groups that fill a block and that do not."""
+    b = ProgramBuilder([(F32, 12 * 300), (F32, 9 * 131)])
+    whole, odd = b.input(0).reshape(12, 300), b.input(1).reshape(9, 131)
+    turned = whole.reshape(3, 4, 300).permute(1, 0, 2)
+    for words_ in (1, 2, 8, 64):
+        for x in (whole, odd, turned, whole.slice(1, 1, 298)):
+            b.quant(x, words_, power=words_ == 8)
+            b.quant(x, words_, (1 << 31) + words_)
+    program = b.finish([None])
+    Both(program, descending=descending).agree(state(program, strange), CONTEXT)
+
+
+# --- what would break them ---------------------------------------------------------------------------------
+
+DEFECTS = {
+    "a barrier less": ("            __syncthreads();\n            if (stage + 1", "            if (stage + 1"),
+    "copies that nobody waits for": ("            unit::await_copies();\n", ""),
+    "the buffer that is read": ("bring(buffer ^ 1)", "bring(buffer)"),
+    "registers of b exchanged": (
+        "{b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]}",
+        "{b[j / 2][j % 2 * 2 + 1], b[j / 2][j % 2 * 2]}",
+    ),
+    "registers of a from other rows": (
+        "P::HIGH + lane % 16, lane / 16)",
+        "P::HIGH + lane % 8 * 2 + lane / 16, lane / 8 % 2)",
+    ),
+    "fragments of b exchanged": ("lane / 16 * 8 + lane % 8, lane / 8 % 2", "lane / 8 % 2 * 8 + lane % 8, lane / 16"),
+    "another swizzle for reading": ("(left ^ static_cast<Word>(step) << 5)", "(left + (static_cast<Word>(step) << 5))"),
+    "sums that go on": ("if (begin && step % 2 == 0)", "if (begin && step < 0)"),
+    "another column's scale": ("2 * eighth + lane % 2", "2 * eighth + 1 - lane % 2"),
+    "another row's output": ("* 16 + v / 2 * 8);", "* 16 + v % 2 * 8);"),
+    "one rounding less": (
+        "Pair chain = Pair(chains[i][j][v], chains[i][j][v + 1]) + exact * (rows * columns);",
+        "Pair s = rows * columns, chain(f32::raw::fma(exact.low, s.low, chains[i][j][v]), chains[i][j][v + 1]);",
+    ),
+    "scales one after the other": ("exact * (rows * columns)", "exact * rows * columns"),
+    "one level of partials": ("LEVELS = Product::GROUPS > kChunk", "LEVELS = false"),
+}
+
+
+@pytest.fixture(scope="module")
+def small() -> Program:
+    """Both limits of a tile, two stages that follow each other, two levels."""
+    return products([(1, 70, 70, 3, 64), (1, 20, 20, 300, 1)])
+
+
+def differs(program: Program, device: Device) -> bool:
+    given = state(program)
+    due = paths.compile(program, fused="off").run(given, CONTEXT)
+    got = CudaExecutable(program, device=device).run(given, CONTEXT)
+    return any(own is not None and (words(own) != words(other)).any() for own, other in zip(due, got, strict=True))
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_defect_shows(defect: str, small: Program) -> None:
+    before, after = DEFECTS[defect]
+    shown = (differs(small, Mutant(before, after, descending=descending)) for descending in (False, True))
+    assert any(shown), f"the emulation does not show {defect}"
+
+
+def test_magnitudes_that_nobody_waits_for_show() -> None:
+    b = ProgramBuilder([(F32, 4000)])
+    made = b.quant(b.input(0).reshape(2, 2000))
+    before = "magnitudes[threadIdx.x] = most;\n    __syncthreads();"
+    assert differs(b.finish([made.codes, made.scales]), Mutant(before, before.split("\n")[0]))
+
+
+def test_lanes_that_part_show(small: Program) -> None:
+    """A matrix instruction needs all lanes of its warp."""
+    assert differs(small, Mutant("if (!computes) continue;", "if (!computes || threadIdx.x % 32 == 5) continue;"))
+
+
+def test_exchanged_halves_of_the_older_unit_show(small: Program) -> None:
+    assert differs(small, Mutant("a[half], b[0]", "a[half], b[1]", unit="mma.m8n8k16"))
+
+
+@pytest.mark.parametrize(
+    ("unit", "before", "after"),
+    [
+        ("dp4a", "unit::dot_4(a.lane[k],", "unit::dot_4(a.lane[k] & 0x7f7f7f7f,"),
+        ("mma.m8n8k16", "a[half + 2], b[1]", "a[half + 2] | 0x80808080, b[1]"),
+        ("mma.m16n8k32", "sums[i][j], a[i], own, zero", "sums[i][j], a[i], {own[0] & 0x7f7f7f7f, own[1]}, zero"),
+    ],
+)
+def test_a_device_whose_unit_multiplies_otherwise_is_refused_by_its_name(unit: str, before: str, after: str) -> None:
+    with pytest.raises(DoctorError, match=rf"product \d+ of groups of codes by {unit} gives"):
+        check_device(Mutant(before, after, unit=unit))
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_every_unit_passes_the_self_test(unit: str) -> None:
+    check_device(Emulator(unit=unit))
