@@ -30,6 +30,7 @@ __all__ = ["CHAIN_ID", "HARDFORK", "Devnet", "Local", "deploy", "find_anvil", "k
 CHAIN_ID = 31_337
 HARDFORK = "prague"
 FUNDING_WEI = 10**22
+BLOCKS_A_REQUEST = 200
 _LISTENING = re.compile(r"Listening on 127\.0\.0\.1:(\d+)")
 _NO_ANVIL = "`npm install @foundry-rs/anvil` in this folder, or name Foundry's anvil in PATH or LOCKSTEP_ANVIL"
 _PACKAGES = ("anvil-linux-amd64", "anvil-linux-arm64", "anvil-darwin-arm64", "anvil-darwin-amd64")
@@ -120,8 +121,10 @@ class Local(ABC):
         self._request("evm_setTime", [int(self.w3.eth.get_block("latest")["timestamp"]) + 1])
 
     def mine(self, blocks: int) -> None:
-        """Mines empty blocks at once."""
-        self._request("anvil_mine", [hex(blocks)])
+        """Mines empty blocks at once, so many a request that a busy machine answers in time."""
+        while blocks > 0:
+            self._request("anvil_mine", [hex(min(blocks, BLOCKS_A_REQUEST))])
+            blocks -= BLOCKS_A_REQUEST
 
     def stop_mining(self) -> None:
         """Leave the chain as it is: transactions wait."""
