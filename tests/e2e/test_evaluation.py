@@ -53,12 +53,13 @@ def test_a_loss_is_claimed_merged_audited_paid_and_read(market: Market, tmp_path
     )  # fmt: skip
     quote = net.quote(evaluations.job(rounds=ROUNDS, slots=SLOTS, min_slots=SLOTS, terms=SHORT))
     assert quote.params.genesis.shared == tensor_root(evaluations.parameters()), "its base is the checkpoint"
+    # Up before its windows begin: a busy machine takes its time to start them.
+    verifier = verifying(market, watcher)
+    workers = [up(market, home, "--once") for home in homes]
     handle = net.submit(quote, budget=quote.debit)
     with pytest.raises(TryLater):
         handle.metrics()
 
-    verifier = verifying(market, watcher)
-    workers = [up(market, home, "--once") for home in homes]
     assert [w.popen.wait(150) for w in workers] == [0, 0]
     books = net.contracts.market.job(handle.id)
     assert (books.status, books.paid) == (JobStatus.DONE, ROUNDS * quote.params.round_pay)

@@ -393,9 +393,9 @@ def test_each_failure_has_its_exit_code_and_leaves_a_hint(market: Market, tmp_pa
 
 def test_who_cannot_have_the_base_starts_and_joins_nothing_and_loses_nothing(market: Market) -> None:
     homes = homes_of(market, "w0", "w1", "w2")
+    workers = [up(market, home, "--once") for home in homes]
     job = market.submit(rounds=2, max_lead=1, **WITHOUT_AGGREGATOR)
     public = set(blocks(market))
-    workers = [up(market, home, "--once") for home in homes]
     chain, lost = market.contracts.market, market.folder / "lost"
     wait(lambda: chain.phase(job.id, 0) == Phase.LEAD, 120, "merge of round 0")
     lost.mkdir()
