@@ -91,7 +91,7 @@ def words(lockstep: Lockstep, played: Played, folder: Path) -> list[str]:
 def test_show_has_every_move_the_numbers_and_the_money(lockstep: Lockstep, played: Played, tmp_path: Path) -> None:
     shown = lockstep("dispute", "show", played.convicted.hex(), *played.places(tmp_path), "--json").data
     made = [m["move"] for m in shown["moves"]]
-    assert made == ["open", "defend", "pick", "revealTensor", "pick", "postLeaf", "pickElement", "proveOp"]
+    assert made == ["open", "defend", "pick", "revealTensor", "pick", "postLeaf", "proveOp"]
     assert {m["by"] for m in shown["moves"]} == {"challenger", "defender"}
     assert (shown["op"]["index"], shown["op"]["kind"], shown["element"]) == (LIE.op, "map", LIE.element)
     assert int(shown["claimed_bits"], 16) ^ int(shown["contract_bits"], 16) == LIE.bits
