@@ -52,6 +52,6 @@ class ReferenceArbiter:
         return stage(statement, op, Op.decode(descriptor), element, openings, staged)
 
     def combine(self, mode: int, words: bytes) -> int:
-        """What a fold's posted partials make: at most 512, first by 256."""
+        """The word that a fold's posted partials make: at most 512, first by 256."""
         partials = struct.unpack(f">{len(words) // 4}I", words)
         return reference.combine(mode, partials) if len(partials) <= CHUNK else reference.joined(mode, partials)

@@ -136,11 +136,11 @@ def test_a_watch_of_a_game_that_is_over_tells_every_move_and_ends(
 ) -> None:
     ended = lockstep("dispute", "watch", played.convicted.hex(), *played.places(tmp_path), "--json")
     told: list[dict[str, Any]] = [json.loads(line) for line in ended.out.splitlines()]
-    assert (ended.code, [e["event"] for e in told]) == (0, ["moved"] * 8 + ["resolved"])
+    assert (ended.code, [e["event"] for e in told]) == (0, ["moved"] * 7 + ["resolved"])
     claimed, contract = words(lockstep, played, tmp_path)
     assert (told[-1]["verdict"], told[-1]["contract_bits"]) == ("fraud", contract.partition(" ")[0])
     lines = lockstep("dispute", "watch", played.convicted.hex(), *played.places(tmp_path)).out.splitlines()
-    assert len(lines) == 10
+    assert len(lines) == 9
     assert lines[-2].endswith(f"fraud: claimed {claimed}, the contract computed {contract}")
     assert lines[-1].startswith(f"check it yourself: lockstep replay {told[-1]['claim']} --rpc http://")
 

@@ -80,7 +80,7 @@ class Arbiter(Protocol):
         """The words of a map's next tensor operands, added to those staged before (`Game.staged`)."""
 
     def combine(self, mode: int, words: bytes) -> int:
-        """What a fold's posted partials make: at most 512, first by 256."""
+        """The word that a fold's posted partials make: at most 512, first by 256."""
 
 
 @dataclass(frozen=True)
@@ -643,7 +643,7 @@ def _require_statement(game: Game, context: bytes) -> Statement:
 
 
 def _below(context: bytes, descriptor: bytes) -> Digest:
-    """What is argued below an op: the statement and the op's descriptor, of which the first has a fixed length here."""
+    """The hash of what is argued below an op: that of the statement, then the op's descriptor."""
     return keccak(keccak(context) + descriptor)
 
 
