@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from tests.fuzz.target import Run, refusals
@@ -97,12 +98,13 @@ def job() -> tuple[Iterable[bytes], Run]:
     patched._all = lambda folder: b"text"
     patched.byte_dataset = lambda text, row_tokens: Dataset(np.zeros((1, 2), np.int32), 256)
     patched.flat_parameters = lambda model: None
-    patched.training_job = patched.evaluation_job = lambda *values, **settings: settings
+    patched.training_job = patched.evaluation_job = lambda *values, slots, terms, **settings: SimpleJob(slots, terms)
+    patched.at_price = lambda job, price: job
 
     def run(data: bytes) -> None:
         with refusals():
             described = describe.job_of(from_toml(data, 4096), Path())
-            assert cast(dict[str, Any], described)["slots"] >= 0, "a job has slots"
+            assert described.slots >= 0, "a job has slots"
 
     plain = b'texts = "texts"\nrounds = 6\nslots = 3\nmin_slots = 2\nseed = 0\nterms = "devnet"\naggregator = ""\n'
     tables = b'[model]\nkind = "gpt"\nlayers = 2\n[batch]\nrows = 4\naccumulation = 1\n[strategy]\ninner_steps = 5\n'
@@ -111,6 +113,7 @@ def job() -> tuple[Iterable[bytes], Run]:
     return [
         plain + tables + inner,
         plain.replace(b'aggregator = ""\n', known) + b"[batch]\nrows = 4\n",
+        b'texts = "texts"\nprice = "0.5"\n[terms]\npreset = "local"\nmax_fail = 3\ngas_price = "5 wei"\n',
         b'texts = "texts"\n[adapters]\nbase = "model"\nrank = 4\nalpha = 8.0\ntargets = ".*"\n',
         b'texts = "texts"\n[evaluation]\nmodel = "model"\nbatches = 4\ndocuments = "all"\n',
         b'texts = "texts"\n[adapters]\nbase = "images"\n',
@@ -118,6 +121,14 @@ def job() -> tuple[Iterable[bytes], Run]:
         b'texts = "texts"\n[evaluation]\nmodel = "model"\n',
         b'texts = "texts"\n[model]\nkind = "encoder"\nvocabulary = 256\n',
     ], run
+
+
+@dataclass(frozen=True)
+class SimpleJob:
+    """What a description says of a job, without its model and data."""
+
+    slots: int
+    terms: Any
 
 
 class SimpleModel:

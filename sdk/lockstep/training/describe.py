@@ -154,9 +154,7 @@ def _terms(described: Mapping[str, Any]) -> tuple[Terms, dict[str, Any]]:
 def _term(kind: Any, value: Any, name: str) -> Any:
     """A field of `Terms` as its kind: an amount of tokens, seconds, or a number."""
     if kind is not Wei:
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise UsageError(f"{name} is {value!r}", "it must be an integer of at least 0")
-        return value
+        return _whole(value, name)
     # A bare number is refused: tokens and wei of them differ by 10^18.
     if not isinstance(value, str) or not value.strip().lower().endswith(("wei", "lst")):
         raise UsageError(f"{name} is {value!r}, without a unit", f'{name} = "600000000000 wei", or "1.5 LST"')
@@ -357,7 +355,10 @@ def _table(described: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _integer(described: Mapping[str, Any], key: str, default: int) -> int:
-    value = described.get(key, default)
+    return _whole(described.get(key, default), key)
+
+
+def _whole(value: Any, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise UsageError(f"{key} is {value!r}", "it must be an integer of at least 0")
+        raise UsageError(f"{name} is {value!r}", "it must be an integer of at least 0")
     return value

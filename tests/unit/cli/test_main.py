@@ -25,7 +25,7 @@ COMMANDS = [
     *(("contracts", verb) for verb in ("deploy", "verify", "addresses")),
     ("demo",), ("doctor",), ("replay",), ("schema",), ("key", "new"), ("key", "show"),
     *(("dataset", verb) for verb in ("build", "verify")),
-    *(("dispute", verb) for verb in ("list", "show", "tree", "watch", "open", "respond", "prove", "resolve")),
+    *(("dispute", verb) for verb in ("list", "show", "tree", "watch", "open", "respond", "prove", "resolve", "defend")),
     *(("train", verb) for verb in ("init", "quote", "run", "resume", "list", "status", "watch", "metrics", "pull")),
     *(("train", verb) for verb in ("load", "audit", "cancel", "withdraw")),
     *(("worker", verb) for verb in ("up", "status", "earnings", "why")), ("verifier", "up"),
