@@ -123,20 +123,19 @@ def op() -> tuple[Iterable[bytes], Run]:
 
 def statement() -> tuple[Iterable[bytes], Run]:
     from lockstep.protocol.dispute.statement import Statement
-    from lockstep.protocol.programs.program import HEAD_BYTES
-    from lockstep.protocol.types import Digest, ProgramRoot, Seed, StateRoot, Step, TensorRoot
+    from lockstep.protocol.types import Digest, Seed, StateRoot, Step, TensorRoot
     from tests.support import toyjob
 
     word = bytes(range(32))
     good = Statement(
         StateRoot(word), Digest(word), Digest(word), Digest(word), TensorRoot(word), Seed(word), 40, 600, 1, 2, Step(3),
-        ProgramRoot(word), toyjob.encode_program_of().header[:HEAD_BYTES],
+        toyjob.encode_program_of().header,
     )  # fmt: skip
 
     def run(data: bytes) -> None:
         with refusals():
             statement = Statement.decode(data)
             assert statement.encode() == data, "a statement has one encoding"
-            assert len(statement.head) == HEAD_BYTES, "and nothing behind it"
+            assert statement.program_header.inputs, "its header is one, or is refused"
 
     return [good.encode()], run

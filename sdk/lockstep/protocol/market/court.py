@@ -68,8 +68,9 @@ class OperandProof(NamedTuple):
     """The proof of an op's operands (Solidity: `Proof`)."""
 
     descriptor: bytes
+    descriptor_proof: Proof
     chunk: int
-    posted: bytes
+    words: bytes
     openings: tuple[moves.Opening, ...]
     context: bytes
 
