@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from lockstep.base.naming import JOBS_SHOWN, digits_of
 from lockstep.base.settings import resolve
-from lockstep.base.signals import ignore_stops
+from lockstep.base.signals import ignore_stops, stop_by_signals
 from lockstep.cli import health, purse, service
 from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import (
@@ -75,18 +75,12 @@ def up(
     logs.configure()
     settings, chosen = on_device(settings)
     stop = threading.Event()
-
-    def told_to_stop(number: int, frame: Any) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
     with (
         Journal(settings.home_dir) as journal,
         Party.open(settings) as party,
         served("verifier", settings, party.address),
     ):
-        signal.signal(signal.SIGTERM, told_to_stop)
+        stop_by_signals(stop, signal.SIGTERM)
         tell(chosen)
         event("ready", time=party.head().time, address=party.address, pid=os.getpid())
         Verifier(party, journal, witness=witness, volunteer=volunteer or not witness).run(stop)

@@ -301,7 +301,7 @@ def defend(
     import threading
 
     from lockstep.base.naming import address_of
-    from lockstep.base.signals import ignore_stops
+    from lockstep.base.signals import ignore_stops, stop_by_signals
     from lockstep.cli.device import tell
     from lockstep.cli.output import event
     from lockstep.node import logs
@@ -318,16 +318,9 @@ def defend(
     _require_key(settings)
     settings, chosen = on_device(settings)
     stop = threading.Event()
-
-    def told_to_stop(number: int, frame: object) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
     with locked(settings.home_dir), Party.open(settings) as party:
         delegate = Delegate(party, whose, event)
-        for name in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(name, told_to_stop)
+        stop_by_signals(stop, signal.SIGTERM, signal.SIGINT)
         tell(chosen)
         event("ready", time=party.head().time, address=party.address, account=whose, pid=os.getpid())
         delegate.run(stop)
