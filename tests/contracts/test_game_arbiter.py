@@ -16,7 +16,7 @@ def arbiter(Arbiter, accounts):
 
 def test_every_kind_is_in_the_vectors():
     kinds = {v["kind"] for v in VECTORS["execute"]}
-    assert kinds == {"map", "fold", "gather", "concat", "random", "draw"}
+    assert kinds == {"map", "fold", "gather", "concat", "random", "draw", "quant"}
 
 
 @pytest.mark.parametrize("vector", VECTORS["execute"], ids=[v["kind"] for v in VECTORS["execute"]])

@@ -15,7 +15,7 @@ def validator(accounts):
     return Validator.deploy(accounts[1], {"from": accounts[0]})
 
 
-RULES = range(51)
+RULES = range(55)
 
 
 def test_every_rule_is_in_the_vectors():

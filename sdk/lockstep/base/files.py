@@ -19,8 +19,9 @@ from typing import BinaryIO
 
 from lockstep.protocol.errors import DoctorError, UsageError
 
-_PARTIAL = re.compile(r"\..+\.([0-9]+)-[0-9a-f]{8}|.+\.partial|\..+\.new", re.ASCII)
-"""Names of `write_atomically`'s partial files, with the writer's process id; and two forms that earlier ones had."""
+_PARTIAL = re.compile(r"\..+\.([0-9]+)-[0-9a-f]{8}", re.ASCII)
+"""Names of `write_atomically`'s partial files, with the writer's process id. No other name is taken for one: a home may
+be a folder that other programs write to."""
 
 
 def write_atomically(
@@ -67,7 +68,7 @@ def remove_partials(folder: Path, *, held_by: str) -> None:
         for name in files:
             found = _PARTIAL.fullmatch(name)
             # INVARIANT: a child that outlives the holder by a moment keeps what it writes.
-            if found is not None and not (found[1] and _lives(int(found[1]))):
+            if found is not None and not _lives(int(found[1])):
                 Path(place, name).unlink(missing_ok=True)
 
 

@@ -138,9 +138,10 @@ def test_what_a_killed_writer_left_goes_with_the_next_process_that_holds_the_hom
 def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
     dead = subprocess.Popen(["true"])
     dead.wait()
-    left = [f".progress.{dead.pid}-0123abcd", f".notes.json.{os.getpid()}-0123abcd", "progress.partial", ".unit.new"]
+    left = [f".progress.{dead.pid}-0123abcd", f".notes.json.{os.getpid()}-0123abcd"]
     kept = [
         "progress", ".progress", "material.json", ".progress.7-ab", ".progress.x-0123abcd", "queue.msg.part",
+        "film.mkv.partial", ".config.new",
         f".other.{os.getppid()}-0123abcd",
     ]  # fmt: skip
     below, own = tmp_path / "work" / "claim", tmp_path / "worker-1"
