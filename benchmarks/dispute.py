@@ -146,7 +146,7 @@ class FlippedStep:
         described = self.program.ops[self.op]
         if described.chunks <= 1:
             return int(self.honest.output(self.op).words[self.element]) ^ self.bits
-        return reference.combine(described.mode, self.partials(self.op, self.element, None))
+        return reference.joined(described.mode, self.partials(self.op, self.element, None))
 
     def output(self, op: int) -> CommittedTensor:
         return self._flipped if op == self.op else self.honest.output(op)
@@ -161,7 +161,7 @@ class FlippedStep:
         words = self.honest.partials(op, element, group)
         if (op, element) != (self.op, self.element):
             return words
-        if self.program.ops[op].chunks <= CHUNK:
+        if not self.program.ops[op].is_grouped:
             words[self.chunk] ^= self.bits
         elif group is None:
             low = self.partials(op, element, self.chunk // CHUNK)

@@ -173,7 +173,7 @@ class LazyStep:
         """The word that this party claims for the disputed element."""
         op, element = self.program.ops[self.place.op], self.place.element
         if op.kind == Kind.FOLD and op.chunks > 1:
-            return reference.combine(op.mode, self.partials(self.place.op, element, None))
+            return reference.joined(op.mode, self._chunks)
         return reference.element(op, element, self._operands) ^ self.bits
 
     @cached_property
@@ -206,10 +206,10 @@ class LazyStep:
         """One level of a fold's partials."""
         assert (op, element) == (self.place.op, self.place.element), "nobody asks of another"
         described = self.program.ops[op]
+        if not described.is_grouped:
+            return self._chunks
         groups = [self._chunks[i : i + CHUNK] for i in range(0, len(self._chunks), CHUNK)]
-        if group is not None:
-            return groups[group]
-        return groups[0] if len(groups) == 1 else [reference.combine(described.mode, words) for words in groups]
+        return groups[group] if group is not None else [reference.combine(described.mode, words) for words in groups]
 
     @cached_property
     def _chunks(self) -> list[int]:

@@ -3,7 +3,7 @@ pragma solidity ^0.8.21;
 
 import {IArbiter} from "./interfaces/IArbiter.sol";
 import {Codes} from "./libraries/Codes.sol";
-import {CHUNK} from "./libraries/Constants.sol";
+import {CHUNK, PARTIALS} from "./libraries/Constants.sol";
 import {Expression} from "./libraries/Expression.sol";
 import {Float32} from "./libraries/Float32.sol";
 import {Openings} from "./libraries/Openings.sol";
@@ -117,15 +117,22 @@ contract Arbiter is IArbiter {
     /// @inheritdoc IArbiter
     function combine(uint8 mode, bytes calldata words) external pure returns (uint32) {
         uint256 count = words.length / 4;
-        // INVARIANT: no check ever reads more than 256 terms.
-        if (words.length % 4 != 0 || count == 0 || count > CHUNK) revert OutOfRange();
+        // INVARIANT: no check ever reads more than 512 terms.
+        if (words.length % 4 != 0 || count == 0 || count > PARTIALS) revert OutOfRange();
         uint256 at;
         assembly ("memory-safe") {
             at := mload(0x40)
             mstore(0x40, add(at, add(words.length, 0x40)))
             calldatacopy(at, words.offset, words.length)
         }
-        return uint32(_chain(_joining(mode), at, BLOCK, count));
+        uint256 joining = _joining(mode);
+        if (count <= CHUNK) return uint32(_chain(joining, at, BLOCK, count));
+        uint256 first = _chain(joining, at, BLOCK, CHUNK);
+        uint256 second = _chain(joining, at + 4 * CHUNK, BLOCK, count - CHUNK);
+        assembly ("memory-safe") {
+            mstore(0x00, or(shl(224, first), shl(192, second)))
+        }
+        return uint32(_chain(joining, 0x00, BLOCK, 2));
     }
 
     // -- kinds -----------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import {IDisputeGame} from "./interfaces/IDisputeGame.sol";
 import {IJobMarket} from "./interfaces/IJobMarket.sol";
 import {IStakeVault} from "./interfaces/IStakeVault.sol";
 import {Clock} from "./libraries/Clock.sol";
-import {BYTE_GAS, CHUNK, LEVELS, MAX_SPENT, SCAN, TRANSACTION_GAS, WINNERS} from "./libraries/Constants.sol";
+import {BYTE_GAS, CHUNK, COMBINED, LEVELS, MAX_SPENT, PARTIALS, SCAN, TRANSACTION_GAS, TWO_MOVES, WINNERS} from "./libraries/Constants.sol";
 import {ProofInvalid, Unauthorized} from "./libraries/Errors.sol";
 import {Ids} from "./libraries/Ids.sol";
 import {Merkle} from "./libraries/Merkle.sol";
@@ -30,6 +30,10 @@ contract DisputeGame is IDisputeGame {
 
     /// Of storage, that a game takes.
     uint256 private constant GAME_WORDS = 7;
+    /// The phases in which the defender moves, a bit each.
+    uint256 private constant DEFENDERS = 1 << uint256(Phase.TraceReveal) | 1 << uint256(Phase.Defend)
+        | 1 << uint256(Phase.GraphReveal) | 1 << uint256(Phase.Tensor) | 1 << uint256(Phase.TensorReveal)
+        | 1 << uint256(Phase.Leaf) | 1 << uint256(Phase.Partials) | 1 << uint256(Phase.LowPartials);
     /// What `staged` is for a fold: this, the chunk from bit 32, its word.
     uint256 private constant STAGED_CHUNK = 1 << 248;
 
@@ -127,7 +131,7 @@ contract DisputeGame is IDisputeGame {
         return
             bytes.concat(
                 abi.encodePacked(step.prev, bytes32(0), step.opsRoot, step.constsRoot, f.datasetRoot, f.seed),
-                abi.encodePacked(f.datasetRows, f.rowLength, f.round, f.slot, t, step.header)
+                abi.encodePacked(f.datasetRows, f.rowLength, f.round, f.slot, t, f.program, Program.headOf(step.header))
             );
     }
 
@@ -145,7 +149,7 @@ contract DisputeGame is IDisputeGame {
     ) external {
         Game storage g = _move(id, answered, Phase.Defend);
         _requireStatement(g, context);
-        Program.Header memory h = Program.decodeHeader(context.header());
+        Program.Header memory h = context.head();
         // INVARIANT: what is defended is the S_t of the claim's trace.
         if (Merkle.leaf(state) != answered) revert ProofInvalid();
         // INVARIANT: S_t is the last aligned block of 2^s_out leaves of G_t.
@@ -196,6 +200,7 @@ contract DisputeGame is IDisputeGame {
         uint256 depth = Program.depthOf(Program.leaves(size));
         if (depth != 0) _requireChildren(tree, depth, children);
 
+        g.statement = _below(context, descriptor);
         g.node = tree;
         g.rem = uint8(depth);
         g.position = 0;
@@ -224,21 +229,18 @@ contract DisputeGame is IDisputeGame {
         Phase phase = _games[id].phase;
         if (phase != Phase.Partials && phase != Phase.LowPartials) revert PhaseWrong(phase);
         Game storage g = _move(id, answered, phase);
-        uint256 chunks = Program.leaves(g.terms);
-        uint256 count = chunks;
-        if (chunks > CHUNK) {
-            count = phase == Phase.Partials ? Program.leaves(chunks) : chunks - CHUNK * g.group;
+        uint256 count = Program.leaves(g.terms);
+        bool grouped = _isGrouped(g);
+        if (grouped) {
+            count = phase == Phase.Partials ? Program.leaves(count) : count - CHUNK * g.group;
             if (count > CHUNK) count = CHUNK;
         }
         // INVARIANT: a level has as many partials as the fold's terms imply.
         _requireLength(4 * count, words.length);
-        uint32 combined = arbiter.combine(g.mode, words);
-        // INVARIANT: partials combine to the word that they explain.
-        if (combined != g.word) revert PartialsWrong(combined, g.word);
 
-        g.node = keccak256(words);
+        g.node = keccak256(bytes.concat(words, answered));
         emit PartialsPosted(id, words);
-        _turn(g, phase == Phase.Partials && chunks > CHUNK ? Phase.PartialPick : Phase.Proof);
+        _turn(g, grouped && phase == Phase.Partials ? Phase.PartialPick : Phase.Proof);
     }
 
     // -- the challenger's moves ------------------------------------------------------------------------------------
@@ -275,35 +277,40 @@ contract DisputeGame is IDisputeGame {
     }
 
     /// @inheritdoc IDisputeGame
-    function pickElement(GameId id, bytes32 answered, uint256 i, bytes calldata leaf) external metered(id) {
+    function pickElement(GameId id, bytes32 answered, uint256 i) external metered(id) {
+        // What has no partials is picked by its proof.
+        if (_games[id].terms <= CHUNK) revert PhaseWrong(_games[id].phase);
         Game storage g = _move(id, answered, Phase.Element);
-        // INVARIANT: the bytes are those that the leaf commits to.
-        if (Openings.leafHash(leaf) != answered) revert ProofInvalid();
-        uint32 word = uint32(Openings.word(leaf, i));
-        uint64 element = uint64(g.position * CHUNK + i);
-        g.word = word;
-        g.position = element;
-        emit ElementPicked(id, element, word);
-        _turn(g, g.terms > CHUNK ? Phase.Partials : Phase.Proof);
+        _pickElement(g, i);
+        g.node = _under(answered, g.position);
+        emit ElementPicked(id, g.position);
+        _turn(g, Phase.Partials);
+    }
+
+    function _pickElement(Game storage g, uint256 i) private {
+        uint256 words = g.size - CHUNK * g.position;
+        if (words > CHUNK) words = CHUNK;
+        // INVARIANT: an element that is picked was posted.
+        if (i >= words) revert LengthWrong(words, i);
+        g.position = uint64(g.position * CHUNK + i);
     }
 
     /// @inheritdoc IDisputeGame
-    function pickPartial(GameId id, bytes32 answered, uint16 i, bytes calldata words) external metered(id) {
+    function pickPartial(GameId id, bytes32 answered, uint16 i, bytes calldata posted) external metered(id) {
         Game storage g = _move(id, answered, Phase.PartialPick);
-        // INVARIANT: the words are those that were posted.
-        if (keccak256(words) != answered) revert ProofInvalid();
-        uint32 word = _wordAt(words, i);
+        uint32 word = _wordAt(_posted(answered, posted), i);
         g.group = i;
         g.word = word;
+        g.node = _under(answered, i);
         emit PartialPicked(id, i, word);
         _turn(g, Phase.LowPartials);
     }
 
     /// @inheritdoc IDisputeGame
     function stage(GameId id, bytes32 answered, Proof calldata proof) external metered(id) {
-        Game storage g = _move(id, answered, Phase.Proof);
-        _requireStatement(g, proof.context);
-        _requireDescriptor(proof.context, g.op, proof.descriptor, proof.descriptorProof);
+        bool picks = _games[id].phase == Phase.Element;
+        Game storage g = _execution(id, answered, proof, false);
+        if (picks) emit ElementPicked(id, g.position);
         uint256 staged;
         if (g.terms == 0) {
             staged = arbiter.stage(
@@ -321,9 +328,7 @@ contract DisputeGame is IDisputeGame {
     /// @inheritdoc IDisputeGame
     function proveOp(GameId id, bytes32 answered, Proof calldata proof) external {
         uint256 begun = gasleft();
-        Game storage g = _move(id, answered, Phase.Proof);
-        _requireStatement(g, proof.context);
-        _requireDescriptor(proof.context, g.op, proof.descriptor, proof.descriptorProof);
+        Game storage g = _execution(id, answered, proof, proof.chunk == COMBINED);
         (uint32 claimed, uint32 chunk) = _claimed(g, answered, proof);
         bool executed = g.terms != 0 && g.staged >> 32 == STAGED_CHUNK >> 32 | chunk;
         uint32 computed = executed ? uint32(g.staged) : _execute(g, proof, chunk);
@@ -335,38 +340,96 @@ contract DisputeGame is IDisputeGame {
         _convict(id, g, found, begun);
     }
 
-    /// @dev What is claimed of the element, or of the chunk that the proof names among the posted words; and which chunk it is.
+    /// @dev A move that shows an op's operands begins. Where nothing is posted below a leaf, it picks the leaf's element, too.
+    /// @param combined Whether it is about the combination of the words that are posted.
+    function _execution(GameId id, bytes32 answered, Proof calldata proof, bool combined) private returns (Game storage g) {
+        g = _games[id];
+        Phase phase = g.phase;
+        bool picks = phase == Phase.Element && g.terms <= CHUNK;
+        if (phase != Phase.Proof && !picks && !(phase == Phase.PartialPick && combined)) revert PhaseWrong(phase);
+        _move(id, answered, phase);
+        // INVARIANT: a game argues about one statement, and below an op about that op.
+        if (_below(proof.context, proof.descriptor) != g.statement) revert StatementWrong();
+        if (!picks) return g;
+        _pickElement(g, proof.chunk);
+        // INVARIANT: the bytes are those that the leaf commits to.
+        if (Openings.leafHash(proof.posted) != answered) revert ProofInvalid();
+        g.word = uint32(Openings.word(proof.posted, proof.chunk));
+    }
+
+    /// @dev What is claimed of the element, or of the chunk that the proof names among the posted words, or of their combination;
+    /// and which chunk it is.
     function _claimed(Game storage g, bytes32 answered, Proof calldata proof) private view returns (uint32, uint32) {
         if (g.terms <= CHUNK) return (g.word, 0);
+        bytes calldata words = _posted(answered, proof.posted);
+        if (proof.chunk != COMBINED) return (_wordAt(words, proof.chunk), uint32(CHUNK * g.group + proof.chunk));
+        if (g.phase == Phase.Proof && _isGrouped(g)) return (g.word, COMBINED);
+        // INVARIANT: an element reads exactly the openings that its descriptor implies.
+        if (proof.openings.length != 1) revert IArbiter.OpeningsWrong(proof.openings.length);
+        bytes calldata leaf = proof.openings[0].data;
+        // INVARIANT: the bytes are those that the leaf commits to.
+        if (_under(Openings.leafHash(leaf), g.position) != bytes32(proof.posted[words.length:])) revert ProofInvalid();
+        return (uint32(Openings.word(leaf, g.position % CHUNK)), COMBINED);
+    }
+
+    /// @dev The node of what was picked in a leaf, or among partials: an answer to one pick answers no other.
+    function _under(bytes32 node, uint64 place) private pure returns (bytes32) {
+        return keccak256(abi.encodePacked(node, place));
+    }
+
+    /// @dev The partials in `posted`, where the node that they answered stands behind them.
+    function _posted(bytes32 answered, bytes calldata posted) private pure returns (bytes calldata) {
         // INVARIANT: the words are those that were posted.
-        if (keccak256(proof.words) != answered) revert ProofInvalid();
-        return (_wordAt(proof.words, proof.chunk), uint32(CHUNK * g.group + proof.chunk));
+        if (keccak256(posted) != answered) revert ProofInvalid();
+        return posted[:posted.length - 32];
     }
 
     function _execute(Game storage g, Proof calldata proof, uint32 chunk) private view returns (uint32) {
+        // INVARIANT: partials combine to the word that they explain.
+        if (chunk == COMBINED) return arbiter.combine(g.mode, proof.posted[:proof.posted.length - 32]);
         return arbiter.execute(
             proof.descriptor, proof.context.roots(), proof.context.context(g.op), g.position, chunk, proof.openings, g.staged
         );
     }
 
+    /// @dev Whether a fold shows the partials of its groups before those of a group's chunks.
+    function _isGrouped(Game storage g) private view returns (bool) {
+        return Program.leaves(g.terms) > PARTIALS;
+    }
+
     /// @inheritdoc IDisputeGame
     function proveAlias(
-        GameId id, bytes32 answered, bytes calldata context, bytes32 value, bytes32[] calldata proof
+        GameId id,
+        bytes32 answered,
+        bytes calldata context,
+        bytes calldata header,
+        bytes32 value,
+        bytes32[] calldata proof
     ) external {
         uint256 begun = gasleft();
         Game storage g = _move(id, answered, Phase.Alias);
         _requireStatement(g, context);
-        Program.Header memory h = Program.decodeHeader(context.header());
         uint256 entry = g.position - g.block_;
-        (uint256 kind, uint256 index) = Program.aliasOf(context.header(), h, entry);
-        if (kind == Program.ALIAS_EMPTY) value = 0;
-        else if (kind == Program.ALIAS_OP) Merkle.verify(context.graph(), value, index, h.depth, proof);
-        else Merkle.verify(context.prev(), value, index, h.stateIn, proof);
+        value = _named(context, header, entry, value, proof);
         // INVARIANT: equal bits convict nobody.
         if (value == answered) revert EqualBits(value);
         Finding memory found = _finding(Wrong.Alias, uint64(entry), answered, value);
         (found.program, found.t) = (context.program(), context.t());
         _convict(id, g, found, begun);
+    }
+
+    /// @dev What an entry of the state block is, by the Program's state table: `value`, which the proof shows, or EMPTY.
+    function _named(
+        bytes calldata context, bytes calldata header, uint256 entry, bytes32 value, bytes32[] calldata proof
+    ) private view returns (bytes32) {
+        // INVARIANT: the state table is the Program's own.
+        if (Statement.programRoot(header, context.opsRoot(), context.constsRoot()) != context.program()) revert ProofInvalid();
+        Program.Header memory h = Program.decodeHeader(header);
+        (uint256 kind, uint256 index) = Program.aliasOf(header, h, entry);
+        if (kind == Program.ALIAS_EMPTY) return 0;
+        if (kind == Program.ALIAS_OP) Merkle.verify(context.graph(), value, index, h.depth, proof);
+        else Merkle.verify(context.prev(), value, index, h.stateIn, proof);
+        return value;
     }
 
     /// @inheritdoc IDisputeGame
@@ -529,15 +592,14 @@ contract DisputeGame is IDisputeGame {
     }
 
     function _isDefenders(Phase phase) private pure returns (bool) {
-        return phase == Phase.TraceReveal || phase == Phase.Defend || phase == Phase.GraphReveal || phase == Phase.Tensor
-            || phase == Phase.TensorReveal || phase == Phase.Leaf || phase == Phase.Partials || phase == Phase.LowPartials;
+        return DEFENDERS >> uint256(phase) & 1 == 1;
     }
 
     // -- shapes ----------------------------------------------------------------------------------------------------
 
-    /// @dev r: equal parts of at most 6 levels.
+    /// @dev r: equal parts of at most 6 levels; 13 levels are two moves.
     function _levels(uint256 rem) private pure returns (uint256) {
-        uint256 moves = (rem + LEVELS - 1) / LEVELS;
+        uint256 moves = rem == TWO_MOVES ? 2 : (rem + LEVELS - 1) / LEVELS;
         return (rem + moves - 1) / moves;
     }
 
@@ -559,9 +621,13 @@ contract DisputeGame is IDisputeGame {
     function _requireDescriptor(
         bytes calldata context, uint256 op, bytes calldata descriptor, bytes32[] calldata descriptorProof
     ) private view {
-        uint256 depth = Program.depthOf(Program.decodeHeader(context.header()).n);
         // INVARIANT: the descriptor is the Program's own.
-        Merkle.verify(context.opsRoot(), Openings.leafHash(descriptor), op, depth, descriptorProof);
+        Merkle.verify(context.opsRoot(), Openings.leafHash(descriptor), op, Program.depthOf(context.head().n), descriptorProof);
+    }
+
+    /// @dev What is argued below an op: the statement and the op's descriptor, of which the first has a fixed length here.
+    function _below(bytes calldata context, bytes calldata descriptor) private pure returns (bytes32) {
+        return keccak256(bytes.concat(keccak256(context), descriptor));
     }
 
     function _wordAt(bytes calldata words, uint256 i) private pure returns (uint32) {

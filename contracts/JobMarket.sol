@@ -204,7 +204,7 @@ contract JobMarket is IJobMarket {
     function onOpen(ClaimId claimId, Body calldata body) external onlyGame returns (GameTerms memory) {
         Claim storage c = _book.claims[claimId];
         JobParams memory p = params(c.job);
-        if (!windowOpen(claimId)) revert WindowClosed(claimId);
+        if (!_windowOpen(claimId, p)) revert WindowClosed(claimId);
         // INVARIANT: what is challenged is what was claimed.
         if (c.digest != Ids.body(body)) revert CommitmentMismatch();
         uint32 number = c.games;
@@ -344,11 +344,8 @@ contract JobMarket is IJobMarket {
     }
 
     /// @inheritdoc IJobMarket
-    function windowOpen(ClaimId claimId) public view returns (bool) {
-        Claim storage c = _book.claims[claimId];
-        // A failed round, and a void one, keep the games that they have.
-        if (!live(claimId) || _book.rounds[c.job][c.round].phase >= Phase.Failed) return false;
-        return block.timestamp < c.claimedAt + params(c.job).windows.challengeSeconds;
+    function windowOpen(ClaimId claimId) external view returns (bool) {
+        return _windowOpen(claimId, params(_book.claims[claimId].job));
     }
 
     /// @inheritdoc IJobMarket
@@ -406,6 +403,13 @@ contract JobMarket is IJobMarket {
     }
 
     /// @dev What a challenger locks now.
+    function _windowOpen(ClaimId claimId, JobParams memory p) private view returns (bool) {
+        Claim storage c = _book.claims[claimId];
+        // A failed round, and a void one, keep the games that they have.
+        if (!live(claimId) || _book.rounds[c.job][c.round].phase >= Phase.Failed) return false;
+        return block.timestamp < c.claimedAt + p.windows.challengeSeconds;
+    }
+
     function _bond(JobParams memory p) private view returns (uint256) {
         Pricing memory prices = p.prices;
         return Prices.bondOf(prices.bond, prices.gasPrice, prices.feeCap, Prices.median(_book.baseFees, prices.feeCap));

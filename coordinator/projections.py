@@ -16,6 +16,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from coordinator.models import ClaimRow, EventRow, GameRow, JobRow, NodeRow, RoundRow
+from lockstep.protocol.dispute.moves import COMBINED
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.types import MERGE_SLOT, JobId
 
@@ -304,7 +305,8 @@ def _proved(session: Session, event: EventRow) -> None:
     game = session.get_one(GameRow, event.args["game"])
     game.moves += 1
     game.step, game.wrong, game.position = found["t"], WRONGS[found["wrong"]], _integer(found["position"])
-    game.element, game.chunk = _integer(found["element"]), _integer(found["chunk"])
+    game.element = _integer(found["element"])
+    game.chunk = None if found["chunk"] == COMBINED else _integer(found["chunk"])
     game.claimed_bits, game.contract_bits = found["claimed_bits"], found["contract_bits"]
 
 

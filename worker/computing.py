@@ -195,7 +195,7 @@ def _word(step: StepTrace, index: int, element: int, random: Random) -> tuple[in
     op, operands = step.program.ops[index], step.operands()
     if op.kind != Kind.FOLD or op.k_terms <= CHECKED_TERMS:
         return reference.element(op, element, operands), int(step.output(index).words[element])
-    group = random.randrange(-(-op.chunks // CHUNK)) if op.chunks > CHUNK else None
+    group = random.randrange(-(-op.chunks // CHUNK)) if op.is_grouped else None
     words = step.partials(index, element, group)
     j = random.randrange(len(words))
     return reference.chunk(op, element, CHUNK * (group or 0) + j, operands), words[j]

@@ -77,6 +77,7 @@ interface IArbiter {
         uint256 staged
     ) external view returns (uint256);
 
-    /// @notice One level of a fold: `words` (big-endian, 4 bytes each, at most 256) chained from the mode's identity.
+    /// @notice What a fold's partials make: `words` (big-endian, 4 bytes each, at most 512) chained from the mode's identity; of more
+    /// than 256, the first 256, the rest, then both results.
     function combine(uint8 mode, bytes calldata words) external pure returns (uint32 word);
 }

@@ -9,11 +9,11 @@ import {ClaimId, GameId, JobId} from "../types/Ids.sol";
 /// @notice From a claim down to one chunk of arithmetic (docs/protocol.md, section 6).
 ///
 ///   [TraceReveal - TracePick ...- Adjacent -] Defend - GraphPick [- GraphReveal - GraphPick ...] - Tensor | Alias | Padding
-///   Tensor - TensorPick [- TensorReveal - TensorPick ...] - Leaf - Element [- Partials [- PartialPick - LowPartials]] - Proof
+///   Tensor - TensorPick [- TensorReveal - TensorPick ...] - Leaf - Element [- Partials [- PartialPick - LowPartials] - Proof]
 ///
 /// The defender only opens its own commitments; the challenger only points. One node is stored per game. `reveal` shows the 2^r
-/// descendants r levels below it, r = ceil(rem / ceil(rem / 6)); `pick` proves the first of them that differs from the challenger's
-/// own tree. Every move names `answered`, the stored node that it answers. Any number of games run on a claim, keyed
+/// descendants r levels below it, r = ceil(rem / ceil(rem / 6)), 7 of 13; `pick` proves the first of them that differs from the
+/// challenger's own tree. Every move names `answered`, the stored node that it answers. Any number of games run on a claim, keyed
 /// (claim, challenger, nonce); a lost game affects no other.
 interface IDisputeGame {
     enum Phase {
@@ -56,15 +56,17 @@ interface IDisputeGame {
     /// @param terms K of a fold; 0 for other kinds.
     /// @param op Position of the op in G.
     /// @param group The picked top partial of a fold of two levels.
-    /// @param node The node that the next move answers; from the partials on, the keccak of the posted words.
-    /// @param statement keccak of the statement's bytes (libraries/Statement.sol); the claim's trace root until t is known.
+    /// @param node The node that the next move answers; of an element that has partials keccak(leaf node, element u64), once posted
+    /// keccak(words, node that they answer), of a group of them keccak(that, group u64).
+    /// @param statement keccak of the statement's bytes (libraries/Statement.sol); below an op, keccak of that and of the op's
+    /// descriptor; the claim's trace root until t is known.
     /// @param phase Whose turn it is, at what.
     /// @param rem Levels left below `node` in the tree being descended.
     /// @param deadline The mover's (seconds).
     /// @param verdict Once Closed.
     /// @param leftDefender Seconds left when its clock last stopped.
     /// @param leftChallenger Likewise.
-    /// @param word The claimed bits of the picked element, then of the picked top partial.
+    /// @param word The claimed bits of an element of at most 256 terms, once it is picked, or of the picked group of chunks.
     /// @param position Of `node` in its tree; from `Element` on, the flat element.
     /// @param mode Of a fold.
     /// @param spent Gas of the challenger's moves so far.
@@ -107,14 +109,14 @@ interface IDisputeGame {
     }
 
     /// @notice What `proveOp` shows.
-    /// @param chunk Of the posted partials; 0 where there are none.
-    /// @param words The posted partials; empty where there are none.
+    /// @param chunk Of the posted partials, or all ones: their combination. In phase `Element` the word of the leaf. Else 0.
+    /// @param posted The posted partials and, behind them, the node that they answered. In phase `Element` the posted leaf. Else empty.
+    /// @param openings Of a combination that is the element: the posted leaf, as the data of one.
     /// @param context The statement's bytes.
     struct Proof {
         bytes descriptor;
-        bytes32[] descriptorProof;
         uint32 chunk;
-        bytes words;
+        bytes posted;
         IArbiter.Opening[] openings;
         bytes context;
     }
@@ -142,7 +144,7 @@ interface IDisputeGame {
     /// @param program Its root; 0 for padding, where `Argued` says the rest, and for an equivocation.
     /// @param position Of the op in G, of the entry in the state block, or of the padding leaf in its tree.
     /// @param element Flat element of the op's output; 0 for the other two.
-    /// @param chunk Of the fold's terms, counted over the whole fold; 0 where there is one.
+    /// @param chunk Of the fold's terms, counted over the whole fold; 0 where there is one; all ones if what is wrong is how they combine.
     /// @param claimedBits A word in the low 32 bits for an op, a root for an alias and padding; for an equivocation the two digests
     /// that were signed.
     struct Finding {
@@ -164,7 +166,7 @@ interface IDisputeGame {
     event Picked(GameId indexed game, Phase phase, uint64 position, bytes32 node);
     event TensorRevealed(GameId indexed game, uint16 op, bytes32 tree, bytes32[] children);
     event LeafPosted(GameId indexed game, bytes data);
-    event ElementPicked(GameId indexed game, uint64 element, uint32 claimed);
+    event ElementPicked(GameId indexed game, uint64 element);
     event PartialsPosted(GameId indexed game, bytes words);
     event PartialPicked(GameId indexed game, uint16 group, uint32 claimed);
     /// @notice Some tensor operands of the picked element are known; `staged` as in `Game`.
@@ -185,8 +187,6 @@ interface IDisputeGame {
     error StatementWrong();
     /// Not the number of nodes, bytes or words that the Program implies.
     error LengthWrong(uint256 expected, uint256 given);
-    /// The partials do not combine to the claimed word.
-    error PartialsWrong(uint32 combined, uint32 claimed);
     /// The contract computes the same bits: nothing is wrong here.
     error EqualBits(bytes32 bits);
 
@@ -212,23 +212,30 @@ interface IDisputeGame {
     /// @notice A game without t, once a leaf of the trace is picked: the state before it, and the Program between the two.
     function adjacent(GameId game, bytes32 answered, Step calldata step) external;
 
-    /// @notice Word `i` of the posted leaf is wrong.
-    function pickElement(GameId game, bytes32 answered, uint256 i, bytes calldata leaf) external;
+    /// @notice Word `i` of the posted leaf is wrong, and it is a fold's that has partials.
+    function pickElement(GameId game, bytes32 answered, uint256 i) external;
 
-    /// @notice Word `i` of the posted top partials is wrong.
-    function pickPartial(GameId game, bytes32 answered, uint16 i, bytes calldata words) external;
+    /// @notice Word `i` of the posted partials of groups is wrong; `posted` as in `Proof`.
+    function pickPartial(GameId game, bytes32 answered, uint16 i, bytes calldata posted) external;
 
     /// @notice Opens the next tensor operands of a map, or executes a chunk of a fold, for `proveOp` to find: a verdict and six full
     /// leaves, or 256 terms, do not fit one transaction well.
     function stage(GameId game, bytes32 answered, Proof calldata proof) external;
 
-    /// @notice Executes the picked element or chunk. Convicts, or reverts `EqualBits`.
+    /// @notice Executes the picked element or chunk, or combines the posted partials. Convicts, or reverts `EqualBits`. An element of
+    /// at most 256 terms is picked by its proof, or by its first `stage`.
     function proveOp(GameId game, bytes32 answered, Proof calldata proof) external;
 
     /// @notice The picked entry of the state block is not what the Program's state table names.
+    /// @param header The Program's.
     /// @param value What it should be: the leaf of G at the op's position, or of S_{t-1} at the entry; ignored for EMPTY.
     function proveAlias(
-        GameId game, bytes32 answered, bytes calldata context, bytes32 value, bytes32[] calldata proof
+        GameId game,
+        bytes32 answered,
+        bytes calldata context,
+        bytes calldata header,
+        bytes32 value,
+        bytes32[] calldata proof
     ) external;
 
     /// @notice The picked leaf must be EMPTY, and is not.
@@ -264,7 +271,7 @@ interface IDisputeGame {
     /// @notice Shows the picked leaf.
     function postLeaf(GameId game, bytes32 answered, bytes calldata data) external;
 
-    /// @notice Shows one level of a fold: big-endian words, which combine to the claimed one.
+    /// @notice Shows one level of a fold: big-endian words, said to combine to the claimed one.
     function postPartials(GameId game, bytes32 answered, bytes calldata words) external;
 
     // -- anyone

@@ -126,10 +126,17 @@ uint256 constant SCAN = 8;
 /// @dev Challengers who share a prize.
 uint256 constant WINNERS = 3;
 
+// -- protocol/dispute/moves.py
+
+/// @dev Stands in a chunk's place for the combination of all that were posted.
+uint32 constant COMBINED = type(uint32).max;
+
 // -- protocol/dispute/game.py
 
-/// @dev Nodes that one move shows at most: 2^6.
+/// @dev Levels that a move goes down at most, but for the first move of TWO_MOVES.
 uint256 constant LEVELS = 6;
+/// @dev Levels that two moves go down, with 2^7 and 2^6 nodes.
+uint256 constant TWO_MOVES = 13;
 /// @dev Seconds that other games add to a clock at most: no game locks a stake for longer.
 uint256 constant MAX_EXTRA = 30 days;
 
@@ -155,6 +162,8 @@ uint256 constant MAX_STATE_DEPTH = 10;
 
 /// @dev Terms of a fold that one chunk chains, and words of a leaf.
 uint256 constant CHUNK = 256;
+/// @dev Partials that one move of a game shows at most: a fold of more chunks shows those of its groups of 256 first.
+uint256 constant PARTIALS = 512;
 /// @dev Words of codes in a group: 256 codes, one leaf.
 uint256 constant MAX_GROUP_WORDS = 64;
 

@@ -211,19 +211,30 @@ library Program {
 
     /// @notice The fixed fields; reverts unless the header has the length that they imply.
     function decodeHeader(bytes calldata header) internal pure returns (Header memory h) {
-        if (header.length < INPUTS_AT) revert DescriptorInvalid();
-        uint256 head;
-        assembly ("memory-safe") {
-            head := calldataload(header.offset)
-        }
-        h.opset = (head >> 192) & 0xffff;
-        h.n = (head >> 176) & 0xffff;
-        h.depth = (head >> 168) & 0xff;
-        h.stateIn = (head >> 160) & 0xff;
-        h.stateOut = (head >> 152) & 0xff;
-        h.consts = (head >> 136) & 0xffff;
+        h = fieldsOf(header);
         // INVARIANT: a Program has exactly one header.
         if (header.length != INPUTS_AT + (6 << h.stateIn) + (3 << h.stateOut)) revert DescriptorInvalid();
+    }
+
+    /// @notice The bytes of the fixed fields.
+    function headOf(bytes calldata header) internal pure returns (bytes calldata) {
+        if (header.length < INPUTS_AT) revert DescriptorInvalid();
+        return header[:INPUTS_AT];
+    }
+
+    /// @notice The fixed fields, whatever stands behind them.
+    function fieldsOf(bytes calldata header) internal pure returns (Header memory h) {
+        header = headOf(header);
+        uint256 word;
+        assembly ("memory-safe") {
+            word := calldataload(header.offset)
+        }
+        h.opset = (word >> 192) & 0xffff;
+        h.n = (word >> 176) & 0xffff;
+        h.depth = (word >> 168) & 0xff;
+        h.stateIn = (word >> 160) & 0xff;
+        h.stateOut = (word >> 152) & 0xff;
+        h.consts = (word >> 136) & 0xffff;
     }
 
     /// @notice What entry `k` of the output state names: (kind, index).

@@ -8,9 +8,11 @@ import {Program} from "./Program.sol";
 /// @notice What a game argues about, as packed bytes: the contract stores their keccak, movers send them again.
 ///
 ///   0 prev (S_{t-1})   32 graph (G_t; 0 until defended)   64 ops root   96 consts root   128 dataset root   160 seed
-///   192 dataset rows u32   196 row length u32   200 round u32   204 slot u32   208 t u32   212 Program header
+///   192 dataset rows u32   196 row length u32   200 round u32   204 slot u32   208 t u32   212 Program root
+///   244 the fixed fields of the Program's header
 library Statement {
-    uint256 internal constant HEADER_AT = 212;
+    uint256 internal constant PROGRAM_AT = 212;
+    uint256 internal constant HEAD_AT = 244;
 
     /// @notice G_t.
     function graph(bytes calldata statement) internal pure returns (bytes32) {
@@ -32,9 +34,9 @@ library Statement {
         return bytes32(statement[96:128]);
     }
 
-    /// @notice The Program's header.
-    function header(bytes calldata statement) internal pure returns (bytes calldata) {
-        return statement[HEADER_AT:];
+    /// @notice The fixed fields of the Program's header.
+    function head(bytes calldata statement) internal pure returns (Program.Header memory) {
+        return Program.fieldsOf(statement[HEAD_AT:]);
     }
 
     /// @notice The transition's number, from 1.
@@ -49,7 +51,7 @@ library Statement {
 
     /// @notice The trees that operands are opened against.
     function roots(bytes calldata statement) internal pure returns (IArbiter.Roots memory r) {
-        Program.Header memory h = Program.decodeHeader(header(statement));
+        Program.Header memory h = head(statement);
         r.graph = graph(statement);
         r.graphDepth = uint8(h.depth);
         r.prev = prev(statement);
@@ -72,7 +74,7 @@ library Statement {
 
     /// @notice Root of the Program that the transition runs.
     function program(bytes calldata statement) internal pure returns (bytes32) {
-        return programRoot(header(statement), opsRoot(statement), constsRoot(statement));
+        return bytes32(statement[PROGRAM_AT:HEAD_AT]);
     }
 
     /// @notice SHA256(0x03 ‖ leaf(header) ‖ ops_root ‖ consts_root).

@@ -20,7 +20,7 @@ from lockstep.protocol.dispute import openings
 from lockstep.protocol.dispute.openings import Known
 from lockstep.protocol.dispute.statement import Statement
 from lockstep.protocol.errors import DoctorError
-from lockstep.protocol.programs.program import CHUNK, F32, Instr, Kind, Program
+from lockstep.protocol.programs.program import CHUNK, F32, HEAD_BYTES, Instr, Kind, Program
 from lockstep.protocol.types import Step, TensorRoot
 from tests.adversarial.cheat import Cheat, Ended, run
 from tests.adversarial.court import Court, Where
@@ -78,7 +78,8 @@ def statement_of(court: Court, held: HeldClaim) -> Statement:
     program = step.program
     return Statement(
         held.state_zero, step.graph[-1][0], program.ops_root, program.consts_root, TensorRoot(params.role.dataset_root),
-        held.run.seed, params.role.dataset_rows, params.role.row_length, 0, 0, Step(1), program.header,
+        held.run.seed, params.role.dataset_rows, params.role.row_length, 0, 0, Step(1), program.root,
+        program.header[:HEAD_BYTES],
     )  # fmt: skip
 
 

@@ -23,10 +23,10 @@ from tests.adversarial.test_moment_flip import ELEMENT, STEP, flips
 
 PLACES = ("answered", "claim", "nonce", "t", "i", "chunk", "leaf_index")
 """Fields that name a move's place, and prove nothing."""
-BLOBS = ("data", "leaf", "words", "context", "descriptor", "header")
+BLOBS = ("data", "posted", "words", "context", "descriptor", "header")
 """Fields of any length; all other bytes are words of 32."""
 RULES = {
-    "ProofInvalid", "LengthWrong", "StatementWrong", "OpeningsWrong", "OutOfRange", "DatasetInvalid", "PartialsWrong",
+    "ProofInvalid", "LengthWrong", "StatementWrong", "OpeningsWrong", "OutOfRange", "DatasetInvalid",
     "DescriptorInvalid", "CommitmentMismatch",
 }  # fmt: skip
 

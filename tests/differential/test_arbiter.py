@@ -147,10 +147,10 @@ def test_descriptor_with_bytes_after_its_end_is_refused(arbiter: ChainArbiter) -
 @pytest.mark.parametrize("mode", list(Fold))
 def test_combine_gives_the_reference_bits(arbiter: ChainArbiter, mode: Fold) -> None:
     rng, maker = random.Random(mode), Maker(int(mode))
-    for count in (1, 2, 255, 256):
+    for count in (1, 2, 255, 256, 257, 511, 512):
         words = b"".join(maker.word().to_bytes(4, "big") for _ in range(count))
         assert arbiter.contract.read("combine", int(mode), words) == ReferenceArbiter().combine(mode, words), count
-    too_many = rng.randbytes(4 * 257)
+    too_many = rng.randbytes(4 * 513)
     with pytest.raises(ChainError, match="OutOfRange"):
         arbiter.contract.read("combine", int(mode), too_many)
 

@@ -355,24 +355,91 @@ def test_move_after_the_clock_is_refused_with_the_same_rule(stage: Stage) -> Non
     stage.arena.devnet.revert(mark)
 
 
-def test_partials_that_do_not_combine_are_refused_with_the_same_rule(stage: Stage) -> None:
-    case = CASES.index(Case(lie=Lie(5, element=1, chunk=1)))
+PARTIALS, LOW_PARTIALS = moves.GamePhase.PARTIALS, moves.GamePhase.LOW_PARTIALS
+
+
+@pytest.mark.parametrize(
+    ("lie", "phase"),
+    [(Lie(5, element=1, chunk=1), PARTIALS), (Lie(9, chunk=269), PARTIALS), (Lie(9, chunk=269), LOW_PARTIALS)],
+    ids=["all chunks", "groups", "chunks of a group"],
+)
+def test_partials_that_do_not_combine_are_convicted_by_their_combination(
+    stage: Stage, lie: Lie, phase: moves.GamePhase
+) -> None:
+    case = CASES.index(Case(lie=lie))
     held, truth, twin = stage.held(case), stage.truth(case), stage.twin(case)
     opening = games.open_at(twin.claim, held, 1, stage.nonce())
-    refused: list[str] = []
 
     def defender(state: Game, log: Sequence[moves.GameEvent]) -> moves.Move | None:
-        if state.phase == moves.GamePhase.PARTIALS:
-            honest_words = honest.answer(state, log, truth)
-            assert honest_words is not None
-            both_refuse(stage, twin, opening, honest_words, "PartialsWrong", worker=True)
-            refused.append("PartialsWrong")
-        return honest.answer(state, log, held)
+        return honest.answer(state, log, truth if state.phase == phase else held)
 
     mark = stage.arena.devnet.snapshot()
-    stage.arena.play(opening, defender, games.challenges(truth), twin)
+    outcome = stage.arena.play(opening, defender, games.challenges(truth), twin)
     stage.arena.devnet.revert(mark)
-    assert refused == ["PartialsWrong"]
+    found = outcome.finding
+    assert found is not None
+    assert (found.position, found.element, found.chunk) == (lie.op, lie.element, moves.COMBINED)
+    assert found.one_chunk is None
+    assert outcome.worst <= 600_000, "a verdict and the combination"
+
+
+def test_a_combination_is_shown_with_the_leaf_that_was_posted(stage: Stage) -> None:
+    case = CASES.index(Case(lie=Lie(9, chunk=269)))
+    held, truth, twin = stage.held(case), stage.truth(case), stage.twin(case)
+    opening = games.open_at(twin.claim, held, 1, stage.nonce())
+    refused: list[moves.GamePhase] = []
+
+    def challenger(state: Game, log: Sequence[moves.GameEvent]) -> moves.Move | None:
+        move = honest.point(state, log, truth)
+        if state.phase not in (moves.GamePhase.PARTIAL_PICK, moves.GamePhase.PROOF) or move is None:
+            return move
+        leaf = honest.GameLog(log).last(moves.LeafPosted)
+        assert leaf is not None
+        shown = moves.Opening(b"", leaf.data, (), (), 0)
+        other = replace(shown, data=leaf.data[:-1] + bytes([leaf.data[-1] ^ 1]))
+        step = truth.step(1)
+        combined = moves.ProveOp(
+            state.node, step.program.descriptors[state.op], moves.COMBINED, honest.GameLog(log).posted, (shown,),
+            honest.GameLog(log).statement.encode(),
+        )  # fmt: skip
+        both_refuse(stage, twin, opening, combined, "EqualBits", worker=False)
+        if state.phase == moves.GamePhase.PARTIAL_PICK:
+            wrong = [("OpeningsWrong", ()), ("OpeningsWrong", (shown, shown)), ("ProofInvalid", (other,))]
+            for rule, opened in wrong:
+                both_refuse(stage, twin, opening, replace(combined, openings=opened), rule, worker=False)
+            early = replace(combined, chunk=0, openings=())
+            both_refuse(stage, twin, opening, early, "PhaseWrong", worker=False)
+        refused.append(state.phase)
+        return move
+
+    mark = stage.arena.devnet.snapshot()
+    stage.arena.play(opening, games.defends(held), challenger, twin)
+    stage.arena.devnet.revert(mark)
+    assert refused == [moves.GamePhase.PARTIAL_PICK, moves.GamePhase.PROOF]
+
+
+def test_what_has_partials_is_picked_before_it_is_proved_and_nothing_else(stage: Stage) -> None:
+    for lie, rule in ((Lie(2, element=300, bits=1 << 20), "pickElement"), (Lie(5, element=1, chunk=1), "proveOp")):
+        case = CASES.index(Case(lie=lie))
+        held, truth, twin = stage.held(case), stage.truth(case), stage.twin(case)
+        opening = games.open_at(twin.claim, held, 1, stage.nonce())
+        refused: list[str] = []
+
+        def challenger(state: Game, log: Sequence[moves.GameEvent]) -> moves.Move | None:
+            move = honest.point(state, log, truth)  # noqa: B023 - played before the next
+            if state.phase == moves.GamePhase.ELEMENT:
+                proof = moves.ProveOp(state.node, b"", 0, b"", (), b"")
+                other = moves.PickElement(state.node, 0) if rule == "pickElement" else proof  # noqa: B023
+                both_refuse(stage, twin, opening, other, "PhaseWrong", worker=False)  # noqa: B023
+                if isinstance(move, moves.PickElement):
+                    both_refuse(stage, twin, opening, replace(move, i=256), "LengthWrong", worker=False)  # noqa: B023
+                refused.append(other.call)  # noqa: B023
+            return move
+
+        mark = stage.arena.devnet.snapshot()
+        stage.arena.play(opening, games.defends(held), challenger, twin)
+        stage.arena.devnet.revert(mark)
+        assert refused == [rule]
 
 
 def test_words_that_were_not_posted_are_refused_with_the_same_rule(stage: Stage) -> None:
@@ -387,9 +454,11 @@ def test_words_that_were_not_posted_are_refused_with_the_same_rule(stage: Stage)
         move = points(state, log)
         if isinstance(move, moves.PickPartial | moves.ProveOp):
             place = "i" if isinstance(move, moves.PickPartial) else "chunk"
-            count = len(move.words) // 4
+            count = len(move.posted) // 4 - 8
             beyond = replace(move, **{place: count})  # type: ignore[arg-type]
-            both_refuse(stage, twin, opening, replace(move, words=move.words + bytes(4)), "ProofInvalid", worker=False)
+            both_refuse(
+                stage, twin, opening, replace(move, posted=move.posted + bytes(4)), "ProofInvalid", worker=False
+            )
             both_refuse(stage, twin, opening, beyond, rf"LengthWrong\({count}, {count}\)", worker=False)
             refused.append(move.call)
         return move

@@ -86,8 +86,7 @@ class Attacker:
         program = self.job.programs.step
         fold = next(i for i, op in enumerate(program.ops) if op.kind == Kind.FOLD and op.k_terms > CHUNK)
         if state.phase == moves.GamePhase.ELEMENT:
-            leaf = [e for e in log if isinstance(e, moves.LeafPosted)][-1].data
-            call = games.call(contract, moves.PickElement(state.node, 0, leaf), game)
+            call = games.call(contract, moves.PickElement(state.node, 0), game)
         else:
             shown = (moves.Defended, moves.Revealed, moves.TensorRevealed)
             children = [e for e in log if isinstance(e, shown)][-1].children

@@ -32,10 +32,15 @@ library Constant {
 
     // -- the Programs ----------------------------------------------------------------------------------------------
 
-    function header(Kind kind) internal pure returns (bytes memory made) {
+    /// @notice The header's fixed fields.
+    function head(Kind kind) internal pure returns (bytes memory) {
         (uint8 depth, uint8 stateIn, uint8 stateOut) = kind == Kind.Step ? (3, 2, 2) : kind == Kind.Encode ? (2, 2, 1) : (2, 4, 1);
-        made = abi.encodePacked("LSP1", uint16(1), uint16(1), uint16(1), depth, stateIn, stateOut, uint16(0));
-        for (uint256 i = 0; i < 1 << stateIn; i++) made = abi.encodePacked(made, uint8(1), uint8(1), uint32(1));
+        return abi.encodePacked("LSP1", uint16(1), uint16(1), uint16(1), depth, stateIn, stateOut, uint16(0));
+    }
+
+    function header(Kind kind) internal pure returns (bytes memory made) {
+        made = head(kind);
+        for (uint256 i = 0; i < (kind == Kind.Merge ? 16 : 4); i++) made = abi.encodePacked(made, uint8(1), uint8(1), uint32(1));
         if (kind == Kind.Step) return abi.encodePacked(made, hex"010000", hex"020001", hex"020002", hex"020003");
         return abi.encodePacked(made, hex"010000", kind == Kind.Encode ? bytes3(0x020002) : bytes3(0x010000));
     }
@@ -155,7 +160,7 @@ library Constant {
     function statement(Claim memory c, uint32 t, bytes32 root, IJobMarket.Facts memory f) internal view returns (bytes memory) {
         return bytes.concat(
             abi.encodePacked(t == 1 ? f.stateZero : state(c, t - 1), root, opsRoot(), bytes32(0), f.datasetRoot, f.seed),
-            abi.encodePacked(f.datasetRows, f.rowLength, f.round, f.slot, t, header(kindOf(c, t)))
+            abi.encodePacked(f.datasetRows, f.rowLength, f.round, f.slot, t, f.program, head(kindOf(c, t)))
         );
     }
 

@@ -73,7 +73,7 @@ contract DisputeGameTest {
         _claim(from, at);
         GameId id = _open(withT ? at : 0, 0);
         _descend(id, at);
-        require(_phase(id) == IDisputeGame.Phase.Proof, "at the proof");
+        require(_phase(id) == IDisputeGame.Phase.Element, "at the proof");
         _next(id, at);
         require(game.game(id).verdict == IDisputeGame.Verdict.Fraud, "convicted");
         require(vault.credits(CHALLENGER) == uint256(STAKE) * 30 / 100, "the challenger's part");
@@ -186,7 +186,7 @@ contract DisputeGameTest {
         CHEATS.warp(game.game(lost).deadline + 1);
         game.resolve(lost);
         require(game.game(lost).verdict == IDisputeGame.Verdict.Rejected, "lost on purpose");
-        require(_phase(won) == IDisputeGame.Phase.Proof, "the other stands");
+        require(_phase(won) == IDisputeGame.Phase.Element, "the other stands");
     }
 
     function testFuzz_open_games_lengthen_the_defenders_clock(uint8 games) external {
@@ -207,9 +207,7 @@ contract DisputeGameTest {
         for (uint32 t = 1; t <= T; t++) trace.push(Merkle.leaf(_root(t)));
         IJobMarket.GameTerms memory terms =
             IJobMarket.GameTerms(WORKER, T, 0, CLOCK, TAU, BOND);
-        bytes32 head = sha256(abi.encodePacked(bytes1(0x00), header));
-        bytes32 program = sha256(abi.encodePacked(bytes1(0x03), head, _opsRoot(), bytes32(0)));
-        market.set(vault, terms, _root(0), program, program);
+        market.set(vault, terms, _root(0), _program(), _program());
         market.lock(CLAIM, WORKER, STAKE);
     }
 
@@ -241,7 +239,7 @@ contract DisputeGameTest {
 
     /// @dev Every move up to the proof.
     function _descend(GameId id, uint32 t) private {
-        while (_phase(id) != IDisputeGame.Phase.Proof) _next(id, t);
+        while (_phase(id) != IDisputeGame.Phase.Element) _next(id, t);
     }
 
     modifier by(address sender) {
@@ -267,8 +265,6 @@ contract DisputeGameTest {
             game.revealTensor(id, g.node, _defended(t), descriptor, none, Merkle.leaf(_leaf(t)), none);
         } else if (g.phase == IDisputeGame.Phase.Leaf) {
             game.postLeaf(id, g.node, _leaf(t));
-        } else if (g.phase == IDisputeGame.Phase.Element) {
-            game.pickElement(id, g.node, 0, _word(_value(t)));
         } else {
             game.proveOp(id, g.node, _proof(t, _value(t - 1)));
         }
@@ -285,7 +281,7 @@ contract DisputeGameTest {
     function _proof(uint32 t, uint32 operand) private view returns (IDisputeGame.Proof memory) {
         IArbiter.Opening[] memory openings = new IArbiter.Opening[](1);
         openings[0] = IArbiter.Opening(hex"0100", _word(operand), none, none, 0);
-        return IDisputeGame.Proof(descriptor, none, 0, "", openings, _defended(t));
+        return IDisputeGame.Proof(descriptor, 0, _leaf(t), openings, _defended(t));
     }
 
     // -- what is committed -----------------------------------------------------------------------------------------
@@ -342,8 +338,13 @@ contract DisputeGameTest {
     function _statementWith(bytes32 prev, bytes32 graph, uint32 t) private view returns (bytes memory) {
         return bytes.concat(
             abi.encodePacked(prev, graph, _opsRoot(), bytes32(0), bytes32(0), bytes32(0)),
-            abi.encodePacked(uint32(0), uint32(0), uint32(0), uint32(0), t, header)
+            abi.encodePacked(uint32(0), uint32(0), uint32(0), uint32(0), t, _program(), _part(header, 0, 15))
         );
+    }
+
+    function _program() private view returns (bytes32) {
+        bytes32 head = sha256(abi.encodePacked(bytes1(0x00), header));
+        return sha256(abi.encodePacked(bytes1(0x03), head, _opsRoot(), bytes32(0)));
     }
 
     function _opsRoot() private view returns (bytes32) {

@@ -64,8 +64,7 @@ contract GamesTest {
                 // What S_t does not show is opened where it is.
                 table.open(GamesTable.Actor.Honest, at);
                 _play(table);
-                bool unanswerable = lie == uint256(Letters.Lie.Unopenable) || lie == uint256(Letters.Lie.Forged)
-                    || lie == uint256(Letters.Lie.Total);
+                bool unanswerable = lie == uint256(Letters.Lie.Unopenable) || lie == uint256(Letters.Lie.Forged);
                 require(table.market().convictedAt() == (unanswerable ? 0 : at), "the step that was proved wrong");
                 IDisputeGame.Verdict due = unanswerable ? IDisputeGame.Verdict.Timeout : IDisputeGame.Verdict.Fraud;
                 require(_verdict(table, 0) == due, "another verdict");

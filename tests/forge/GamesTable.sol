@@ -9,6 +9,7 @@ import {StakeVault} from "../../contracts/StakeVault.sol";
 import {IArbiter} from "../../contracts/interfaces/IArbiter.sol";
 import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
+import {COMBINED} from "../../contracts/libraries/Constants.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
 import {TestToken} from "../../contracts/test/TestToken.sol";
 import {ClaimId, GameId} from "../../contracts/types/Ids.sol";
@@ -61,6 +62,8 @@ contract GamesTable {
     bool public isTrue;
     Seat[] public seats;
     uint256 private _luck;
+    /// @dev The partials that a game's defender posted, whatever they are.
+    mapping(GameId id => bytes) private _words;
 
     error Metered(uint256 spent, uint256 charged);
 
@@ -211,6 +214,12 @@ contract GamesTable {
         used = gasleft();
         (done,) = address(game).call(call);
         used -= gasleft();
+        if (done && bytes4(call) == game.postPartials.selector) this.keep(call);
+    }
+
+    function keep(bytes calldata call) external {
+        (GameId id,, bytes memory words) = abi.decode(call[4:], (GameId, bytes32, bytes));
+        _words[id] = words;
     }
 
     /// @dev What a challenger has spent is what the chain charges: for a transaction, its data and its work.
@@ -252,11 +261,11 @@ contract GamesTable {
         if (kind == 3) return abi.encodeCall(game.defend, (id, node, "", two[0], two[0], two, two));
         if (kind == 4) return abi.encodeCall(game.revealTensor, (id, node, "", "", two, two[0], two));
         if (kind == 5) return abi.encodeCall(game.postLeaf, (id, node, Letters.word(uint32(_luck))));
-        if (kind == 6) return abi.encodeCall(game.pickElement, (id, node, 0, Letters.word(uint32(_luck))));
+        if (kind == 6) return abi.encodeCall(game.pickElement, (id, node, 0));
         if (kind == 7) return abi.encodeCall(game.postPartials, (id, node, abi.encodePacked(uint96(_luck))));
         if (kind == 8) return abi.encodeCall(game.pickPartial, (id, node, 0, abi.encodePacked(uint96(_luck))));
         if (kind == 9) return abi.encodeCall(game.proveOp, (id, node, nothing));
-        if (kind == 10) return abi.encodeCall(game.proveAlias, (id, node, "", two[0], two));
+        if (kind == 10) return abi.encodeCall(game.proveAlias, (id, node, "", "", two[0], two));
         return abi.encodeCall(game.provePadding, (id, node));
     }
 
@@ -304,9 +313,8 @@ contract GamesTable {
         IDisputeGame.Game memory g = game.game(seats[i].id);
         Letters.Claim memory c = held;
         IDisputeGame.Proof memory p;
-        p.descriptor = Letters.descriptor(g.op);
-        p.descriptorProof = Letters.proof(Letters.opsTree(), g.op);
-        (p.context, p.words, p.chunk) = (c.statement(t, c.graphRoot(t)), c.partials(t), uint32(Letters.CHUNKS));
+        (p.descriptor, p.posted) = (Letters.descriptor(g.op), _posted(seats[i].id, c, t));
+        (p.context, p.chunk) = (c.statement(t, c.graphRoot(t)), uint32(Letters.CHUNKS));
         CHEATS.prank(account(i));
         return address(game).call(abi.encodeCall(game.proveOp, (seats[i].id, g.node, p)));
     }
@@ -327,17 +335,23 @@ contract GamesTable {
             if (i == 8) return "";
             return abi.encodeCall(game.pick, (id, g.node, i, shown[i], Letters.proof(c.graph(t), i)));
         }
-        if (g.phase == IDisputeGame.Phase.Element) {
-            return abi.encodeCall(game.pickElement, (id, g.node, 0, Letters.word(c.valueOf(t, g.op))));
-        }
+        if (g.phase == IDisputeGame.Phase.Element && g.op == 1) return abi.encodeCall(game.pickElement, (id, g.node, 0));
         if (g.phase == IDisputeGame.Phase.Padding) return abi.encodeCall(game.provePadding, (id, g.node));
         bytes memory context = c.statement(t, c.graphRoot(t));
-        if (g.phase == IDisputeGame.Phase.Proof) return _proof(id, g, own, t, wild, context);
-        uint256 entry = g.position - Letters.BLOCK;
-        if (entry == 2) return abi.encodeCall(game.proveAlias, (id, g.node, context, c.entries(t - 1)[2], Letters.proof(c.entries(t - 1), 2)));
-        if (entry == 3) return abi.encodeCall(game.proveAlias, (id, g.node, context, 0, new bytes32[](0)));
-        uint256 op = entry == 0 ? 0 : 2;
-        return abi.encodeCall(game.proveAlias, (id, g.node, context, c.graph(t)[op], Letters.proof(c.graph(t), op)));
+        if (g.phase == IDisputeGame.Phase.Element || g.phase == IDisputeGame.Phase.Proof) {
+            return _proof(id, g, own, t, wild, context);
+        }
+        (bytes32 value, bytes32[] memory proof) = _named(g.position - Letters.BLOCK, t);
+        return abi.encodeCall(game.proveAlias, (id, g.node, context, Letters.header(), value, proof));
+    }
+
+    /// @dev What the state table names for an entry of step `t`, with its proof.
+    function _named(uint256 entry, uint32 t) private view returns (bytes32, bytes32[] memory) {
+        if (entry == 3) return (0, new bytes32[](0));
+        Letters.Claim memory c = held;
+        bytes32[] memory leaves = entry == 2 ? c.entries(t - 1) : c.graph(t);
+        uint256 i = entry == 0 ? 0 : 2;
+        return (leaves[i], Letters.proof(leaves, i));
     }
 
     function _proof(
@@ -346,16 +360,32 @@ contract GamesTable {
         Letters.Claim memory c = held;
         IDisputeGame.Proof memory p;
         p.descriptor = Letters.descriptor(g.op);
-        p.descriptorProof = Letters.proof(Letters.opsTree(), g.op);
         p.openings = c.openings(t, g.op);
         p.context = context;
+        p.posted = Letters.word(c.valueOf(t, g.op));
         if (g.op == 1) {
-            p.words = c.partials(t);
-            while (p.chunk < Letters.CHUNKS && c.chunkOf(t, p.chunk) == own.chunkOf(t, p.chunk)) p.chunk++;
-            if (wild) p.chunk = uint32(dice(Letters.CHUNKS));
-            if (p.chunk == Letters.CHUNKS) return "";
+            bytes memory words = _words[id];
+            while (p.chunk < Letters.CHUNKS && _word(words, p.chunk) == own.chunkOf(t, p.chunk)) p.chunk++;
+            if (wild) p.chunk = uint32(dice(Letters.CHUNKS + 1));
+            if (p.chunk == Letters.CHUNKS) {
+                // No chunk is wrong: then it is how they combine. The leaf is shown for the word that they make.
+                p.chunk = COMBINED;
+                p.openings = new IArbiter.Opening[](1);
+                p.openings[0].data = p.posted;
+            }
+            p.posted = _posted(id, c, t);
         }
         return abi.encodeCall(game.proveOp, (id, g.node, p));
+    }
+
+    /// @dev What a proof about the fold shows of what was posted: the partials, and the node of element 0 behind them.
+    function _posted(GameId id, Letters.Claim memory c, uint32 t) private view returns (bytes memory) {
+        bytes32 leaf = Merkle.leaf(Letters.word(c.valueOf(t, 1)));
+        return abi.encodePacked(_words[id], keccak256(abi.encodePacked(leaf, uint64(0))));
+    }
+
+    function _word(bytes memory words, uint256 i) private pure returns (uint32 word) {
+        for (uint256 k = 0; k < 4; k++) word = word << 8 | uint8(words[4 * i + k]);
     }
 
     // -- what must hold --------------------------------------------------------------------------------------------

@@ -37,10 +37,15 @@ library Letters {
 
     // -- the Program -----------------------------------------------------------------------------------------------
 
+    /// @notice The header's fixed fields.
+    function head() internal pure returns (bytes memory) {
+        return abi.encodePacked("LSP1", uint16(1), uint16(1), uint16(OPS), uint8(3), uint8(2), uint8(2), uint16(0));
+    }
+
     function header() internal pure returns (bytes memory) {
         bytes memory scalar = abi.encodePacked(uint8(1), uint8(1), uint32(1));
         return bytes.concat(
-            abi.encodePacked("LSP1", uint16(1), uint16(1), uint16(OPS), uint8(3), uint8(2), uint8(2), uint16(0)),
+            head(),
             bytes.concat(scalar, scalar, scalar, bytes6(0)),
             abi.encodePacked(uint8(1), uint16(0), uint8(1), uint16(2), uint8(2), uint16(2), uint8(0), uint16(0))
         );
@@ -186,7 +191,7 @@ library Letters {
     function statement(Claim memory c, uint32 t, bytes32 root) internal view returns (bytes memory) {
         return bytes.concat(
             abi.encodePacked(state(c, t - 1), root, opsRoot(), bytes32(0), bytes32(0), bytes32(0)),
-            abi.encodePacked(uint32(0), uint32(0), uint32(0), uint32(0), t, header())
+            abi.encodePacked(uint32(0), uint32(0), uint32(0), uint32(0), t, programRoot(), head())
         );
     }
 

@@ -694,23 +694,22 @@ contract SystemHandler is Deployed {
             uint256 i = wild ? luck % shown.length : Letters.firstDifference(shown, c.truth().graph(t));
             return abi.encodeCall(game.pick, (seat.id, g.node, i, shown[i], Letters.proof(c.graph(t), i)));
         }
-        if (g.phase == IDisputeGame.Phase.Element) {
-            return abi.encodeCall(game.pickElement, (seat.id, g.node, 0, Letters.word(c.valueOf(t))));
-        }
         if (g.phase == IDisputeGame.Phase.Padding) return abi.encodeCall(game.provePadding, (seat.id, g.node));
-        if (g.phase == IDisputeGame.Phase.Proof) {
+        if (g.phase == IDisputeGame.Phase.Element) {
             IDisputeGame.Proof memory p;
-            (p.descriptor, p.context) = (Constant.descriptor(), context);
+            (p.descriptor, p.posted, p.context) = (Constant.descriptor(), Letters.word(c.valueOf(t)), context);
             return abi.encodeCall(game.proveOp, (seat.id, g.node, p));
         }
-        uint256 entry = g.position - c.blockAt(t);
-        if (entry == 0 || c.isMerge) {
-            return abi.encodeCall(game.proveAlias, (seat.id, g.node, context, c.graph(t)[0], Letters.proof(c.graph(t), 0)));
-        }
+        (bytes32 value, bytes32[] memory proof) = _named(c, t, g.position - c.blockAt(t));
+        return abi.encodeCall(game.proveAlias, (seat.id, g.node, context, Constant.header(c.kindOf(t)), value, proof));
+    }
+
+    /// @dev What entry `entry` of the state block is, and where it stands.
+    function _named(Constant.Claim memory c, uint32 t, uint256 entry) private view returns (bytes32, bytes32[] memory) {
+        if (entry == 0 || c.isMerge) return (c.graph(t)[0], Letters.proof(c.graph(t), 0));
         // Step: entry k is S_(t-1)'s k-th; encode: entry 1 is its second.
         uint256 k = t == 1 ? entry : 2;
-        bytes32[] memory before = c.entries(t - 1);
-        return abi.encodeCall(game.proveAlias, (seat.id, g.node, context, before[k], Letters.proof(c.entries(t - 1), k)));
+        return (c.entries(t - 1)[k], Letters.proof(c.entries(t - 1), k));
     }
 
     function _equivocate(ClaimId claim, address sender) private {

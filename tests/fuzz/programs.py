@@ -123,19 +123,20 @@ def op() -> tuple[Iterable[bytes], Run]:
 
 def statement() -> tuple[Iterable[bytes], Run]:
     from lockstep.protocol.dispute.statement import Statement
-    from lockstep.protocol.types import Digest, Seed, StateRoot, Step, TensorRoot
+    from lockstep.protocol.programs.program import HEAD_BYTES
+    from lockstep.protocol.types import Digest, ProgramRoot, Seed, StateRoot, Step, TensorRoot
     from tests.support import toyjob
 
     word = bytes(range(32))
     good = Statement(
         StateRoot(word), Digest(word), Digest(word), Digest(word), TensorRoot(word), Seed(word), 40, 600, 1, 2, Step(3),
-        toyjob.encode_program_of().header,
+        ProgramRoot(word), toyjob.encode_program_of().header[:HEAD_BYTES],
     )  # fmt: skip
 
     def run(data: bytes) -> None:
         with refusals():
             statement = Statement.decode(data)
             assert statement.encode() == data, "a statement has one encoding"
-            assert statement.program_header.inputs, "its header is one, or is refused"
+            assert len(statement.head) == HEAD_BYTES, "and nothing behind it"
 
     return [good.encode()], run

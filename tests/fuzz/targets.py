@@ -87,7 +87,7 @@ TARGETS: dict[str, Target] = {
     "statement": Target(
         {"lockstep.protocol.dispute.statement": ("Statement.decode",)},
         programs.statement,
-        Change("lockstep.protocol.dispute.statement", "if len(data) < HEADER_AT:", "if len(data) < HEADER_AT - 1:"),
+        Change("lockstep.protocol.dispute.statement", "if len(data) != END:", "if len(data) < END:"),
     ),
     "manifest": Target(
         {

@@ -152,33 +152,52 @@ def anything(view: View, held: LetterClaim) -> Iterator[Move]:
         tree = merkle.levels(seen.children)
         for i, child in enumerate(seen.children):
             yield moves.Pick(state.node, i, child, tuple(merkle.proof(tree, i)))
-    elif state.phase == GamePhase.ELEMENT and (leaf := seen.last(moves.LeafPosted)):
-        yield from (moves.PickElement(state.node, i, leaf.data) for i in range(0, len(leaf.data) // 4, 37))
+    elif state.phase == GamePhase.ELEMENT and state.terms > CHUNK and (leaf := seen.last(moves.LeafPosted)):
+        yield from (moves.PickElement(state.node, i) for i in range(0, len(leaf.data) // 4, 37))
     elif state.phase == GamePhase.PARTIAL_PICK and (posted := seen.last(moves.PartialsPosted)):
-        yield from (moves.PickPartial(state.node, i, posted.words) for i in range(len(posted.words) // 4))
-    elif state.phase == GamePhase.PROOF:
+        yield from (moves.PickPartial(state.node, i, seen.posted) for i in range(len(posted.words) // 4))
+        yield _combination(state, seen, held)
+    elif state.phase in (GamePhase.ELEMENT, GamePhase.PROOF):
         yield from _proofs(state, seen, held)
     elif state.phase == GamePhase.ALIAS:
         yield from _values(state, seen, held)
     elif state.phase in (GamePhase.PARTIALS, GamePhase.LOW_PARTIALS):
-        yield _partials_that_combine(state)
+        yield _partials_that_combine(state, seen)
 
 
 def _proofs(state: game.Game, seen: honest.GameLog, held: LetterClaim) -> Iterator[moves.ProveOp]:
-    """Executions of what was picked, of its first chunk and its last."""
+    """Executions of what was picked, or of the leaf's first word and its last; of its first chunk and its last, and how
+    all combine."""
     statement = seen.statement
-    step, posted = held.step(statement.t), seen.last(moves.PartialsPosted)
-    words = posted.words if posted is not None and state.terms > CHUNK else b""
+    step, partials, leaf = held.step(statement.t), seen.last(moves.PartialsPosted), seen.last(moves.LeafPosted)
+    shown = seen.posted
+    last = len(shown) // 4 - 9
+    if partials is None:
+        shown = leaf.data if leaf is not None and state.phase == GamePhase.ELEMENT else b""
+        last = len(shown) // 4 - 1
     graph = honest.known(step.graph, step.program.depth, seen, moves.Defended)
-    proof = tuple(merkle.proof(step.program.ops_levels, state.op))
-    for chunk in sorted({0, max(len(words) // 4 - 1, 0)}):
-        opened = openings.build(step, graph, statement, state.op, state.position, CHUNK * state.group + chunk)
+    for chunk in sorted({0, max(last, 0)}):
+        element = CHUNK * state.position + chunk if state.phase == GamePhase.ELEMENT else state.position
+        at = CHUNK * state.group + chunk if partials is not None else 0
+        opened = openings.build(step, graph, statement, state.op, element, at)
         described = step.program.descriptors[state.op]
         rest = opened[openings.staged_count(state.staged) :] if state.terms == 0 else opened
         if rest and not (state.terms and state.staged):
             part = opened if state.terms else rest[:1]
-            yield moves.Stage(state.node, described, proof, chunk, words, part, statement.encode())
-        yield moves.ProveOp(state.node, described, proof, chunk, words, rest, statement.encode())
+            yield moves.Stage(state.node, described, chunk, shown, part, statement.encode())
+        yield moves.ProveOp(state.node, described, chunk, shown, rest, statement.encode())
+    if partials is not None:
+        yield _combination(state, seen, held)
+
+
+def _combination(state: game.Game, seen: honest.GameLog, held: LetterClaim) -> moves.ProveOp:
+    """The proof that the posted partials do not combine to what they should."""
+    leaf, statement = seen.last(moves.LeafPosted), seen.statement
+    assert leaf is not None
+    whole = state.phase == GamePhase.PARTIAL_PICK or not game.is_grouped(state.terms)
+    opened = (moves.Opening(b"", leaf.data, (), (), 0),) if whole else ()
+    described = held.step(statement.t).program.descriptors[state.op]
+    return moves.ProveOp(state.node, described, moves.COMBINED, seen.posted, opened, statement.encode())
 
 
 def _values(state: game.Game, seen: honest.GameLog, held: LetterClaim) -> Iterator[moves.ProveAlias]:
@@ -187,17 +206,21 @@ def _values(state: game.Game, seen: honest.GameLog, held: LetterClaim) -> Iterat
     step = held.step(statement.t)
     graph = honest.known(step.graph, step.program.depth, seen, moves.Defended)
     for index in range(len(step.program.ops)):
-        yield moves.ProveAlias(state.node, statement.encode(), graph.at(0, index), graph.proof(index))
+        value, proof = graph.at(0, index), graph.proof(index)
+        yield moves.ProveAlias(state.node, statement.encode(), step.program.header, value, proof)
     for index in range(4):
         value, proof = merkle.node_at(step.prev, 0, index), tuple(merkle.proof(step.prev, index))
-        yield moves.ProveAlias(state.node, statement.encode(), value, proof)
+        yield moves.ProveAlias(state.node, statement.encode(), step.program.header, value, proof)
 
 
-def _partials_that_combine(state: game.Game) -> moves.PostPartials:
+def _partials_that_combine(state: game.Game, seen: honest.GameLog) -> moves.PostPartials:
     """Partials of no computation whose sum is the claimed word."""
-    group = None if state.phase == GamePhase.PARTIALS else state.group
+    group, claimed = (None, 0) if state.phase == GamePhase.PARTIALS else (state.group, state.word)
+    leaf = seen.last(moves.LeafPosted)
+    if group is None and leaf is not None:
+        claimed = openings.word_of(leaf.data, state.position)
     words = [i * 0x9E3779B9 & 0xFFFFFFFF for i in range(game.partial_count(state.terms, group))]
-    words[0] = (words[0] + state.word - sum(words)) & 0xFFFFFFFF
+    words[0] = (words[0] + claimed - sum(words)) & 0xFFFFFFFF
     return moves.PostPartials(state.node, struct.pack(f">{len(words)}I", *words))
 
 
@@ -211,12 +234,12 @@ def of_other_phases(state: game.Game) -> Iterator[Move]:
     yield moves.Defend(node, b"", GARBAGE, none.prev, (), ())
     yield moves.RevealTensor(node, b"", b"", (), GARBAGE, ())
     yield moves.PostLeaf(node, b"\0\0\0\0")
-    yield moves.PickElement(node, 0, b"\0\0\0\0")
+    yield moves.PickElement(node, 0)
     yield moves.PostPartials(node, b"\0\0\0\0")
     yield moves.PickPartial(node, 0, b"\0\0\0\0")
-    yield moves.Stage(node, b"", (), 0, b"", (), b"")
-    yield moves.ProveOp(node, b"", (), 0, b"", (), b"")
-    yield moves.ProveAlias(node, b"", GARBAGE, ())
+    yield moves.Stage(node, b"", 0, b"", (), b"")
+    yield moves.ProveOp(node, b"", 0, b"", (), b"")
+    yield moves.ProveAlias(node, b"", b"", GARBAGE, ())
     yield moves.ProvePadding(node)
 
 

@@ -294,12 +294,9 @@ class Coalition:
     def _anywhere(self, id_: GameId, g: game.Game) -> moves.Move | None:
         """A challenger's pick where nothing differs: mostly the first, under which a game is longest."""
         seen = honest.GameLog(self.known.logs.get(id_, []))
-        posted = seen.last(moves.LeafPosted)
         if g.phase in (moves.GamePhase.TRACE_PICK, moves.GamePhase.GRAPH_PICK, moves.GamePhase.TENSOR_PICK):
             i = 0 if self.dice.random() < 0.85 else self.dice.randrange(len(seen.children))
             return moves.Pick(g.node, i, seen.children[i], tuple(merkle.proof(merkle.levels(seen.children), i)))
-        if g.phase == moves.GamePhase.ELEMENT and posted is not None:
-            return moves.PickElement(g.node, 0, posted.data)
         return None
 
     def _squats(self, s: State, b: Block) -> Iterator[MarketCall]:

@@ -23,6 +23,7 @@ from lockstep.protocol.merkle import EMPTY, TensorHeader
 from lockstep.protocol.programs.program import (
     CHUNK,
     F32,
+    HEAD_BYTES,
     I32,
     Alias,
     Const,
@@ -184,7 +185,7 @@ class PlainStep:
     def partials(self, op: int, element: int, group: int | None) -> Sequence[int]:
         described = self.program.ops[op]
         words = self._chunks(self._operands(self.outputs), op, described, element)
-        if described.chunks <= CHUNK:
+        if not described.is_grouped:
             return words
         return _level(described, words) if group is None else words[CHUNK * group : CHUNK * (group + 1)]
 
@@ -247,7 +248,7 @@ class PlainClaim:
         for t, program in enumerate(self.programs, 1):
             statement = Statement(
                 StateRoot(EMPTY[0]), EMPTY[0], program.ops_root, program.consts_root, tensor_root(self.data),
-                self.seed, rows, length, self.round, self.slot, Step(t), program.header,
+                self.seed, rows, length, self.round, self.slot, Step(t), program.root, program.header[:HEAD_BYTES],
             )  # fmt: skip
             lies = t == self.lie_at
             step = PlainStep(
@@ -305,10 +306,10 @@ def counted(ops: Sequence[Op]) -> tuple[Op, ...]:
     return tuple(out)
 
 
-def step_program(inner: int = 70_000) -> Program:
+def step_program(inner: int = 135_000) -> Program:
     """Every op kind, every fold mode, every source; state [live w, live m][anchor w, anchor m][carry 2][clock].
 
-    `inner` terms of the integer fold: above 65,536 it has two levels of partials.
+    `inner` terms of the integer fold: above 131,072 it has two levels of partials.
     """
     ops = counted(
         (
@@ -494,15 +495,15 @@ def random_challenger(rng: random.Random, held: PlainClaim, concede: float = 0.0
             i = rng.randrange(len(seen.children))
             siblings = tuple(merkle.proof(merkle.levels(seen.children), i))
             return moves.Pick(state.node, i, seen.children[i], siblings)
-        if state.phase == moves.GamePhase.ELEMENT:
+        if state.phase == moves.GamePhase.ELEMENT and state.terms > CHUNK:
             posted = seen.last(moves.LeafPosted)
             assert posted is not None
-            return moves.PickElement(state.node, rng.randrange(len(posted.data) // 4), posted.data)
-        if state.phase == moves.GamePhase.PARTIAL_PICK:
+            return moves.PickElement(state.node, rng.randrange(len(posted.data) // 4))
+        if state.phase == moves.GamePhase.PARTIAL_PICK and rng.random() < 0.8:
             posted_words = seen.last(moves.PartialsPosted)
             assert posted_words is not None
-            return moves.PickPartial(state.node, rng.randrange(len(posted_words.words) // 4), posted_words.words)
-        if state.phase == moves.GamePhase.PROOF:
+            return moves.PickPartial(state.node, rng.randrange(len(posted_words.words) // 4), seen.posted)
+        if state.phase in (moves.GamePhase.ELEMENT, moves.GamePhase.PARTIAL_PICK, moves.GamePhase.PROOF):
             return _any_proof(rng, state, seen, held)
         return honest.point(state, log, held)
 
@@ -512,17 +513,23 @@ def random_challenger(rng: random.Random, held: PlainClaim, concede: float = 0.0
 def _any_proof(rng: random.Random, state: game.Game, log: honest.GameLog, held: PlainClaim) -> moves.ProveOp:
     """A well-formed execution of what was picked, right or wrong."""
     step = held.step(log.statement.t)
-    words, chunk = b"", 0
-    if state.terms > CHUNK:
-        posted = log.last(moves.PartialsPosted)
-        assert posted is not None
-        words = posted.words
-        chunk = rng.randrange(len(words) // 4)
+    descriptor, context = step.program.descriptors[state.op], log.statement.encode()
+    leaf, partials = log.last(moves.LeafPosted), log.last(moves.PartialsPosted)
+    assert leaf is not None
+    element, chunk, shown = state.position, 0, b""
+    if partials is not None:
+        chunk, shown = rng.randrange(len(partials.words) // 4), log.posted
+        if state.phase == moves.GamePhase.PARTIAL_PICK or rng.random() < 0.2:
+            whole = state.phase == moves.GamePhase.PARTIAL_PICK or not game.is_grouped(state.terms)
+            opening = moves.Opening(b"", leaf.data, (), (), 0)
+            return moves.ProveOp(state.node, descriptor, moves.COMBINED, shown, (opening,) if whole else (), context)
+    elif state.phase == moves.GamePhase.ELEMENT:
+        chunk, shown = rng.randrange(len(leaf.data) // 4), leaf.data
+        element = CHUNK * element + chunk
     graph = honest.known(step.graph, step.program.depth, log, moves.Defended)
-    opened = openings.build(step, graph, log.statement, state.op, state.position, CHUNK * state.group + chunk)
-    proof = tuple(merkle.proof(step.program.ops_levels, state.op))
-    descriptor = step.program.descriptors[state.op]
-    return moves.ProveOp(state.node, descriptor, proof, chunk, words, opened, log.statement.encode())
+    at = CHUNK * state.group + chunk if partials is not None else 0
+    opened = openings.build(step, graph, log.statement, state.op, element, at)
+    return moves.ProveOp(state.node, descriptor, chunk, shown, opened, context)
 
 
 def open_at(claim: game.DisputedClaim, held: honest.MaterialisedClaim, t: int, nonce: int = 0) -> moves.Open:

@@ -28,7 +28,7 @@ Words = NDArray[np.uint32]
 
 RULER = 66 * CHUNK
 """Elements of the longest tensor: more leaves than one move reveals."""
-TERMS = 66_000
+TERMS = 131_500
 """Of the fold of two levels."""
 LINE = 300
 """Elements of the state's vector: two leaves, and two chunks of its sum."""
@@ -235,7 +235,7 @@ class LetterStep:
 
     def partials(self, op: int, element: int, group: int | None) -> Sequence[int]:
         words = self._fold_chunks(op, _total_chunks() if op == TOTAL_OP else _chunks(self._values[LINE_OP]))
-        if len(words) > CHUNK:
+        if self.program.ops[op].is_grouped:
             words = _chunks(words) if group is None else words[CHUNK * group : CHUNK * (group + 1)]
         return [int(word) for word in words]
 

@@ -20,6 +20,7 @@ from lockstep.protocol.dispute.statement import Statement
 from lockstep.protocol.merkle import TensorHeader, ceil_log2
 from lockstep.protocol.programs.program import (
     F32,
+    HEAD_BYTES,
     I32,
     Alias,
     Const,
@@ -172,7 +173,7 @@ class Maker:
         statement = Statement(
             StateRoot(bytes(32)), Digest(bytes(32)), program.ops_root, program.consts_root, games.tensor_root(data),
             Seed(self.rng.randbytes(32)), rows, length, self.rng.getrandbits(32), self.rng.getrandbits(32),
-            Step(self.rng.getrandbits(32)), program.header,
+            Step(self.rng.getrandbits(32)), program.root, program.header[:HEAD_BYTES],
         )  # fmt: skip
         step = PlainStep(program, tuple(held), data, statement)
         prev, graph = StateRoot(step.prev[-1][0]), step.graph[-1][0]
@@ -197,7 +198,7 @@ def asked(rng: random.Random, step: PlainStep, index: int) -> Question:
 def abi(question: Question, staged: int = 0) -> tuple[Any, ...]:
     """The arguments of the contract's `execute`."""
     s, op, descriptor, element, chunk, opened = question
-    h = s.program_header
+    h = s.fields
     roots = (
         s.graph, h.depth, s.prev, h.s_in, s.consts_root, ceil_log2(max(h.n_consts, 1)), s.dataset_root, s.dataset_rows,
         s.row_length,

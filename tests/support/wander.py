@@ -364,9 +364,8 @@ class Wanderer:
         if g.phase in (moves.GamePhase.TRACE_PICK, moves.GamePhase.GRAPH_PICK, moves.GamePhase.TENSOR_PICK):
             i = d.randrange(len(seen.children))
             return moves.Pick(g.node, i, seen.children[i], tuple(merkle.proof(merkle.levels(seen.children), i)))
-        posted = seen.last(moves.LeafPosted)
-        if g.phase == moves.GamePhase.ELEMENT and posted is not None:
-            return moves.PickElement(g.node, d.choice((0, 0, 1)), posted.data)
+        if g.phase == moves.GamePhase.ELEMENT and d.random() < 0.3:
+            return moves.PickElement(g.node, d.choice((0, 0, 1)))
         return moves.ProvePadding(g.node)
 
     def _equivocation(self, s: State, claim: ClaimId) -> MarketCall:

@@ -195,7 +195,7 @@ _DECODERS: dict[str, Callable[[dict[str, Any]], moves.GameEvent]] = {
     "Picked": lambda v: moves.Picked(moves.GamePhase(v["phase"]), v["position"], Digest(v["node"])),
     "TensorRevealed": lambda v: moves.TensorRevealed(v["op"], Digest(v["tree"]), _nodes(v["children"])),
     "LeafPosted": lambda v: moves.LeafPosted(v["data"]),
-    "ElementPicked": lambda v: moves.ElementPicked(v["element"], v["claimed"]),
+    "ElementPicked": lambda v: moves.ElementPicked(v["element"]),
     "PartialsPosted": lambda v: moves.PartialsPosted(v["words"]),
     "PartialPicked": lambda v: moves.PartialPicked(v["group"], v["claimed"]),
     "Staged": lambda v: moves.Staged(v["staged"]),

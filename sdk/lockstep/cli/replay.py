@@ -138,7 +138,9 @@ def _place(contracts: Contracts, public: PublicData, done: Replay, record: Claim
     if finding is not None and finding.t == done.t:
         many = done.held.run.program(finding.t).ops[finding.position].chunks > 1
         claimed, computed = (int.from_bytes(b[-4:], "big") for b in (finding.claimed_bits, finding.contract_bits))
-        return Difference(finding.position, finding.element, finding.chunk if many else None, claimed, computed, "game")
+        return Difference(
+            finding.position, finding.element, finding.one_chunk if many else None, claimed, computed, "game"
+        )
     if done.t == done.held.run.transitions:
         return _in_output(public, done, record)
     return None

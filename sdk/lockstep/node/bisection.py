@@ -19,7 +19,7 @@ from lockstep.protocol.dispute import moves
 from lockstep.protocol.dispute.moves import GameEvent, Wrong
 from lockstep.protocol.dispute.statement import Statement
 from lockstep.protocol.merkle import ceil_log2
-from lockstep.protocol.programs.program import CHUNK, F32, Op, ProgramHeader
+from lockstep.protocol.programs.program import CHUNK, F32, HeaderFields, Op
 from lockstep.protocol.types import Digest
 
 Label = Callable[[int, int], str]
@@ -110,7 +110,7 @@ def descents(events: Sequence[GameEvent]) -> Iterator[Descent]:
 def bisection(events: Sequence[GameEvent], transitions: int, op: Op | None = None) -> Range:
     """The whole tree, from the claim's trace down to where the game stands. `op`: the picked one, where it is known."""
     argued = _last(events, moves.Argued)
-    header = None if argued is None else Statement.decode(argued.statement).program_header
+    header = None if argued is None else Statement.decode(argued.statement).fields
     root = Range(states(1, transitions), Said.DIFFERS, first=1, last=transitions)
     opened = _last(events, moves.Opened)
     if opened is not None and opened.t:
@@ -172,12 +172,15 @@ def _tensor(root: Range, descent: Descent, revealed: moves.TensorRevealed | None
 
 def _below_the_leaf(root: Range, events: Sequence[GameEvent], op: Op | None) -> None:
     picked, posted = _last(events, moves.ElementPicked), _last(events, moves.LeafPosted)
+    convicted = _last(events, moves.Convicted)
+    if picked is None and convicted is not None and convicted.finding.wrong is Wrong.OP:
+        # The proof picked it.
+        picked = moves.ElementPicked(convicted.finding.element)
     if picked is not None and posted is not None:
         begin = picked.element // CHUNK * CHUNK
-        said = f"element {picked.element}: claimed {shown_word(picked.claimed, op)}"
+        said = f"element {picked.element}: claimed {shown_word(picked.word(posted.data), op)}"
         root.deepest.parts = _first_of("element", begin, begin + len(posted.data) // 4 - 1, picked.element, said)
     _partials(root, events, op)
-    convicted = _last(events, moves.Convicted)
     if convicted is not None:
         found = convicted.finding
         if found.wrong is Wrong.OP:
@@ -196,10 +199,14 @@ def _partials(root: Range, events: Sequence[GameEvent], op: Op | None) -> None:
         root.deepest.parts = _first_of("group", 0, len(posted[0].words) // 4 - 1, group.group, said)
     if convicted is not None and posted and convicted.finding.wrong is Wrong.OP:
         begin = 0 if group is None else CHUNK * group.group
-        chunk = convicted.finding.chunk
+        chunk = convicted.finding.one_chunk
         claimed = shown_word(int.from_bytes(convicted.finding.claimed_bits[-4:], "big"), op)
         last = begin + len(posted[-1].words) // 4 - 1
-        root.deepest.parts = _first_of("chunk", begin, last, chunk, f"chunk {chunk}: claimed {claimed}")
+        if chunk is None:
+            said = f"the combination of {span('chunk', begin, last)}: claimed {claimed}"
+            root.deepest.parts = [Range(said, Said.DIFFERS, first=begin, last=last)]
+        else:
+            root.deepest.parts = _first_of("chunk", begin, last, chunk, f"chunk {chunk}: claimed {claimed}")
 
 
 def _first_of(name: str, first: int, last: int, picked: int, said: str) -> list[Range]:
@@ -239,7 +246,7 @@ def trace_positions(first: int, last: int, transitions: int) -> str:
     return states(first + 1, min(last + 1, transitions)) + behind
 
 
-def positions(first: int, last: int, header: ProgramHeader) -> str:
+def positions(first: int, last: int, header: HeaderFields) -> str:
     """Positions of G_t: ops, padding, the entries of the state block."""
     block = (1 << header.depth) - (1 << header.s_out)
     parts = []

@@ -405,7 +405,7 @@ def _place(log: Sequence[GameEvent], claim: Claim, job: Job) -> dict[str, Any]:
     return out | {
         "op": _op(job.programs.of(claim.slot, place.t, inner_steps), finding),
         "element": finding.element if finding.wrong is Wrong.OP else None,
-        "chunk": finding.chunk if finding.wrong is Wrong.OP else None,
+        "chunk": finding.one_chunk if finding.wrong is Wrong.OP else None,
         "claimed_bits": _bits(finding.claimed_bits, finding.wrong),
         "contract_bits": _bits(finding.contract_bits, finding.wrong),
     }

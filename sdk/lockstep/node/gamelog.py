@@ -16,7 +16,7 @@ from lockstep.protocol.dispute import moves
 from lockstep.protocol.dispute.moves import GameEvent, GamePhase, Verdict, Wrong
 from lockstep.protocol.dispute.statement import Statement
 from lockstep.protocol.jobs import NEVER
-from lockstep.protocol.programs.program import CHUNK, Op, ProgramHeader
+from lockstep.protocol.programs.program import CHUNK, HeaderFields, Op
 from lockstep.protocol.types import Address, Seconds
 
 VERDICTS = {Verdict.FRAUD: "fraud", Verdict.TIMEOUT: "timeout", Verdict.REJECTED: "rejected", Verdict.VOID: "void"}
@@ -32,7 +32,7 @@ DUE = {
     GamePhase.TENSOR_REVEAL: "to show the next nodes of the tensor",
     GamePhase.TENSOR_PICK: "to pick the first node of the tensor that differs",
     GamePhase.LEAF: "to post the leaf",
-    GamePhase.ELEMENT: "to pick the first element that differs",
+    GamePhase.ELEMENT: "to pick the first element that differs, or to have the contract compute it",
     GamePhase.PARTIALS: "to post the fold's partials",
     GamePhase.PARTIAL_PICK: "to pick the first partial that differs",
     GamePhase.LOW_PARTIALS: "to post the partials of the picked group",
@@ -62,7 +62,7 @@ _CALLS: dict[type[GameEvent], tuple[str, Side | None]] = {
 }
 """The move behind an event, and whose it is; anybody resolves."""
 _PROOF_CALLS = {Wrong.OP: "proveOp", Wrong.ALIAS: "proveAlias", Wrong.PADDING: "provePadding"}
-_FOLLOWS = {moves.Argued: moves.Opened, moves.Resolved: moves.Convicted}
+_FOLLOWS = {moves.Argued: moves.Opened, moves.Staged: moves.ElementPicked, moves.Resolved: moves.Convicted}
 """Events that one move logs after another."""
 
 
@@ -127,6 +127,9 @@ def moves_of(entries: Sequence[LoggedEvent], transitions: int, op: Op | None = N
     for entry in entries:
         event = entry.event
         shows = told.of(event)
+        call, side = _CALLS[type(event)]
+        if isinstance(event, moves.Convicted):
+            call = _PROOF_CALLS.get(event.finding.wrong, call)
         last = made[-1] if made else None
         follows = _FOLLOWS.get(type(event))
         if (
@@ -135,11 +138,9 @@ def moves_of(entries: Sequence[LoggedEvent], transitions: int, op: Op | None = N
             and isinstance(last.events[-1], follows)
             and last.transaction == entry.transaction
         ):
-            made[-1] = replace(last, events=(*last.events, event), shows=f"{last.shows}; {shows}")
+            name = call if isinstance(event, moves.Staged) else last.call
+            made[-1] = replace(last, call=name, events=(*last.events, event), shows=f"{last.shows}; {shows}")
             continue
-        call, side = _CALLS[type(event)]
-        if isinstance(event, moves.Convicted):
-            call = _PROOF_CALLS.get(event.finding.wrong, call)
         made.append(MoveMade(call, side, (event,), shows, entry.block, entry.transaction))
     return made
 
@@ -150,11 +151,13 @@ class Telling:
 
     transitions: int
     op: Op | None = None
-    _header: ProgramHeader | None = None
+    _header: HeaderFields | None = None
     _tree: str = "trace"
     _height: int | None = None
     _shown: int = 0
     """Nodes that were revealed last."""
+    _leaf: bytes = b""
+    """The leaf that was posted."""
 
     def of(self, event: GameEvent) -> str:
         """Puts the facts that an event makes known into words."""
@@ -163,7 +166,7 @@ class Telling:
                 self._height = (self.transitions - 1).bit_length()
                 return "a game about the whole trace" if not event.t else f"a game about step {event.t}"
             case moves.Argued():
-                self._header = Statement.decode(event.statement).program_header
+                self._header = Statement.decode(event.statement).fields
                 return f"step {event.t} is argued: its start is agreed, its end is not"
             case moves.Defended():
                 self._tree, self._height = "step", None if self._header is None else self._header.depth
@@ -177,11 +180,12 @@ class Telling:
             case moves.Picked():
                 return self._picks(event)
             case moves.LeafPosted():
+                self._leaf = event.data
                 return f"{len(event.data) // 4} elements of the leaf"
             case moves.ElementPicked():
-                return f"element {event.element} differs: claimed {shown_word(event.claimed, self.op)}"
+                return f"element {event.element} differs: claimed {shown_word(event.word(self._leaf), self.op)}"
             case moves.PartialsPosted():
-                return f"{len(event.words) // 4} partials, which combine to the claimed word"
+                return f"{len(event.words) // 4} partials, said to combine to the claimed word"
             case moves.PartialPicked():
                 return f"group {event.group} of chunks differs: claimed {shown_word(event.claimed, self.op)}"
             case moves.Staged():
@@ -223,8 +227,9 @@ class Telling:
             words = [
                 shown_word(int.from_bytes(b[-4:], "big"), self.op) for b in (found.claimed_bits, found.contract_bits)
             ]
+            part = "the partials' combination" if found.one_chunk is None else f"chunk {found.chunk}"
             return (
-                f"op {found.position}, element {found.element}, chunk {found.chunk}: claimed {words[0]}, "
+                f"op {found.position}, element {found.element}, {part}: claimed {words[0]}, "
                 f"the contract computes {words[1]}"
             )
         return f"{found.wrong.name.lower()} {found.position} is not what the Program says"
@@ -232,11 +237,11 @@ class Telling:
 
 def place_of(events: Sequence[GameEvent]) -> GamePlace:
     """Returns the place to which a log leads."""
-    place, header = GamePlace(), None
+    place, header, leaf = GamePlace(), None, b""
     for event in events:
         match event:
             case moves.Argued():
-                header = Statement.decode(event.statement).program_header
+                header = Statement.decode(event.statement).fields
                 place = replace(place, t=int(event.t))
             case moves.Picked() if event.phase == GamePhase.TENSOR:
                 place = replace(place, wrong=Wrong.OP, position=event.position)
@@ -247,8 +252,10 @@ def place_of(events: Sequence[GameEvent]) -> GamePlace:
                 place = replace(place, wrong=Wrong.PADDING, position=event.position, claimed=event.node)
             case moves.Picked() if event.phase == GamePhase.LEAF:
                 place = replace(place, leaf=event.position)
+            case moves.LeafPosted():
+                leaf = event.data
             case moves.ElementPicked():
-                word = event.claimed.to_bytes(4, "big")
+                word = event.word(leaf).to_bytes(4, "big")
                 place = replace(place, element=event.element, leaf=event.element // CHUNK, claimed=word)
             case moves.PartialPicked():
                 place = replace(place, group=event.group, claimed=event.claimed.to_bytes(4, "big"))
@@ -259,5 +266,5 @@ def place_of(events: Sequence[GameEvent]) -> GamePlace:
                     claimed=found.claimed_bits, computed=found.contract_bits,
                 )  # fmt: skip
                 if found.wrong is Wrong.OP:
-                    place = replace(place, element=found.element, chunk=found.chunk)
+                    place = replace(place, element=found.element, chunk=found.one_chunk)
     return place

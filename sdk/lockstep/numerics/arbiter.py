@@ -11,7 +11,7 @@ from lockstep.numerics import reference
 from lockstep.protocol.dispute.moves import Opening
 from lockstep.protocol.dispute.openings import OpenedOperands, stage
 from lockstep.protocol.dispute.statement import Statement
-from lockstep.protocol.programs.program import Kind, Op
+from lockstep.protocol.programs.program import CHUNK, Kind, Op
 
 
 class ReferenceArbiter:
@@ -52,5 +52,6 @@ class ReferenceArbiter:
         return stage(statement, op, Op.decode(descriptor), element, openings, staged)
 
     def combine(self, mode: int, words: bytes) -> int:
-        """One level of a fold."""
-        return reference.combine(mode, struct.unpack(f">{len(words) // 4}I", words))
+        """The word that a fold's posted partials make: at most 512, first by 256."""
+        partials = struct.unpack(f">{len(words) // 4}I", words)
+        return reference.combine(mode, partials) if len(partials) <= CHUNK else reference.joined(mode, partials)

@@ -127,6 +127,14 @@ def combine(mode: int, words: Sequence[Word]) -> Word:
     return acc
 
 
+def joined(mode: int, chunks: Sequence[Word]) -> Word:
+    """Combines the results of all chunks of a fold, 256 at a time, into its element."""
+    words = list(chunks)
+    while len(words) > 1:
+        words = [combine(mode, words[i : i + CHUNK]) for i in range(0, len(words), CHUNK)]
+    return words[0]
+
+
 def partials(op: Op, at: int, level: int, index: int, operands: Operands) -> list[Word]:
     """The values of level - 1 that combine to value `index` of `level` >= 1."""
     below = range(CHUNK * index, min(CHUNK * (index + 1), width(op, level - 1)))

@@ -275,14 +275,16 @@ class StepTrace:
         return HashedContents(self.rows)
 
     def partials(self, op: int, element: int, group: int | None = None) -> list[int]:
-        """One level of a fold's partials as words: those that combine to the element (`group` None), or over more than
-        65,536 terms those that combine to its `group`-th top partial."""
+        """One level of a fold's partials as a game shows them, as words: those of all its chunks, or of its groups if
+        they are more than 512 (`group` None), or those that combine to its `group`-th group's."""
         descriptor = self.program.ops[op]
         chunks = [int(word) for word in self.chunk_results(op, element)]
+        if not descriptor.is_grouped:
+            return chunks
         groups = [chunks[i : i + CHUNK] for i in range(0, len(chunks), CHUNK)]
         if group is not None:
             return groups[group]
-        return chunks if len(groups) == 1 else [reference.combine(descriptor.mode, words) for words in groups]
+        return [reference.combine(descriptor.mode, words) for words in groups]
 
     def chunk_results(self, op: int, element: int) -> Array:
         """The results of all chunks of a fold's output `element`, uint32."""

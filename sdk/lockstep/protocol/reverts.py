@@ -58,7 +58,6 @@ HINTS: dict[str, str] = {
     "ClockRunning": "the mover still has time: resolve after the deadline",
     "EqualBits": "the contract computes the same bits: there is nothing to convict",
     "LengthWrong": "the bytes do not have the length that the descriptor implies",
-    "PartialsWrong": "the partials do not combine to the claimed word",
     # witnesses
     "NotWitness": "another account was drawn for this, or this one is not enrolled",
     "PreimageWrong": "reveal the secret whose turn it is in the hash chain given at enrolment",

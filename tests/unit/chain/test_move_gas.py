@@ -23,7 +23,7 @@ LARGEST = {
     "adjacent": (WORD, WORD, STEP),
     "defend": (WORD, WORD, CONTEXT, WORD, WORD, TREE, SHOWN),
     "revealTensor": (WORD, WORD, CONTEXT, DESCRIPTOR, TREE, WORD, SHOWN),
-    "proveAlias": (WORD, WORD, CONTEXT, WORD, TREE),
+    "proveAlias": (WORD, WORD, CONTEXT, HEADER, WORD, TREE),
 }
 
 

@@ -91,7 +91,7 @@ def words(lockstep: Lockstep, played: Played, folder: Path) -> list[str]:
 def test_show_has_every_move_the_numbers_and_the_money(lockstep: Lockstep, played: Played, tmp_path: Path) -> None:
     shown = lockstep("dispute", "show", played.convicted.hex(), *played.places(tmp_path), "--json").data
     made = [m["move"] for m in shown["moves"]]
-    assert made == ["open", "defend", "pick", "revealTensor", "pick", "postLeaf", "pickElement", "proveOp"]
+    assert made == ["open", "defend", "pick", "revealTensor", "pick", "postLeaf", "proveOp"]
     assert {m["by"] for m in shown["moves"]} == {"challenger", "defender"}
     assert (shown["op"]["index"], shown["op"]["kind"], shown["element"]) == (LIE.op, "map", LIE.element)
     assert int(shown["claimed_bits"], 16) ^ int(shown["contract_bits"], 16) == LIE.bits
@@ -136,11 +136,11 @@ def test_a_watch_of_a_game_that_is_over_tells_every_move_and_ends(
 ) -> None:
     ended = lockstep("dispute", "watch", played.convicted.hex(), *played.places(tmp_path), "--json")
     told: list[dict[str, Any]] = [json.loads(line) for line in ended.out.splitlines()]
-    assert (ended.code, [e["event"] for e in told]) == (0, ["moved"] * 8 + ["resolved"])
+    assert (ended.code, [e["event"] for e in told]) == (0, ["moved"] * 7 + ["resolved"])
     claimed, contract = words(lockstep, played, tmp_path)
     assert (told[-1]["verdict"], told[-1]["contract_bits"]) == ("fraud", contract.partition(" ")[0])
     lines = lockstep("dispute", "watch", played.convicted.hex(), *played.places(tmp_path)).out.splitlines()
-    assert len(lines) == 10
+    assert len(lines) == 9
     assert lines[-2].endswith(f"fraud: claimed {claimed}, the contract computed {contract}")
     assert lines[-1].startswith(f"check it yourself: lockstep replay {told[-1]['claim']} --rpc http://")
 

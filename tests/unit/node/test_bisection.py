@@ -59,6 +59,7 @@ def entries(log: list[GameEvent]) -> list[LoggedEvent]:
     found: list[LoggedEvent] = []
     for event in log:
         one = isinstance(event, moves.Resolved) or (isinstance(event, moves.Argued) and len(found) == 1)
+        one = one or (isinstance(event, moves.Staged) and isinstance(found[-1].event, moves.ElementPicked))
         number = (found[-1].block if found else 0) + (0 if one and found else 1)
         if isinstance(event, moves.Argued) and len(found) == 1 and isinstance(log[0], moves.Opened) and not log[0].t:
             number += 1

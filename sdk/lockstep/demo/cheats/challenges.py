@@ -129,8 +129,9 @@ class InventedStep:
         words = list(self.honest.partials(op, element, group))
         place = self.place
         if (op, element) == (place.op_index, place.element) and place.chunk is not None:
-            two_levels = self.program.ops[op].chunks > CHUNK
-            at = place.chunk // CHUNK if two_levels and group is None else place.chunk % CHUNK
+            at = place.chunk
+            if self.program.ops[op].is_grouped:
+                at = at // CHUNK if group is None else at % CHUNK
             words[at] ^= 1
         return words
 

@@ -379,7 +379,8 @@ def inserted(program: Program, at: int, instrs: Sequence[Instr]) -> Program:
 
 
 def wrong_partials(mode: int, honest: Sequence[int], chunk: int, lie: int) -> tuple[int, ...] | None:
-    """Partials that combine to `lie` and differ from the honest ones in `chunk` alone; None if no word does that.
+    """Partials, at most 256, that combine to `lie` and differ from the honest ones in `chunk` alone; None if no word
+    does that.
 
     The combination never falls as one of its terms rises, so the term is found by bisection over the floats in order.
     """
@@ -392,7 +393,7 @@ def wrong_partials(mode: int, honest: Sequence[int], chunk: int, lie: int) -> tu
             acc = scalar.fadd(acc, word)
         return _rank_of_word(acc)
 
-    if mode not in SUMS or any(scalar.is_nan(w) for w in honest):
+    if mode not in SUMS or len(words) > CHUNK or any(scalar.is_nan(w) for w in honest):
         return None
     low, high = _rank_of_word(scalar.NEGATIVE_INFINITY) + 1, _rank_of_word(scalar.INFINITY) - 1
     while low < high:

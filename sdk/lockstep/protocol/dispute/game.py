@@ -13,12 +13,12 @@ from typing import Any, Protocol
 
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import moves, openings
-from lockstep.protocol.dispute.moves import DEFENDERS, Finding, GameEvent, GamePhase, Move, Verdict, Wrong
+from lockstep.protocol.dispute.moves import COMBINED, DEFENDERS, Finding, GameEvent, GamePhase, Move, Verdict, Wrong
 from lockstep.protocol.dispute.statement import Statement
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import NO_CLAIM, Body, Facts
 from lockstep.protocol.merkle import ceil_log2
-from lockstep.protocol.programs.program import CHUNK, Alias, Op
+from lockstep.protocol.programs.program import CHUNK, HEAD_BYTES, PARTIALS, Alias, Op
 from lockstep.protocol.reverts import HINTS, ChainRevert, described
 from lockstep.protocol.types import (
     Address,
@@ -38,7 +38,9 @@ from lockstep.protocol.types import (
 MAX_EXTRA = 30 * 86_400
 """Seconds that other games add to a clock at most: no game locks a stake for longer."""
 LEVELS = 6
-"""A move shows at most 2^6 nodes."""
+"""Levels that a move goes down at most, but for the first move of TWO_MOVES."""
+TWO_MOVES = 13
+"""Levels that two moves go down, with 2^7 and 2^6 nodes."""
 
 NOBODY = Address("0x" + 40 * "0")
 EMPTY = merkle.EMPTY[0]
@@ -78,7 +80,7 @@ class Arbiter(Protocol):
         """The words of a map's next tensor operands, added to those staged before (`Game.staged`)."""
 
     def combine(self, mode: int, words: bytes) -> int:
-        """One level of a fold."""
+        """The word that a fold's posted partials make: at most 512, first by 256."""
 
 
 @dataclass(frozen=True)
@@ -152,11 +154,13 @@ class Game:
     """K of a fold; 0 for other kinds."""
     op: int
     group: int
-    """The picked top partial of a fold of two levels."""
+    """The picked group of a fold whose groups have partials."""
     node: Digest
-    """The node that the next move answers; from the partials on, the keccak of the posted words."""
+    """The node that the next move answers; of an element that has partials keccak(leaf node, element u64), once posted
+    keccak(words, node that they answer), of a group of them keccak(that, group u64)."""
     statement: Digest
-    """keccak of the statement's bytes; the claim's trace root until t is known."""
+    """keccak of the statement's bytes; below an op, keccak of that and of the op's descriptor; the claim's trace root
+    until t is known."""
     phase: GamePhase
     rem: int
     """Levels left below `node` in the tree being descended."""
@@ -166,7 +170,7 @@ class Game:
     left_defender: Seconds
     left_challenger: Seconds
     word: int
-    """The claimed bits of the picked element, then of the picked top partial."""
+    """The claimed bits of an element of at most 256 terms, once it is picked, or of the picked group of chunks."""
     position: int
     """The position of `node` in its tree; from ELEMENT on, the flat element."""
     mode: int
@@ -202,8 +206,8 @@ def game_id(claim: ClaimId, challenger: Address, nonce: int) -> GameId:
 
 
 def levels(rem: int) -> int:
-    """r: how many levels one move descends; equal parts of at most 6."""
-    parts = -(-rem // LEVELS)
+    """r: how many levels one move descends; equal parts of at most 6; 13 levels are two moves."""
+    parts = 2 if rem == TWO_MOVES else -(-rem // LEVELS)
     return -(-rem // parts) if parts else 0
 
 
@@ -227,10 +231,9 @@ def play(
     if not isinstance(move, moves.Answer):
         raise TypeError(f"{type(move).__name__} is no move of the game")
     rule = _RULES[type(move)]
-    phase = game.phase
     # Where one call serves several phases, any of them is right; the Solidity function takes the current one.
-    if phase not in rule.phases:
-        raise MoveRefused("PhaseWrong", phase)
+    if game.phase not in rule.phases or not _executes(game, move):
+        raise MoveRefused("PhaseWrong", game.phase)
     return rule.apply(_move(game, move.answered, sender, now, claim), move, now, claim, arbiter)
 
 
@@ -283,9 +286,11 @@ def _argue(game: Game, claim: DisputedClaim, t: Step, step: moves.Transition, no
     # INVARIANT: the job names the Program of every transition.
     if merkle.program_root(step.header, step.ops_root, step.consts_root) != facts.program:
         raise MoveRefused("ProofInvalid")
+    if len(step.header) < HEAD_BYTES:
+        raise MoveRefused("DescriptorInvalid")
     statement = Statement(
         step.prev, EMPTY, step.ops_root, step.consts_root, facts.dataset_root, facts.seed, facts.dataset_rows,
-        facts.row_length, facts.round, facts.slot, t, step.header,
+        facts.row_length, facts.round, facts.slot, t, facts.program, step.header[:HEAD_BYTES],
     ).encode()  # fmt: skip
     argued = replace(game, statement=keccak(statement), t=int(t))
     return _turn(argued, GamePhase.DEFEND, now), (moves.Argued(t, game.node, statement),)
@@ -296,7 +301,7 @@ def _argue(game: Game, claim: DisputedClaim, t: Step, step: moves.Transition, no
 
 def _defend(game: Game, move: moves.Defend, now: Seconds, claim: DisputedClaim, arbiter: Arbiter) -> Played:
     statement = _require_statement(game, move.context)
-    h = statement.program_header
+    h = statement.fields
     # INVARIANT: what is defended is the S_t of the claim's trace.
     if merkle.leaf(move.state) != move.answered:
         raise MoveRefused("ProofInvalid")
@@ -320,7 +325,10 @@ def _reveal_tensor(
     game: Game, move: moves.RevealTensor, now: Seconds, claim: DisputedClaim, arbiter: Arbiter
 ) -> Played:
     statement = _require_statement(game, move.context)
-    op = _require_descriptor(statement, game.position, move.descriptor, move.descriptor_proof)
+    # INVARIANT: the descriptor is the Program's own.
+    depth = ceil_log2(statement.fields.n)
+    _require_proof(statement.ops_root, merkle.leaf(move.descriptor), game.position, depth, move.descriptor_proof)
+    op = Op.decode(move.descriptor)
     # INVARIANT: dtype, rank and dims of an op's output come from its descriptor, never from a mover.
     if Digest(merkle.tensor_root_of_tree(op.header, move.tree)) != move.answered:
         raise MoveRefused("ProofInvalid")
@@ -328,8 +336,9 @@ def _reveal_tensor(
     if depth:
         _require_children(move.tree, depth, move.children)
     revealed = replace(
-        game, node=move.tree, rem=depth, position=0, size=size, terms=op.k_terms, mode=op.mode, op=game.position
-    )
+        game, statement=_below(move.context, move.descriptor), node=move.tree, rem=depth, position=0, size=size,
+        terms=op.k_terms, mode=op.mode, op=game.position,
+    )  # fmt: skip
     event = moves.TensorRevealed(game.position, move.tree, move.children)
     return _turn(revealed, GamePhase.TENSOR_PICK if depth else GamePhase.LEAF, now), (event,)
 
@@ -346,23 +355,23 @@ def _post_leaf(game: Game, move: moves.PostLeaf, now: Seconds, claim: DisputedCl
 def _post_partials(
     game: Game, move: moves.PostPartials, now: Seconds, claim: DisputedClaim, arbiter: Arbiter
 ) -> Played:
-    chunks = -(-game.terms // CHUNK)
     # INVARIANT: a level has as many partials as the fold's terms imply.
     group = None if game.phase == GamePhase.PARTIALS else game.group
     _require_length(4 * partial_count(game.terms, group), len(move.words))
-    combined = arbiter.combine(game.mode, move.words)
-    # INVARIANT: partials combine to the word that they explain.
-    if combined != game.word:
-        raise MoveRefused("PartialsWrong", combined, game.word)
-    posted = replace(game, node=keccak(move.words))
-    then = GamePhase.PARTIAL_PICK if game.phase == GamePhase.PARTIALS and chunks > CHUNK else GamePhase.PROOF
-    return _turn(posted, then, now), (moves.PartialsPosted(move.words),)
+    posted = replace(game, node=keccak(move.words + move.answered))
+    first = game.phase == GamePhase.PARTIALS and is_grouped(game.terms)
+    return _turn(posted, GamePhase.PARTIAL_PICK if first else GamePhase.PROOF, now), (moves.PartialsPosted(move.words),)
+
+
+def is_grouped(terms: int) -> bool:
+    """Returns True if a fold posts the partials of its groups of 256 chunks before those of a group's."""
+    return -(-terms // CHUNK) > PARTIALS
 
 
 def partial_count(terms: int, group: int | None) -> int:
-    """Returns the number of partials that a fold posts: its top level (None), or the chunks behind its `group`-th."""
+    """Returns the number of partials that a fold posts: its first level (None), or that of its `group`-th group."""
     chunks = -(-terms // CHUNK)
-    if chunks <= CHUNK:
+    if not is_grouped(terms):
         return chunks
     return -(-chunks // CHUNK) if group is None else min(chunks - CHUNK * group, CHUNK)
 
@@ -394,45 +403,46 @@ def _bottom(game: Game, position: int) -> GamePhase:
 
 
 def _pick_element(game: Game, move: moves.PickElement, now: Seconds, claim: DisputedClaim, arbiter: Arbiter) -> Played:
-    # INVARIANT: the bytes are those that the leaf commits to.
-    if merkle.leaf(move.leaf) != move.answered:
-        raise MoveRefused("ProofInvalid")
-    # INVARIANT: a leaf is read inside its bytes.
-    if 4 * move.i + 4 > len(move.leaf):
-        raise MoveRefused("OutOfRange")
-    word = int.from_bytes(move.leaf[4 * move.i : 4 * move.i + 4], "little")
-    element = game.position * CHUNK + move.i
-    then = GamePhase.PARTIALS if game.terms > CHUNK else GamePhase.PROOF
-    return _turn(replace(game, word=word, position=element), then, now), (moves.ElementPicked(element, word),)
+    picked = _picked_element(game, move.i)
+    picked = replace(picked, node=under(move.answered, picked.position))
+    return _turn(picked, GamePhase.PARTIALS, now), (moves.ElementPicked(picked.position),)
+
+
+def _picked_element(game: Game, i: int) -> Game:
+    words = min(game.size - CHUNK * game.position, CHUNK)
+    # INVARIANT: an element that is picked was posted.
+    if i >= words:
+        raise MoveRefused("LengthWrong", words, i)
+    return replace(game, position=game.position * CHUNK + i)
 
 
 def _pick_partial(game: Game, move: moves.PickPartial, now: Seconds, claim: DisputedClaim, arbiter: Arbiter) -> Played:
-    # INVARIANT: the words are those that were posted.
-    if keccak(move.words) != move.answered:
-        raise MoveRefused("ProofInvalid")
-    word = _word_at(move.words, move.i)
-    picked = replace(game, group=move.i, word=word)
+    word = _word_at(_posted(move.answered, move.posted), move.i)
+    picked = replace(game, group=move.i, word=word, node=under(move.answered, move.i))
     return _turn(picked, GamePhase.LOW_PARTIALS, now), (moves.PartialPicked(move.i, word),)
 
 
 def _stage(game: Game, move: moves.Stage, now: Seconds, claim: DisputedClaim, arbiter: Arbiter) -> Played:
-    statement = _require_statement(game, move.context)
-    _require_descriptor(statement, game.op, move.descriptor, move.descriptor_proof)
+    picks = game.phase == GamePhase.ELEMENT
+    game, statement = _execution(game, move)
+    events = (moves.ElementPicked(game.position),) if picks else ()
     if game.terms == 0:
         staged = arbiter.stage(statement, game.op, move.descriptor, game.position, move.openings, game.staged)
     else:
         _, chunk = _claimed(game, move)
         word = arbiter.execute(statement, game.op, move.descriptor, game.position, chunk, move.openings, game.staged)
         staged = openings.staged_chunk(chunk, word)
-    return _turn(replace(game, staged=staged), GamePhase.PROOF, now), (moves.Staged(staged),)
+    return _turn(replace(game, staged=staged), GamePhase.PROOF, now), (*events, moves.Staged(staged))
 
 
 def _prove_op(game: Game, move: moves.ProveOp, now: Seconds, claim: DisputedClaim, arbiter: Arbiter) -> Played:
-    statement = _require_statement(game, move.context)
-    _require_descriptor(statement, game.op, move.descriptor, move.descriptor_proof)
+    game, statement = _execution(game, move)
     claimed, chunk = _claimed(game, move)
     if game.terms and game.staged >> 32 == openings.staged_chunk(chunk, 0) >> 32:
         computed = game.staged & 0xFFFFFFFF
+    # INVARIANT: partials combine to the word that they explain.
+    elif chunk == COMBINED:
+        computed = arbiter.combine(game.mode, move.posted[:-32])
     else:
         computed = arbiter.execute(
             statement, game.op, move.descriptor, game.position, chunk, move.openings, game.staged
@@ -446,21 +456,73 @@ def _prove_op(game: Game, move: moves.ProveOp, now: Seconds, claim: DisputedClai
     return _convict(game, found)
 
 
+def _executes(game: Game, move: moves.Answer) -> bool:
+    """Returns False for a move that shows an op's operands before the fold's partials, or its group's, are posted, and
+    for one that picks an element which its proof is to pick."""
+    if game.phase == GamePhase.ELEMENT:
+        return (game.terms > CHUNK) == isinstance(move, moves.PickElement)
+    if game.phase == GamePhase.PARTIAL_PICK and isinstance(move, moves.ProveOp):
+        return move.chunk == COMBINED
+    return True
+
+
+def _execution(game: Game, move: moves.Stage | moves.ProveOp) -> tuple[Game, Statement]:
+    """A move that shows an op's operands begins. Where nothing is posted below a leaf, it picks its element, too."""
+    # INVARIANT: a game argues about one statement, and below an op about that op.
+    if _below(move.context, move.descriptor) != game.statement:
+        raise MoveRefused("StatementWrong")
+    if game.phase == GamePhase.ELEMENT:
+        game = _picked_element(game, move.chunk)
+        # INVARIANT: the bytes are those that the leaf commits to.
+        if merkle.leaf(move.posted) != move.answered:
+            raise MoveRefused("ProofInvalid")
+        game = replace(game, word=openings.word_of(move.posted, move.chunk))
+    return game, Statement.decode(move.context)
+
+
 def _claimed(game: Game, move: moves.Stage | moves.ProveOp) -> tuple[int, int]:
-    """Returns (word, chunk) as claimed: of the element, or of the chunk that the proof names among the posted words."""
+    """Returns (word, chunk) as claimed: of the element, or of the chunk that the proof names among the posted words, or
+    of their combination."""
     if game.terms <= CHUNK:
         return game.word, 0
-    # INVARIANT: the words are those that were posted.
-    if keccak(move.words) != move.answered:
+    words = _posted(move.answered, move.posted)
+    if move.chunk != COMBINED:
+        return _word_at(words, move.chunk), CHUNK * game.group + move.chunk
+    if game.phase == GamePhase.PROOF and is_grouped(game.terms):
+        return game.word, COMBINED
+    # INVARIANT: an element reads exactly the openings that its descriptor implies.
+    if len(move.openings) != 1:
+        raise MoveRefused("OpeningsWrong", len(move.openings))
+    leaf = move.openings[0].data
+    # INVARIANT: the bytes are those that the leaf commits to.
+    if under(merkle.leaf(leaf), game.position) != move.posted[len(words) :]:
         raise MoveRefused("ProofInvalid")
-    return _word_at(move.words, move.chunk), CHUNK * game.group + move.chunk
+    return openings.word_of(leaf, game.position), COMBINED
+
+
+def under(node: Digest, place: int) -> Digest:
+    """The node of what was picked in a leaf, or among partials: an answer to one pick answers no other."""
+    return keccak(node + place.to_bytes(8, "big"))
+
+
+def _posted(answered: Digest, posted: bytes) -> bytes:
+    """The partials in `posted`, where the node that they answered stands behind them."""
+    # INVARIANT: the words are those that were posted.
+    if keccak(posted) != answered:
+        raise MoveRefused("ProofInvalid")
+    return posted[:-32]
 
 
 def _prove_alias(game: Game, move: moves.ProveAlias, now: Seconds, claim: DisputedClaim, arbiter: Arbiter) -> Played:
     statement = _require_statement(game, move.context)
-    h = statement.program_header
-    entry = game.position - game.block
-    named, value = h.outputs[entry], move.value
+    h, entry, value = statement.fields, game.position - game.block, move.value
+    # INVARIANT: the state table is the Program's own.
+    if merkle.program_root(move.header, statement.ops_root, statement.consts_root) != statement.program:
+        raise MoveRefused("ProofInvalid")
+    # Program.decodeHeader: one header, and nothing behind it.
+    if len(move.header) != h.length:
+        raise MoveRefused("DescriptorInvalid")
+    named = h.alias(move.header, entry)
     if named.kind == Alias.EMPTY_KIND:
         value = EMPTY
     elif named.kind == Alias.OP_KIND:
@@ -580,11 +642,9 @@ def _require_statement(game: Game, context: bytes) -> Statement:
     return Statement.decode(context)
 
 
-def _require_descriptor(statement: Statement, op: int, descriptor: bytes, proof: moves.Proof) -> Op:
-    # INVARIANT: the descriptor is the Program's own.
-    depth = ceil_log2(statement.program_header.n)
-    _require_proof(statement.ops_root, merkle.leaf(descriptor), op, depth, proof)
-    return Op.decode(descriptor)
+def _below(context: bytes, descriptor: bytes) -> Digest:
+    """The hash of what is argued below an op: that of the statement, then the op's descriptor."""
+    return keccak(keccak(context) + descriptor)
 
 
 def _word_at(words: bytes, i: int) -> int:
@@ -621,8 +681,8 @@ _RULES: dict[type[moves.Answer], _Rule] = {
     moves.PickElement: _rule(_pick_element, GamePhase.ELEMENT),
     moves.PostPartials: _rule(_post_partials, GamePhase.PARTIALS, GamePhase.LOW_PARTIALS),
     moves.PickPartial: _rule(_pick_partial, GamePhase.PARTIAL_PICK),
-    moves.Stage: _rule(_stage, GamePhase.PROOF),
-    moves.ProveOp: _rule(_prove_op, GamePhase.PROOF),
+    moves.Stage: _rule(_stage, GamePhase.ELEMENT, GamePhase.PROOF),
+    moves.ProveOp: _rule(_prove_op, GamePhase.ELEMENT, GamePhase.PARTIAL_PICK, GamePhase.PROOF),
     moves.ProveAlias: _rule(_prove_alias, GamePhase.ALIAS),
     moves.ProvePadding: _rule(_prove_padding, GamePhase.PADDING),
 }

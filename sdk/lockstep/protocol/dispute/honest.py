@@ -14,11 +14,12 @@ from typing import Protocol, TypeVar
 
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import moves, openings
-from lockstep.protocol.dispute.game import EMPTY, DisputedClaim, Game, levels
-from lockstep.protocol.dispute.moves import GameEvent, GamePhase
+from lockstep.protocol.dispute.game import EMPTY, DisputedClaim, Game, is_grouped, levels, under
+from lockstep.protocol.dispute.moves import COMBINED, GameEvent, GamePhase
 from lockstep.protocol.dispute.openings import Known, Levels, MaterialisedStep
 from lockstep.protocol.dispute.statement import Statement
 from lockstep.protocol.errors import Inconclusive
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.merkle import ceil_log2
 from lockstep.protocol.programs.program import CHUNK, Alias, Fold, Kind, Program
 from lockstep.protocol.types import Digest, StateRoot, TraceRoot
@@ -109,6 +110,23 @@ class GameLog:
             raise Inconclusive("the game's log does not say yet what is argued", hint="read the log to its end")
         statement = Statement.decode(argued.statement)
         return statement.with_graph(defended.graph) if defended else statement
+
+    @cached_property
+    def posted(self) -> bytes:
+        """The partials posted last, the node that they answered behind them. Empty before there are any."""
+        leaf = self.last(moves.LeafPosted)
+        if leaf is None:
+            return b""
+        shown, node = b"", merkle.leaf(leaf.data)
+        for event in self.events:
+            if isinstance(event, moves.ElementPicked):
+                node = under(node, event.element)
+            elif isinstance(event, moves.PartialPicked):
+                node = under(node, event.group)
+            elif isinstance(event, moves.PartialsPosted):
+                shown = event.words + node
+                node = keccak(shown)
+        return shown
 
     @cached_property
     def children(self) -> moves.Proof:
@@ -208,13 +226,13 @@ def point(game: Game, events: Sequence[GameEvent], own: MaterialisedClaim) -> mo
         return _pick(game, log, step.graph)
     if game.phase == GamePhase.TENSOR_PICK:
         return _pick(game, log, step.output(game.op).levels)
-    if game.phase == GamePhase.ELEMENT:
+    if game.phase == GamePhase.ELEMENT and game.terms > CHUNK:
         return _pick_element(game, log, step)
-    if game.phase == GamePhase.PARTIAL_PICK:
-        return _pick_partial(game, log, step)
     graph = known(step.graph, step.program.depth, log, moves.Defended)
     if game.phase == GamePhase.ALIAS:
         return _prove_alias(game, statement, step, graph)
+    if game.phase == GamePhase.PARTIAL_PICK:
+        return _pick_partial(game, log, statement, step)
     return _prove_op(game, log, statement, step, graph)
 
 
@@ -238,45 +256,64 @@ def _pick_element(game: Game, log: GameLog, step: MaterialisedStep) -> moves.Pic
     if posted is None:
         return None
     i = _first_difference(_words(posted.data), _words(step.output(game.op).leaf(game.position)))
-    return None if i is None else moves.PickElement(game.node, i, posted.data)
+    return None if i is None else moves.PickElement(game.node, i)
 
 
-def _pick_partial(game: Game, log: GameLog, step: MaterialisedStep) -> moves.PickPartial | None:
+def _pick_partial(
+    game: Game, log: GameLog, statement: Statement, step: MaterialisedStep
+) -> moves.PickPartial | moves.ProveOp | None:
     posted = log.last(moves.PartialsPosted)
     if posted is None:
         return None
     i = _first_difference(_partials(posted.words), step.partials(game.op, game.position, None))
-    return None if i is None else moves.PickPartial(game.node, i, posted.words)
+    if i is None:
+        return _prove_combination(game, log, statement, step)
+    return moves.PickPartial(game.node, i, log.posted)
+
+
+def _prove_combination(game: Game, log: GameLog, statement: Statement, step: MaterialisedStep) -> moves.ProveOp | None:
+    """Equal partials combine to one's own word, which is another than the claimed one."""
+    leaf = log.last(moves.LeafPosted)
+    if leaf is None:
+        return None
+    whole = game.phase == GamePhase.PARTIAL_PICK or not is_grouped(game.terms)
+    opened = (moves.Opening(b"", leaf.data, (), (), 0),) if whole else ()
+    described, context = step.program.descriptors[game.op], statement.encode()
+    return moves.ProveOp(game.node, described, COMBINED, log.posted, opened, context)
 
 
 def _prove_op(
     game: Game, log: GameLog, statement: Statement, step: MaterialisedStep, graph: Known
 ) -> moves.Stage | moves.ProveOp | None:
-    program, chunk, words = step.program, 0, b""
-    if game.terms > CHUNK:
+    program, element, chunk, shown = step.program, game.position, 0, b""
+    if game.phase == GamePhase.ELEMENT:
+        picked, leaf = _pick_element(game, log, step), log.last(moves.LeafPosted)
+        if picked is None or leaf is None:
+            return None
+        element, chunk, shown = CHUNK * element + picked.i, picked.i, leaf.data
+    elif game.terms > CHUNK:
         posted = log.last(moves.PartialsPosted)
         if posted is None:
             return None
-        words = posted.words
-        group = game.group if -(-game.terms // CHUNK) > CHUNK else None
-        first = _first_difference(_partials(words), step.partials(game.op, game.position, group))
+        group = game.group if is_grouped(game.terms) else None
+        first = _first_difference(_partials(posted.words), step.partials(game.op, element, group))
         if first is None:
-            return None
-        chunk = first
+            return _prove_combination(game, log, statement, step)
+        chunk, shown = first, log.posted
     # What an op reads is made together with its output.
     step.output(game.op)
-    opened = openings.build(step, graph, statement, game.op, game.position, CHUNK * game.group + chunk)
-    proof = tuple(merkle.proof(program.ops_levels, game.op))
+    at = CHUNK * game.group + chunk if game.terms > CHUNK else 0
+    opened = openings.build(step, graph, statement, game.op, element, at)
     described, context = program.descriptors[game.op], statement.encode()
     if program.ops[game.op].kind == Kind.MAP:
         if not game.staged and sum(len(opening.data) for opening in opened) > openings.STAGED_BYTES:
-            return moves.Stage(game.node, described, proof, 0, b"", opened[: len(opened) // 2], context)
+            return moves.Stage(game.node, described, chunk, shown, opened[: len(opened) // 2], context)
         opened = opened[openings.staged_count(game.staged) :]
     elif game.staged:
         opened = ()
     elif program.ops[game.op].mode == Fold.DOT and game.terms > STAGED_TERMS and program.ops[game.op].kind == Kind.FOLD:
-        return moves.Stage(game.node, described, proof, chunk, words, opened, context)
-    return moves.ProveOp(game.node, described, proof, chunk, words, opened, context)
+        return moves.Stage(game.node, described, chunk, shown, opened, context)
+    return moves.ProveOp(game.node, described, chunk, shown, opened, context)
 
 
 def _prove_alias(game: Game, statement: Statement, step: MaterialisedStep, graph: Known) -> moves.ProveAlias:
@@ -288,7 +325,7 @@ def _prove_alias(game: Game, statement: Statement, step: MaterialisedStep, graph
         value, proof = graph.at(0, named.index), graph.proof(named.index)
     elif named.kind == Alias.STATE_KIND:
         value, proof = merkle.node_at(step.prev, 0, named.index), tuple(merkle.proof(step.prev, named.index))
-    return moves.ProveAlias(game.node, statement.encode(), value, proof)
+    return moves.ProveAlias(game.node, statement.encode(), program.header, value, proof)
 
 
 def _first_difference(theirs: Sequence[object], own: Sequence[object]) -> int | None:

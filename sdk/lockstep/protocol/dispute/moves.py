@@ -11,10 +11,13 @@ from enum import IntEnum
 from typing import Any, ClassVar
 
 from lockstep.protocol.jobs import Body
+from lockstep.protocol.merkle import LEAF_ELEMENTS
 from lockstep.protocol.types import Address, ClaimId, Digest, GameId, ProgramRoot, StateRoot, Step
 
 Proof = tuple[Digest, ...]
 """Siblings from a node upward."""
+COMBINED = 2**32 - 1
+"""Stands in a chunk's place for the combination of all that were posted."""
 
 
 class GamePhase(IntEnum):
@@ -237,14 +240,13 @@ class PostLeaf(Answer):
 
 @dataclass(frozen=True)
 class PickElement(Answer):
-    """The challenger points at word i of the posted leaf."""
+    """The challenger points at word i of the posted leaf, the element of a fold that has partials."""
 
     call = "pickElement"
     i: int
-    leaf: bytes
 
     def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.answered, self.i, self.leaf)
+        return (game, self.answered, self.i)
 
 
 @dataclass(frozen=True)
@@ -261,14 +263,15 @@ class PostPartials(Answer):
 
 @dataclass(frozen=True)
 class PickPartial(Answer):
-    """The challenger points at word i of the posted top partials."""
+    """The challenger points at word i of the posted partials of groups."""
 
     call = "pickPartial"
     i: int
-    words: bytes
+    posted: bytes
+    """The posted partials, the node that they answered behind them."""
 
     def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.answered, self.i, self.words)
+        return (game, self.answered, self.i, self.posted)
 
 
 @dataclass(frozen=True)
@@ -276,18 +279,16 @@ class _Execution(Answer):
     """A move that shows an op's operands (Solidity: `Proof`)."""
 
     descriptor: bytes
-    descriptor_proof: Proof
     chunk: int
-    """The chunk's index among the posted partials; 0 where there are none."""
-    words: bytes
+    """The chunk's index among the posted partials, or COMBINED; in phase ELEMENT the word's in the leaf; else 0."""
+    posted: bytes
+    """The posted partials, the node that they answered behind them; in phase ELEMENT the posted leaf; else empty."""
     openings: tuple[Opening, ...]
+    """Those of the element or chunk; of a combination that is the element the posted leaf, as the data of one."""
     context: bytes
 
     def arguments(self, game: GameId) -> tuple[Any, ...]:
-        proof = (
-            self.descriptor, list(self.descriptor_proof), self.chunk, self.words, [o.abi() for o in self.openings],
-            self.context,
-        )  # fmt: skip
+        proof = (self.descriptor, self.chunk, self.posted, [o.abi() for o in self.openings], self.context)
         return (game, self.answered, proof)
 
 
@@ -311,11 +312,13 @@ class ProveAlias(Answer):
 
     call = "proveAlias"
     context: bytes
+    header: bytes
+    """The Program's."""
     value: Digest
     proof: Proof
 
     def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.answered, self.context, self.value, list(self.proof))
+        return (game, self.answered, self.context, self.header, self.value, list(self.proof))
 
 
 @dataclass(frozen=True)
@@ -399,7 +402,11 @@ class LeafPosted(GameEvent):
 @dataclass(frozen=True)
 class ElementPicked(GameEvent):
     element: int
-    claimed: int
+
+    def word(self, leaf: bytes) -> int:
+        """The claimed word, in the leaf that was posted."""
+        at = 4 * (self.element % LEAF_ELEMENTS)
+        return int.from_bytes(leaf[at : at + 4], "little")
 
 
 @dataclass(frozen=True)
@@ -432,8 +439,14 @@ class Finding:
     """The position of the op in G, of the entry in the state block, or of the padding leaf in its tree."""
     element: int
     chunk: int
+    """Counted over the whole fold; COMBINED if what is wrong is how the partials combine."""
     claimed_bits: Digest
     contract_bits: Digest
+
+    @property
+    def one_chunk(self) -> int | None:
+        """The chunk; None where what is wrong is how the partials combine."""
+        return None if self.chunk == COMBINED else self.chunk
 
 
 @dataclass(frozen=True)

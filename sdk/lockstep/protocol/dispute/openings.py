@@ -77,8 +77,8 @@ class MaterialisedStep(Protocol):
         """The job's dataset; asked for by a draw alone."""
 
     def partials(self, op: int, element: int, group: int | None) -> Sequence[int]:
-        """One level of a fold of more than 256 terms: the words that combine to the element (`group` None: the top
-        level), or to its `group`-th top partial (two-level folds)."""
+        """One level of a fold of more than 256 terms, as a game shows it: the words of its chunks, or of its groups of
+        256 chunks if the chunks are more than 512 (`group` None), or of the chunks of its `group`-th group."""
 
 
 @dataclass(frozen=True)
@@ -378,7 +378,7 @@ class OpenedOperands:
 
     def _place(self, opening: Opening, operand: int) -> tuple[bytes, int, int]:
         """(root, position, depth) of the tree that the operand is opened against."""
-        s, h = self.statement, self.statement.program_header
+        s, h = self.statement, self.statement.fields
         if operand == DATASET:
             # INVARIANT: the dataset is an i32 tensor of dims (rows, row length), as the job says.
             if opening.header != TensorHeader(I32, (s.dataset_rows, s.row_length)).encode():

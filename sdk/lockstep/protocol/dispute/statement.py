@@ -9,12 +9,11 @@ import struct
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from lockstep.protocol import merkle
 from lockstep.protocol.errors import Mismatch
-from lockstep.protocol.programs.program import ProgramHeader
+from lockstep.protocol.programs.program import HeaderFields
 from lockstep.protocol.types import Digest, ProgramRoot, Seed, StateRoot, Step, TensorRoot
 
-HEADER_AT = 212
+PROGRAM_AT, HEAD_AT, END = 212, 244, 259
 
 
 @dataclass(frozen=True)
@@ -34,28 +33,31 @@ class Statement:
     round: int
     slot: int
     t: Step
-    header: bytes
-    """The Program's header."""
+    program: ProgramRoot
+    """Root of the Program that the transition runs."""
+    head: bytes
+    """The fixed fields of the Program's header, 15 bytes."""
 
     def encode(self) -> bytes:
         """The bytes that movers send as `context`."""
         return b"".join(
             (
                 self.prev, self.graph, self.ops_root, self.consts_root, self.dataset_root, self.seed,
-                struct.pack(">5I", self.dataset_rows, self.row_length, self.round, self.slot, self.t), self.header,
+                struct.pack(">5I", self.dataset_rows, self.row_length, self.round, self.slot, self.t), self.program,
+                self.head,
             )
         )  # fmt: skip
 
     @staticmethod
     def decode(data: bytes) -> Statement:
-        """The inverse of `encode`; raises Mismatch if fixed fields are lacking."""
-        if len(data) < HEADER_AT:
+        """The inverse of `encode`; raises Mismatch if the bytes are fewer, or more."""
+        if len(data) != END:
             raise Mismatch(f"a statement of {len(data)} bytes", hint="read the game's events again")
         roots = [Digest(data[32 * i : 32 * i + 32]) for i in range(6)]
         rows, row_length, round_, slot, t = struct.unpack_from(">5I", data, 192)
         return Statement(
             StateRoot(roots[0]), roots[1], roots[2], roots[3], TensorRoot(roots[4]), Seed(roots[5]), rows, row_length,
-            round_, slot, Step(t), data[HEADER_AT:],
+            round_, slot, Step(t), ProgramRoot(data[PROGRAM_AT:HEAD_AT]), data[HEAD_AT:],
         )  # fmt: skip
 
     def with_graph(self, graph: Digest) -> Statement:
@@ -63,11 +65,6 @@ class Statement:
         return replace(self, graph=graph)
 
     @cached_property
-    def program_header(self) -> ProgramHeader:
-        """The parsed header."""
-        return ProgramHeader.decode(self.header)
-
-    @property
-    def program(self) -> ProgramRoot:
-        """Root of the Program that the transition runs."""
-        return merkle.program_root(self.header, self.ops_root, self.consts_root)
+    def fields(self) -> HeaderFields:
+        """The parsed fields of the header."""
+        return HeaderFields.decode(self.head)

@@ -68,9 +68,8 @@ class OperandProof(NamedTuple):
     """The proof of an op's operands (Solidity: `Proof`)."""
 
     descriptor: bytes
-    descriptor_proof: Proof
     chunk: int
-    words: bytes
+    posted: bytes
     openings: tuple[moves.Opening, ...]
     context: bytes
 

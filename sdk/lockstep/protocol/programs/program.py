@@ -24,6 +24,8 @@ OPSET = 2
 """The newest op-set. 1: the kinds up to DRAW, folds up to ISUM; 2: quant, and the fold mode QDOT."""
 CHUNK = 256
 """Terms of a fold that are chained before a partial result is taken (docs/numerics.md, The order of sums)."""
+PARTIALS = 512
+"""Partials that one move of a game shows at most: a fold of more chunks shows those of its groups of 256 first."""
 
 F32, I32 = 0, 1
 WORD_BYTES = 4
@@ -171,6 +173,11 @@ class Op:
     def chunks(self) -> int:
         """Chunks of a fold's K terms; 0 for other kinds."""
         return -(-self.k_terms // CHUNK)
+
+    @property
+    def is_grouped(self) -> bool:
+        """True if a game about the fold shows the partials of its groups before those of a group's chunks."""
+        return self.chunks > PARTIALS
 
     def encode(self) -> bytes:
         """The canonical descriptor."""
@@ -443,6 +450,10 @@ class ProgramHeader:
         return ProgramHeader(f.opset, f.n, f.depth, f.s_in, f.s_out, f.n_consts, inputs, outputs)
 
 
+HEAD_BYTES = 15
+"""Bytes of a header's fixed fields."""
+
+
 @dataclass(frozen=True)
 class HeaderFields:
     """The fixed fields of a header, and where its two tables lie."""
@@ -469,7 +480,7 @@ class HeaderFields:
     @property
     def length(self) -> int:
         """Bytes of the whole header."""
-        return 15 + (6 << self.s_in) + (3 << self.s_out)
+        return HEAD_BYTES + (6 << self.s_in) + (3 << self.s_out)
 
     def entry(self, header: bytes, k: int) -> bytes:
         """The six bytes of input entry k, fewer where the header ends."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -319,28 +320,75 @@ def test_each_game_already_open_lengthens_the_defenders_clock() -> None:
     assert game.budget(replace(claim, open_games=7), defender=False) == claim.clock
 
 
-def test_partials_that_do_not_combine_revert() -> None:
-    liar = held(lie_at=2, lie=Lie(5, element=0, chunk=1))
+@pytest.mark.parametrize("lie", [Lie(5, element=0, chunk=1), Lie(9, chunk=269)], ids=str)
+def test_right_partials_of_a_wrong_word_are_convicted_by_their_combination(lie: Lie) -> None:
+    liar = held(lie_at=2, lie=lie)
+    match = Match(games.claim_of(liar))
+    opening = honest.opening(match.claim, HONEST, liar.trace, 0)
+    assert opening is not None
+
+    def defender(state: game.Game, log: Sequence[moves.GameEvent]) -> moves.Move | None:
+        return honest.answer(state, log, HONEST if state.phase == moves.GamePhase.PARTIALS else liar)
+
+    end = match.run(opening, defender, games.challenges(HONEST))
+    assert end.verdict == Verdict.FRAUD
+    found = match.finding
+    assert found is not None
+    assert (found.position, found.element, found.chunk) == (lie.op, lie.element, moves.COMBINED)
+    assert found.claimed_bits != found.contract_bits
+
+
+@pytest.mark.parametrize(
+    ("lie", "phase"),
+    [
+        (Lie(5, element=1, chunk=1), moves.GamePhase.ELEMENT), (Lie(9, chunk=269), moves.GamePhase.PARTIAL_PICK),
+    ],
+    ids=["element", "group"],
+)  # fmt: skip
+def test_partials_meant_for_one_pick_answer_no_other(lie: Lie, phase: moves.GamePhase) -> None:
+    """A reorganisation may put another pick in the place of the one that the defender has seen."""
+    liar = held(lie_at=2, lie=lie)
     match = Match(games.claim_of(liar))
     opening = honest.opening(match.claim, HONEST, liar.trace, 0)
     assert opening is not None
     match.play(opening, CHALLENGER)
-    while True:
-        assert match.state is not None
-        if match.state.phase == moves.GamePhase.PARTIALS:
-            break
-        side = honest.answer(match.state, match.log, liar) or honest.point(match.state, match.log, HONEST)
-        assert side is not None
-        match.play(side, match.state.mover)
-    truth = honest.answer(match.state, match.log, HONEST)
-    assert truth is not None
-    assert refused(match, truth, WORKER) == "PartialsWrong"
+    state = match.state
+    while state is not None and state.phase != phase:
+        move = honest.answer(state, match.log, liar) or honest.point(state, match.log, HONEST)
+        assert move is not None
+        match.play(move, state.mover)
+        state = match.state
+    assert state is not None
+
+    def picked(i: int) -> tuple[game.Game, moves.Answer]:
+        shown = honest.GameLog(match.log).posted
+        pick = moves.PickPartial(state.node, i, shown) if shown else moves.PickElement(state.node, i)
+        after, events = game.play(state, pick, CHALLENGER, match.now, match.claim, match.arbiter)
+        answer = honest.answer(after, [*match.log, *events], liar)
+        assert answer is not None
+        return after, answer
+
+    (first, answer), (other, _) = picked(0), picked(1)
+    game.play(first, answer, WORKER, match.now, match.claim, match.arbiter)
+    with pytest.raises(MoveRefused, match="AnsweredStale"):
+        game.play(other, answer, WORKER, match.now, match.claim, match.arbiter)
 
 
 @pytest.mark.parametrize(
-    ("rem", "parts"), [(1, [1]), (6, [6]), (7, [4, 3]), (10, [5, 5]), (13, [5, 4, 4]), (18, [6, 6, 6])]
+    ("chunks", "first"), [(2, 2), (256, 256), (512, 512), (513, 3), (768, 3), (65_536, 256)], ids=str
 )
-def test_levels_are_equal_parts_of_at_most_six(rem: int, parts: list[int]) -> None:
+def test_more_chunks_than_one_move_shows_are_shown_by_groups(chunks: int, first: int) -> None:
+    terms = 256 * chunks - 255
+    assert game.partial_count(terms, None) == first
+    if game.is_grouped(terms):
+        assert sum(game.partial_count(terms, group) for group in range(first)) == chunks
+
+
+@pytest.mark.parametrize(
+    ("rem", "parts"),
+    [(1, [1]), (6, [6]), (7, [4, 3]), (13, [7, 6]), (14, [5, 5, 4]), (19, [5, 5, 5, 4]), (23, [6, 6, 6, 5])],
+)
+def test_levels_are_equal_parts_of_at_most_six_and_thirteen_are_two_parts(rem: int, parts: list[int]) -> None:
     made = []
     while rem:
         made.append(game.levels(rem))
