@@ -34,6 +34,12 @@ contract DisputeGame is IDisputeGame {
     uint256 private constant DEFENDERS = 1 << uint256(Phase.TraceReveal) | 1 << uint256(Phase.Defend)
         | 1 << uint256(Phase.GraphReveal) | 1 << uint256(Phase.Tensor) | 1 << uint256(Phase.TensorReveal)
         | 1 << uint256(Phase.Leaf) | 1 << uint256(Phase.Partials) | 1 << uint256(Phase.LowPartials);
+    /// Those of moves that several phases share.
+    uint256 private constant REVEALS =
+        1 << uint256(Phase.TraceReveal) | 1 << uint256(Phase.GraphReveal) | 1 << uint256(Phase.TensorReveal);
+    uint256 private constant PICKS =
+        1 << uint256(Phase.TracePick) | 1 << uint256(Phase.GraphPick) | 1 << uint256(Phase.TensorPick);
+    uint256 private constant POSTS = 1 << uint256(Phase.Partials) | 1 << uint256(Phase.LowPartials);
     /// What `staged` is for a fold: this, the chunk from bit 32, its word.
     uint256 private constant STAGED_CHUNK = 1 << 248;
 
@@ -169,10 +175,7 @@ contract DisputeGame is IDisputeGame {
 
     /// @inheritdoc IDisputeGame
     function reveal(GameId id, bytes32 answered, bytes32[] calldata children) external {
-        Phase phase = _games[id].phase;
-        if (phase != Phase.TraceReveal && phase != Phase.GraphReveal && phase != Phase.TensorReveal) {
-            revert PhaseWrong(phase);
-        }
+        Phase phase = _phaseIn(id, REVEALS);
         Game storage g = _move(id, answered, phase);
         _requireChildren(answered, g.rem, children);
         emit Revealed(id, answered, children);
@@ -226,8 +229,7 @@ contract DisputeGame is IDisputeGame {
 
     /// @inheritdoc IDisputeGame
     function postPartials(GameId id, bytes32 answered, bytes calldata words) external {
-        Phase phase = _games[id].phase;
-        if (phase != Phase.Partials && phase != Phase.LowPartials) revert PhaseWrong(phase);
+        Phase phase = _phaseIn(id, POSTS);
         Game storage g = _move(id, answered, phase);
         uint256 count = Program.leaves(g.terms);
         bool grouped = _isGrouped(g);
@@ -250,8 +252,7 @@ contract DisputeGame is IDisputeGame {
         external
         metered(id)
     {
-        Phase phase = _games[id].phase;
-        if (phase != Phase.TracePick && phase != Phase.GraphPick && phase != Phase.TensorPick) revert PhaseWrong(phase);
+        Phase phase = _phaseIn(id, PICKS);
         Game storage g = _move(id, answered, phase);
         uint256 levels = _levels(g.rem);
         // INVARIANT: what is picked is one of the nodes that were revealed.
@@ -554,6 +555,12 @@ contract DisputeGame is IDisputeGame {
     }
 
     // -- turns -----------------------------------------------------------------------------------------------------
+
+    /// @dev The game's phase, which is one of `phases`, a bit each.
+    function _phaseIn(GameId id, uint256 phases) private view returns (Phase phase) {
+        phase = _games[id].phase;
+        if (phases >> uint256(phase) & 1 == 0) revert PhaseWrong(phase);
+    }
 
     /// @dev A move begins: the right phase, the right answer, in time, by the side whose turn it is. Stops its clock.
     function _move(GameId id, bytes32 answered, Phase phase) private returns (Game storage g) {

@@ -24,7 +24,9 @@ FOUNDRY = ROOT / "foundry.toml"
 BROWNIE = ROOT / "brownie-config.yaml"
 VERIFICATION = ARTIFACTS / "verification.json.gz"
 
-MAX_RUNTIME_BYTES = 24_576  # EIP-170
+METADATA_BYTES = 53
+"""What brownie's build has behind the code, and this one leaves out."""
+MAX_RUNTIME_BYTES = 24_576 - METADATA_BYTES  # EIP-170
 
 
 def compiler_settings() -> dict[str, Any]:
@@ -198,7 +200,7 @@ def main() -> None:
             else:
                 (ARTIFACTS / name).unlink()
     if too_large:
-        sys.exit(f"larger than {MAX_RUNTIME_BYTES} bytes, no chain deploys them (EIP-170): {', '.join(too_large)}")
+        sys.exit(f"above {MAX_RUNTIME_BYTES} bytes, no chain deploys brownie's build (EIP-170): {', '.join(too_large)}")
 
 
 if __name__ == "__main__":

@@ -212,6 +212,10 @@ TARGETS: dict[str, Target] = {
         {
             DESCRIBE: (
                 "job_of",
+                "_price",
+                "_terms",
+                "_term",
+                "_whole",
                 "_training",
                 "_evaluation",
                 "_offer",
