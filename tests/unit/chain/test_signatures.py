@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from eth_account import Account
 from eth_account.signers.local import LocalAccount
+from eth_keys.backends import CoinCurveECCBackend, get_backend
 
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.devnet import Local
@@ -25,6 +26,10 @@ def sign(account: LocalAccount, digest: Digest = DIGEST) -> bytes:
 def test_a_signature_is_its_keys() -> None:
     assert recovered(DIGEST, sign(KEY)) == ME
     assert recovered(OTHER, sign(KEY)) not in (None, ME)
+
+
+def test_keys_are_used_in_constant_time() -> None:
+    assert type(get_backend()) is CoinCurveECCBackend, "eth-keys falls back to Python without a word"
 
 
 @pytest.mark.parametrize(
