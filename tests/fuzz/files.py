@@ -120,6 +120,12 @@ def job() -> tuple[Iterable[bytes], Run]:
         b'texts = "texts"\naggregator = "0x' + b"aB" * 20 + b'"\n',
         b'texts = "texts"\n[evaluation]\nmodel = "model"\n',
         b'texts = "texts"\n[model]\nkind = "encoder"\nvocabulary = 256\n',
+        # What is refused far from where it is written: two prices, two kinds for one key, a length that follows.
+        b'texts = "texts"\nprice = "0.5"\n[terms]\nslot_price = "5 wei"\n',
+        b'texts = "texts"\nstart = 5\ngas_price = "2 LST"\n',
+        b'texts = "texts"\ngas_price = "2 LST"\n[strategy]\ninner = 5\n',
+        b'texts = "texts"\nstart = "model"\n[batch]\nrow_length = 3\n[strategy]\ninner = 5\n',
+        b'texts = "texts"\n[strategy]\ninner = 5\n',
     ], run
 
 

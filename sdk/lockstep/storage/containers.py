@@ -81,6 +81,14 @@ def _limbs(value: Any, where: str) -> list[list[str]]:
     return found
 
 
+def _policy(value: Any, where: str) -> Mapping[str, Any]:
+    """Reads a policy of products. Without one a spec has no such key: an empty one would be a second encoding."""
+    found = mapping(anything)(value, where)
+    if not found:
+        raise Malformed(f"{where} is empty")
+    return found
+
+
 _PARAMETER = either(
     table({"name": text(), "offset": whole(0, U64), "shape": _SHAPE}, {"shard": whole(0, U32)}),
     either(
@@ -99,7 +107,7 @@ _SPEC = table(
         "strategy": mapping(anything),
         "version": whole(0, U32),
     },
-    {"arithmetic": mapping(anything)},
+    {"arithmetic": _policy},
 )
 
 

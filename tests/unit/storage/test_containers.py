@@ -81,6 +81,13 @@ def test_a_spec_of_another_digest_or_version_is_refused() -> None:
         JobSpec.decode(replace(SPEC, version=9).encode())
 
 
+def test_a_spec_without_a_policy_of_products_has_one_encoding() -> None:
+    fields = dag_cbor.decode(SPEC.encode())
+    assert isinstance(fields, dict)
+    with pytest.raises(Mismatch, match="arithmetic is empty"):
+        JobSpec.decode(dag_cbor.encode({**fields, "arithmetic": {}}))
+
+
 @pytest.mark.parametrize("cut", [0, 1, 20, 60])
 def test_a_truncated_spec_is_refused(cut: int) -> None:
     with pytest.raises(LockstepError):
