@@ -29,7 +29,7 @@ contract DisputeGame is IDisputeGame {
     IArbiter public immutable arbiter;
 
     /// Of storage, that a game takes.
-    uint256 private constant GAME_WORDS = 7;
+    uint256 private constant GAME_WORDS = 6;
     /// The phases in which the defender moves, a bit each.
     uint256 private constant DEFENDERS = 1 << uint256(Phase.TraceReveal) | 1 << uint256(Phase.Defend)
         | 1 << uint256(Phase.GraphReveal) | 1 << uint256(Phase.Tensor) | 1 << uint256(Phase.TensorReveal)
@@ -76,7 +76,6 @@ contract DisputeGame is IDisputeGame {
         if (t > terms.transitions) revert StepOutOfRange(t);
 
         g.claim = claim;
-        g.challenger = msg.sender;
         g.defender = terms.defender;
         // INVARIANT: every game that an account defends lengthens its clock in the next: many games starve nobody.
         g.leftDefender = Clock.budget(terms.clockSeconds, terms.stepSeconds, defending[terms.defender]++);
@@ -105,7 +104,7 @@ contract DisputeGame is IDisputeGame {
     /// @inheritdoc IDisputeGame
     function adjacent(GameId id, bytes32 answered, Step calldata step) external metered(id) {
         Game storage g = _move(id, answered, Phase.Adjacent);
-        _argue(id, g, g.statement, Program.depthOf(g.size), uint32(g.position) + 1, step);
+        _argue(id, g, g.statement, Program.depthOf(g.size), g.position + 1, step);
     }
 
     /// @dev Fixes what is argued: transition t from `step.prev` to the S_t under the stored trace leaf.
@@ -161,7 +160,7 @@ contract DisputeGame is IDisputeGame {
         g.node = graph;
         g.rem = uint8(h.depth);
         g.position = 0;
-        g.size = uint64(h.n);
+        g.size = uint32(h.n);
         g.block_ = uint32((1 << h.depth) - (1 << h.stateOut));
         emit Defended(id, graph, state, children);
         _turn(g, Phase.GraphPick);
@@ -204,9 +203,8 @@ contract DisputeGame is IDisputeGame {
         g.node = tree;
         g.rem = uint8(depth);
         g.position = 0;
-        g.size = uint64(size);
+        g.size = uint32(size);
         g.terms = uint32(Program.terms(descriptor, op));
-        g.mode = uint8(op.mode);
         g.op = uint16(at);
         emit TensorRevealed(id, uint16(at), tree, children);
         _turn(g, depth == 0 ? Phase.Leaf : Phase.TensorPick);
@@ -262,7 +260,7 @@ contract DisputeGame is IDisputeGame {
         uint256 position = (uint256(g.position) << levels) | i;
         g.node = child;
         g.rem = uint8(rem);
-        g.position = uint64(position);
+        g.position = uint32(position);
         Phase then = rem != 0 ? Phase(uint8(phase) - 1) : _bottom(g, phase, position);
         emit Picked(id, then, uint64(position), child);
         _turn(g, then);
@@ -292,14 +290,14 @@ contract DisputeGame is IDisputeGame {
         if (words > CHUNK) words = CHUNK;
         // INVARIANT: an element that is picked was posted.
         if (i >= words) revert LengthWrong(words, i);
-        g.position = uint64(g.position * CHUNK + i);
+        g.position = uint32(g.position * CHUNK + i);
     }
 
     /// @inheritdoc IDisputeGame
     function pickPartial(GameId id, bytes32 answered, uint16 i, bytes calldata posted) external metered(id) {
         Game storage g = _move(id, answered, Phase.PartialPick);
         uint32 word = _wordAt(_posted(answered, posted), i);
-        g.group = i;
+        g.group = uint8(i);
         g.word = word;
         g.node = _under(answered, i);
         emit PartialPicked(id, i, word);
@@ -386,7 +384,7 @@ contract DisputeGame is IDisputeGame {
 
     function _execute(Game storage g, Proof calldata proof, uint32 chunk) private view returns (uint32) {
         // INVARIANT: partials combine to the word that they explain.
-        if (chunk == COMBINED) return arbiter.combine(g.mode, proof.posted[:proof.posted.length - 32]);
+        if (chunk == COMBINED) return arbiter.combine(uint8(proof.descriptor[1]), proof.posted[:proof.posted.length - 32]);
         return arbiter.execute(
             proof.descriptor, proof.context.roots(), proof.context.context(g.op), g.position, chunk, proof.openings, g.staged
         );
@@ -498,7 +496,7 @@ contract DisputeGame is IDisputeGame {
     }
 
     function _close(GameId id, Game storage g, Verdict verdict) private {
-        (ClaimId claim, address challenger, address defender) = (g.claim, g.challenger, g.defender);
+        (ClaimId claim, address challenger, address defender) = (g.claim, _challengerOf(id), g.defender);
         // A missed deadline proves no step wrong.
         (uint32 t, uint256 spent) = (verdict == Verdict.Fraud ? g.t : 0, g.spent);
         defending[defender] -= 1;
@@ -532,11 +530,12 @@ contract DisputeGame is IDisputeGame {
         (uint256 sharing, uint256 refunded) = (1, 1);
         uint256 i = _firstLive[claim];
         for (uint256 end = i + SCAN; i < end; i++) {
-            Game storage g = _games[_gamesOn[claim][i]];
+            GameId id = _gamesOn[claim][i];
+            Game storage g = _games[id];
             if (g.phase == Phase.None) break;
             if (g.phase == Phase.Closed) continue;
-            if (sharing < WINNERS) winners[sharing++] = g.challenger;
-            refunds[refunded++] = IStakeVault.Refund(g.challenger, g.spent);
+            if (sharing < WINNERS) winners[sharing++] = _challengerOf(id);
+            refunds[refunded++] = IStakeVault.Refund(_challengerOf(id), g.spent);
         }
         assembly ("memory-safe") {
             mstore(winners, sharing)
@@ -561,14 +560,14 @@ contract DisputeGame is IDisputeGame {
         if (g.phase != phase) revert PhaseWrong(g.phase);
         // INVARIANT: a move answers the node that is stored.
         if (g.node != answered) revert AnsweredStale(g.node);
-        uint32 left = Clock.stop(g.deadline);
+        uint24 left = Clock.stop(g.deadline);
         if (_isDefenders(phase)) {
             // INVARIANT: the defender or its delegate answers.
             if (msg.sender != g.defender && !vault.mayAct(g.defender, msg.sender)) revert Unauthorized(msg.sender);
             g.leftDefender = left;
         } else {
             // INVARIANT: the challenger alone points.
-            if (msg.sender != g.challenger) revert Unauthorized(msg.sender);
+            if (msg.sender != _challengerOf(id)) revert Unauthorized(msg.sender);
             g.leftChallenger = left;
         }
     }
@@ -589,6 +588,11 @@ contract DisputeGame is IDisputeGame {
     function _spend(Game storage g, uint256 begun) private {
         uint256 spent = g.spent + TRANSACTION_GAS + BYTE_GAS * msg.data.length + begun - gasleft();
         g.spent = uint24(Math.min(spent, MAX_SPENT));
+    }
+
+    /// @dev The account that opened the game: its id ends with it.
+    function _challengerOf(GameId id) private pure returns (address) {
+        return address(uint160(uint256(GameId.unwrap(id))));
     }
 
     function _isDefenders(Phase phase) private pure returns (bool) {
@@ -645,7 +649,8 @@ contract DisputeGame is IDisputeGame {
 
     /// @inheritdoc IDisputeGame
     function gameIdOf(ClaimId claim, address challenger, uint32 nonce) public pure returns (GameId) {
-        return GameId.wrap(keccak256(abi.encode(claim, challenger, nonce)));
+        bytes32 digest = keccak256(abi.encode(claim, challenger, nonce));
+        return GameId.wrap(bytes32((uint256(digest) >> 160) << 160 | uint160(challenger)));
     }
 
     /// @inheritdoc IDisputeGame
