@@ -30,10 +30,25 @@ contract DisputeGame is IDisputeGame {
 
     /// Of storage, that a game takes.
     uint256 private constant GAME_WORDS = 6;
+    /// The word of it with the phase, and where its fields begin: phase u8, rem u8, deadline u40, verdict u8, leftDefender u24,
+    /// leftChallenger u24.
+    uint256 private constant TURN_WORD = 4;
+    uint256 private constant DEADLINE_AT = 16;
+    uint256 private constant LEFT_DEFENDER_AT = 64;
+    uint256 private constant LEFT_CHALLENGER_AT = 88;
+    uint256 private constant CLOCK_MASK = type(uint24).max;
+    uint256 private constant TURN_MASK = uint256(type(uint40).max) << 16 | type(uint8).max;
     /// The phases in which the defender moves, a bit each.
     uint256 private constant DEFENDERS = 1 << uint256(Phase.TraceReveal) | 1 << uint256(Phase.Defend)
         | 1 << uint256(Phase.GraphReveal) | 1 << uint256(Phase.Tensor) | 1 << uint256(Phase.TensorReveal)
         | 1 << uint256(Phase.Leaf) | 1 << uint256(Phase.Partials) | 1 << uint256(Phase.LowPartials);
+    /// Those in which a node's descendants are shown, and those in which one of them is picked.
+    uint256 private constant REVEALS =
+        1 << uint256(Phase.TraceReveal) | 1 << uint256(Phase.GraphReveal) | 1 << uint256(Phase.TensorReveal);
+    uint256 private constant PICKS =
+        1 << uint256(Phase.TracePick) | 1 << uint256(Phase.GraphPick) | 1 << uint256(Phase.TensorPick);
+    /// Those in which partials are posted.
+    uint256 private constant POSTS = 1 << uint256(Phase.Partials) | 1 << uint256(Phase.LowPartials);
     /// What `staged` is for a fold: this, the chunk from bit 32, its word.
     uint256 private constant STAGED_CHUNK = 1 << 248;
 
@@ -103,7 +118,7 @@ contract DisputeGame is IDisputeGame {
 
     /// @inheritdoc IDisputeGame
     function adjacent(GameId id, bytes32 answered, Step calldata step) external metered(id) {
-        Game storage g = _move(id, answered, Phase.Adjacent);
+        (Game storage g,) = _move(id, answered, 1 << uint256(Phase.Adjacent));
         _argue(id, g, g.statement, Program.depthOf(g.size), g.position + 1, step);
     }
 
@@ -146,7 +161,7 @@ contract DisputeGame is IDisputeGame {
         bytes32[] calldata blockProof,
         bytes32[] calldata children
     ) external {
-        Game storage g = _move(id, answered, Phase.Defend);
+        (Game storage g,) = _move(id, answered, 1 << uint256(Phase.Defend));
         _requireStatement(g, context);
         Program.Header memory h = context.head();
         // INVARIANT: what is defended is the S_t of the claim's trace.
@@ -168,11 +183,7 @@ contract DisputeGame is IDisputeGame {
 
     /// @inheritdoc IDisputeGame
     function reveal(GameId id, bytes32 answered, bytes32[] calldata children) external {
-        Phase phase = _games[id].phase;
-        if (phase != Phase.TraceReveal && phase != Phase.GraphReveal && phase != Phase.TensorReveal) {
-            revert PhaseWrong(phase);
-        }
-        Game storage g = _move(id, answered, phase);
+        (Game storage g, Phase phase) = _move(id, answered, REVEALS);
         _requireChildren(answered, g.rem, children);
         emit Revealed(id, answered, children);
         _turn(g, Phase(uint8(phase) + 1));
@@ -188,7 +199,7 @@ contract DisputeGame is IDisputeGame {
         bytes32 tree,
         bytes32[] calldata children
     ) external {
-        Game storage g = _move(id, answered, Phase.Tensor);
+        (Game storage g,) = _move(id, answered, 1 << uint256(Phase.Tensor));
         _requireStatement(g, context);
         uint256 at = g.position;
         _requireDescriptor(context, at, descriptor, descriptorProof);
@@ -212,7 +223,7 @@ contract DisputeGame is IDisputeGame {
 
     /// @inheritdoc IDisputeGame
     function postLeaf(GameId id, bytes32 answered, bytes calldata data) external {
-        Game storage g = _move(id, answered, Phase.Leaf);
+        (Game storage g,) = _move(id, answered, 1 << uint256(Phase.Leaf));
         uint256 rest = 4 * (g.size - CHUNK * g.position);
         // INVARIANT: a leaf has 1 KiB, the last one what is left.
         _requireLength(rest < 4 * CHUNK ? rest : 4 * CHUNK, data.length);
@@ -224,9 +235,7 @@ contract DisputeGame is IDisputeGame {
 
     /// @inheritdoc IDisputeGame
     function postPartials(GameId id, bytes32 answered, bytes calldata words) external {
-        Phase phase = _games[id].phase;
-        if (phase != Phase.Partials && phase != Phase.LowPartials) revert PhaseWrong(phase);
-        Game storage g = _move(id, answered, phase);
+        (Game storage g, Phase phase) = _move(id, answered, POSTS);
         uint256 count = Program.leaves(g.terms);
         bool grouped = _isGrouped(g);
         if (grouped) {
@@ -248,16 +257,15 @@ contract DisputeGame is IDisputeGame {
         external
         metered(id)
     {
-        Phase phase = _games[id].phase;
-        if (phase != Phase.TracePick && phase != Phase.GraphPick && phase != Phase.TensorPick) revert PhaseWrong(phase);
-        Game storage g = _move(id, answered, phase);
-        uint256 levels = _levels(g.rem);
+        (Game storage g, Phase phase) = _move(id, answered, PICKS);
+        (uint256 rem, uint256 position) = (g.rem, g.position);
+        uint256 levels = _levels(rem);
         // INVARIANT: what is picked is one of the nodes that were revealed.
         _requireLength(levels, siblings.length);
         if (Merkle.climb(child, i, siblings) != answered) revert ProofInvalid();
 
-        uint256 rem = g.rem - levels;
-        uint256 position = (uint256(g.position) << levels) | i;
+        rem -= levels;
+        position = uint32((position << levels) | i);
         g.node = child;
         g.rem = uint8(rem);
         g.position = uint32(position);
@@ -278,7 +286,7 @@ contract DisputeGame is IDisputeGame {
     function pickElement(GameId id, bytes32 answered, uint256 i) external metered(id) {
         // What has no partials is picked by its proof.
         if (_games[id].terms <= CHUNK) revert PhaseWrong(_games[id].phase);
-        Game storage g = _move(id, answered, Phase.Element);
+        (Game storage g,) = _move(id, answered, 1 << uint256(Phase.Element));
         _pickElement(g, i);
         g.node = _under(answered, g.position);
         emit ElementPicked(id, g.position);
@@ -295,7 +303,7 @@ contract DisputeGame is IDisputeGame {
 
     /// @inheritdoc IDisputeGame
     function pickPartial(GameId id, bytes32 answered, uint16 i, bytes calldata posted) external metered(id) {
-        Game storage g = _move(id, answered, Phase.PartialPick);
+        (Game storage g,) = _move(id, answered, 1 << uint256(Phase.PartialPick));
         uint32 word = _wordAt(_posted(answered, posted), i);
         g.group = uint8(i);
         g.word = word;
@@ -345,7 +353,7 @@ contract DisputeGame is IDisputeGame {
         Phase phase = g.phase;
         bool picks = phase == Phase.Element && g.terms <= CHUNK;
         if (phase != Phase.Proof && !picks && !(phase == Phase.PartialPick && combined)) revert PhaseWrong(phase);
-        _move(id, answered, phase);
+        _move(id, answered, 1 << uint256(phase));
         // INVARIANT: a game argues about one statement, and below an op about that op.
         if (_below(proof.context, proof.descriptor) != g.statement) revert StatementWrong();
         if (!picks) return g;
@@ -405,7 +413,7 @@ contract DisputeGame is IDisputeGame {
         bytes32[] calldata proof
     ) external {
         uint256 begun = gasleft();
-        Game storage g = _move(id, answered, Phase.Alias);
+        (Game storage g,) = _move(id, answered, 1 << uint256(Phase.Alias));
         _requireStatement(g, context);
         uint256 entry = g.position - g.block_;
         value = _named(context, header, entry, value, proof);
@@ -433,7 +441,7 @@ contract DisputeGame is IDisputeGame {
     /// @inheritdoc IDisputeGame
     function provePadding(GameId id, bytes32 answered) external {
         uint256 begun = gasleft();
-        Game storage g = _move(id, answered, Phase.Padding);
+        (Game storage g,) = _move(id, answered, 1 << uint256(Phase.Padding));
         // INVARIANT: equal bits convict nobody; padding is EMPTY.
         if (answered == 0) revert EqualBits(0);
         Finding memory found = _finding(Wrong.Padding, g.position, answered, 0);
@@ -554,28 +562,44 @@ contract DisputeGame is IDisputeGame {
 
     // -- turns -----------------------------------------------------------------------------------------------------
 
-    /// @dev A move begins: the right phase, the right answer, in time, by the side whose turn it is. Stops its clock.
-    function _move(GameId id, bytes32 answered, Phase phase) private returns (Game storage g) {
+    /// @dev A move begins: in one of `phases`, the right answer, in time, by the side whose turn it is.
+    function _move(GameId id, bytes32 answered, uint256 phases) private view returns (Game storage g, Phase phase) {
         g = _games[id];
-        if (g.phase != phase) revert PhaseWrong(g.phase);
+        phase = g.phase;
+        if (phases >> uint256(phase) & 1 == 0) revert PhaseWrong(phase);
         // INVARIANT: a move answers the node that is stored.
         if (g.node != answered) revert AnsweredStale(g.node);
-        uint24 left = Clock.stop(g.deadline);
+        Clock.stop(g.deadline);
         if (_isDefenders(phase)) {
             // INVARIANT: the defender or its delegate answers.
             if (msg.sender != g.defender && !vault.mayAct(g.defender, msg.sender)) revert Unauthorized(msg.sender);
-            g.leftDefender = left;
         } else {
             // INVARIANT: the challenger alone points.
             if (msg.sender != _challengerOf(id)) revert Unauthorized(msg.sender);
-            g.leftChallenger = left;
         }
     }
 
-    /// @dev A move ends: the clock of whoever moves in `phase` starts.
+    /// @dev A move ends: the mover's clock stops, and that of whoever moves in `phase` starts. They are in one word with the phase,
+    ///      which is read once and written once: the compiler would do it field by field.
     function _turn(Game storage g, Phase phase) private {
-        g.phase = phase;
-        g.deadline = Clock.start(_isDefenders(phase) ? g.leftDefender : g.leftChallenger);
+        uint256 turn;
+        assembly ("memory-safe") {
+            turn := sload(add(g.slot, TURN_WORD))
+        }
+        uint40 deadline = uint40(turn >> DEADLINE_AT);
+        uint256 at = _clockOf(Phase(uint8(turn)));
+        // No clock runs before the game is open.
+        if (deadline != 0) turn = turn & ~(CLOCK_MASK << at) | uint256(Clock.stop(deadline)) << at;
+        deadline = Clock.start(uint24(turn >> _clockOf(phase)));
+        turn = turn & ~TURN_MASK | uint256(deadline) << DEADLINE_AT | uint256(phase);
+        assembly ("memory-safe") {
+            sstore(add(g.slot, TURN_WORD), turn)
+        }
+    }
+
+    /// @dev The bit of the word with the phase at which the clock stands of whoever moves in `phase`.
+    function _clockOf(Phase phase) private pure returns (uint256) {
+        return _isDefenders(phase) ? LEFT_DEFENDER_AT : LEFT_CHALLENGER_AT;
     }
 
     /// @dev Counts the gas of a challenger's move.
