@@ -29,16 +29,25 @@ contract DisputeGame is IDisputeGame {
     IArbiter public immutable arbiter;
 
     /// Of storage, that a game takes.
-    uint256 private constant GAME_WORDS = 7;
+    uint256 private constant GAME_WORDS = 6;
+    /// The word of it with the phase, and where its fields begin: phase u8, rem u8, deadline u40, verdict u8, leftDefender u24,
+    /// leftChallenger u24.
+    uint256 private constant TURN_WORD = 4;
+    uint256 private constant DEADLINE_AT = 16;
+    uint256 private constant LEFT_DEFENDER_AT = 64;
+    uint256 private constant LEFT_CHALLENGER_AT = 88;
+    uint256 private constant CLOCK_MASK = type(uint24).max;
+    uint256 private constant TURN_MASK = uint256(type(uint40).max) << 16 | type(uint8).max;
     /// The phases in which the defender moves, a bit each.
     uint256 private constant DEFENDERS = 1 << uint256(Phase.TraceReveal) | 1 << uint256(Phase.Defend)
         | 1 << uint256(Phase.GraphReveal) | 1 << uint256(Phase.Tensor) | 1 << uint256(Phase.TensorReveal)
         | 1 << uint256(Phase.Leaf) | 1 << uint256(Phase.Partials) | 1 << uint256(Phase.LowPartials);
-    /// Those of moves that several phases share.
+    /// Those in which a node's descendants are shown, and those in which one of them is picked.
     uint256 private constant REVEALS =
         1 << uint256(Phase.TraceReveal) | 1 << uint256(Phase.GraphReveal) | 1 << uint256(Phase.TensorReveal);
     uint256 private constant PICKS =
         1 << uint256(Phase.TracePick) | 1 << uint256(Phase.GraphPick) | 1 << uint256(Phase.TensorPick);
+    /// Those in which partials are posted.
     uint256 private constant POSTS = 1 << uint256(Phase.Partials) | 1 << uint256(Phase.LowPartials);
     /// What `staged` is for a fold: this, the chunk from bit 32, its word.
     uint256 private constant STAGED_CHUNK = 1 << 248;
@@ -82,7 +91,6 @@ contract DisputeGame is IDisputeGame {
         if (t > terms.transitions) revert StepOutOfRange(t);
 
         g.claim = claim;
-        g.challenger = msg.sender;
         g.defender = terms.defender;
         // INVARIANT: every game that an account defends lengthens its clock in the next: many games starve nobody.
         g.leftDefender = Clock.budget(terms.clockSeconds, terms.stepSeconds, defending[terms.defender]++);
@@ -110,8 +118,8 @@ contract DisputeGame is IDisputeGame {
 
     /// @inheritdoc IDisputeGame
     function adjacent(GameId id, bytes32 answered, Step calldata step) external metered(id) {
-        Game storage g = _move(id, answered, Phase.Adjacent);
-        _argue(id, g, g.statement, Program.depthOf(g.size), uint32(g.position) + 1, step);
+        (Game storage g,) = _move(id, answered, 1 << uint256(Phase.Adjacent));
+        _argue(id, g, g.statement, Program.depthOf(g.size), g.position + 1, step);
     }
 
     /// @dev Fixes what is argued: transition t from `step.prev` to the S_t under the stored trace leaf.
@@ -153,7 +161,7 @@ contract DisputeGame is IDisputeGame {
         bytes32[] calldata blockProof,
         bytes32[] calldata children
     ) external {
-        Game storage g = _move(id, answered, Phase.Defend);
+        (Game storage g,) = _move(id, answered, 1 << uint256(Phase.Defend));
         _requireStatement(g, context);
         Program.Header memory h = context.head();
         // INVARIANT: what is defended is the S_t of the claim's trace.
@@ -167,7 +175,7 @@ contract DisputeGame is IDisputeGame {
         g.node = graph;
         g.rem = uint8(h.depth);
         g.position = 0;
-        g.size = uint64(h.n);
+        g.size = uint32(h.n);
         g.block_ = uint32((1 << h.depth) - (1 << h.stateOut));
         emit Defended(id, graph, state, children);
         _turn(g, Phase.GraphPick);
@@ -175,8 +183,7 @@ contract DisputeGame is IDisputeGame {
 
     /// @inheritdoc IDisputeGame
     function reveal(GameId id, bytes32 answered, bytes32[] calldata children) external {
-        Phase phase = _phaseIn(id, REVEALS);
-        Game storage g = _move(id, answered, phase);
+        (Game storage g, Phase phase) = _move(id, answered, REVEALS);
         _requireChildren(answered, g.rem, children);
         emit Revealed(id, answered, children);
         _turn(g, Phase(uint8(phase) + 1));
@@ -192,7 +199,7 @@ contract DisputeGame is IDisputeGame {
         bytes32 tree,
         bytes32[] calldata children
     ) external {
-        Game storage g = _move(id, answered, Phase.Tensor);
+        (Game storage g,) = _move(id, answered, 1 << uint256(Phase.Tensor));
         _requireStatement(g, context);
         uint256 at = g.position;
         _requireDescriptor(context, at, descriptor, descriptorProof);
@@ -207,9 +214,8 @@ contract DisputeGame is IDisputeGame {
         g.node = tree;
         g.rem = uint8(depth);
         g.position = 0;
-        g.size = uint64(size);
+        g.size = uint32(size);
         g.terms = uint32(Program.terms(descriptor, op));
-        g.mode = uint8(op.mode);
         g.op = uint16(at);
         emit TensorRevealed(id, uint16(at), tree, children);
         _turn(g, depth == 0 ? Phase.Leaf : Phase.TensorPick);
@@ -217,7 +223,7 @@ contract DisputeGame is IDisputeGame {
 
     /// @inheritdoc IDisputeGame
     function postLeaf(GameId id, bytes32 answered, bytes calldata data) external {
-        Game storage g = _move(id, answered, Phase.Leaf);
+        (Game storage g,) = _move(id, answered, 1 << uint256(Phase.Leaf));
         uint256 rest = 4 * (g.size - CHUNK * g.position);
         // INVARIANT: a leaf has 1 KiB, the last one what is left.
         _requireLength(rest < 4 * CHUNK ? rest : 4 * CHUNK, data.length);
@@ -229,8 +235,7 @@ contract DisputeGame is IDisputeGame {
 
     /// @inheritdoc IDisputeGame
     function postPartials(GameId id, bytes32 answered, bytes calldata words) external {
-        Phase phase = _phaseIn(id, POSTS);
-        Game storage g = _move(id, answered, phase);
+        (Game storage g, Phase phase) = _move(id, answered, POSTS);
         uint256 count = Program.leaves(g.terms);
         bool grouped = _isGrouped(g);
         if (grouped) {
@@ -252,18 +257,18 @@ contract DisputeGame is IDisputeGame {
         external
         metered(id)
     {
-        Phase phase = _phaseIn(id, PICKS);
-        Game storage g = _move(id, answered, phase);
-        uint256 levels = _levels(g.rem);
+        (Game storage g, Phase phase) = _move(id, answered, PICKS);
+        (uint256 rem, uint256 position) = (g.rem, g.position);
+        uint256 levels = _levels(rem);
         // INVARIANT: what is picked is one of the nodes that were revealed.
         _requireLength(levels, siblings.length);
         if (Merkle.climb(child, i, siblings) != answered) revert ProofInvalid();
 
-        uint256 rem = g.rem - levels;
-        uint256 position = (uint256(g.position) << levels) | i;
+        rem -= levels;
+        position = uint32((position << levels) | i);
         g.node = child;
         g.rem = uint8(rem);
-        g.position = uint64(position);
+        g.position = uint32(position);
         Phase then = rem != 0 ? Phase(uint8(phase) - 1) : _bottom(g, phase, position);
         emit Picked(id, then, uint64(position), child);
         _turn(g, then);
@@ -281,7 +286,7 @@ contract DisputeGame is IDisputeGame {
     function pickElement(GameId id, bytes32 answered, uint256 i) external metered(id) {
         // What has no partials is picked by its proof.
         if (_games[id].terms <= CHUNK) revert PhaseWrong(_games[id].phase);
-        Game storage g = _move(id, answered, Phase.Element);
+        (Game storage g,) = _move(id, answered, 1 << uint256(Phase.Element));
         _pickElement(g, i);
         g.node = _under(answered, g.position);
         emit ElementPicked(id, g.position);
@@ -293,14 +298,14 @@ contract DisputeGame is IDisputeGame {
         if (words > CHUNK) words = CHUNK;
         // INVARIANT: an element that is picked was posted.
         if (i >= words) revert LengthWrong(words, i);
-        g.position = uint64(g.position * CHUNK + i);
+        g.position = uint32(g.position * CHUNK + i);
     }
 
     /// @inheritdoc IDisputeGame
     function pickPartial(GameId id, bytes32 answered, uint16 i, bytes calldata posted) external metered(id) {
-        Game storage g = _move(id, answered, Phase.PartialPick);
+        (Game storage g,) = _move(id, answered, 1 << uint256(Phase.PartialPick));
         uint32 word = _wordAt(_posted(answered, posted), i);
-        g.group = i;
+        g.group = uint8(i);
         g.word = word;
         g.node = _under(answered, i);
         emit PartialPicked(id, i, word);
@@ -348,7 +353,7 @@ contract DisputeGame is IDisputeGame {
         Phase phase = g.phase;
         bool picks = phase == Phase.Element && g.terms <= CHUNK;
         if (phase != Phase.Proof && !picks && !(phase == Phase.PartialPick && combined)) revert PhaseWrong(phase);
-        _move(id, answered, phase);
+        _move(id, answered, 1 << uint256(phase));
         // INVARIANT: a game argues about one statement, and below an op about that op.
         if (_below(proof.context, proof.descriptor) != g.statement) revert StatementWrong();
         if (!picks) return g;
@@ -387,7 +392,7 @@ contract DisputeGame is IDisputeGame {
 
     function _execute(Game storage g, Proof calldata proof, uint32 chunk) private view returns (uint32) {
         // INVARIANT: partials combine to the word that they explain.
-        if (chunk == COMBINED) return arbiter.combine(g.mode, proof.posted[:proof.posted.length - 32]);
+        if (chunk == COMBINED) return arbiter.combine(uint8(proof.descriptor[1]), proof.posted[:proof.posted.length - 32]);
         return arbiter.execute(
             proof.descriptor, proof.context.roots(), proof.context.context(g.op), g.position, chunk, proof.openings, g.staged
         );
@@ -408,7 +413,7 @@ contract DisputeGame is IDisputeGame {
         bytes32[] calldata proof
     ) external {
         uint256 begun = gasleft();
-        Game storage g = _move(id, answered, Phase.Alias);
+        (Game storage g,) = _move(id, answered, 1 << uint256(Phase.Alias));
         _requireStatement(g, context);
         uint256 entry = g.position - g.block_;
         value = _named(context, header, entry, value, proof);
@@ -436,7 +441,7 @@ contract DisputeGame is IDisputeGame {
     /// @inheritdoc IDisputeGame
     function provePadding(GameId id, bytes32 answered) external {
         uint256 begun = gasleft();
-        Game storage g = _move(id, answered, Phase.Padding);
+        (Game storage g,) = _move(id, answered, 1 << uint256(Phase.Padding));
         // INVARIANT: equal bits convict nobody; padding is EMPTY.
         if (answered == 0) revert EqualBits(0);
         Finding memory found = _finding(Wrong.Padding, g.position, answered, 0);
@@ -499,7 +504,7 @@ contract DisputeGame is IDisputeGame {
     }
 
     function _close(GameId id, Game storage g, Verdict verdict) private {
-        (ClaimId claim, address challenger, address defender) = (g.claim, g.challenger, g.defender);
+        (ClaimId claim, address challenger, address defender) = (g.claim, _challengerOf(id), g.defender);
         // A missed deadline proves no step wrong.
         (uint32 t, uint256 spent) = (verdict == Verdict.Fraud ? g.t : 0, g.spent);
         defending[defender] -= 1;
@@ -533,11 +538,12 @@ contract DisputeGame is IDisputeGame {
         (uint256 sharing, uint256 refunded) = (1, 1);
         uint256 i = _firstLive[claim];
         for (uint256 end = i + SCAN; i < end; i++) {
-            Game storage g = _games[_gamesOn[claim][i]];
+            GameId id = _gamesOn[claim][i];
+            Game storage g = _games[id];
             if (g.phase == Phase.None) break;
             if (g.phase == Phase.Closed) continue;
-            if (sharing < WINNERS) winners[sharing++] = g.challenger;
-            refunds[refunded++] = IStakeVault.Refund(g.challenger, g.spent);
+            if (sharing < WINNERS) winners[sharing++] = _challengerOf(id);
+            refunds[refunded++] = IStakeVault.Refund(_challengerOf(id), g.spent);
         }
         assembly ("memory-safe") {
             mstore(winners, sharing)
@@ -556,34 +562,44 @@ contract DisputeGame is IDisputeGame {
 
     // -- turns -----------------------------------------------------------------------------------------------------
 
-    /// @dev The game's phase, which is one of `phases`, a bit each.
-    function _phaseIn(GameId id, uint256 phases) private view returns (Phase phase) {
-        phase = _games[id].phase;
-        if (phases >> uint256(phase) & 1 == 0) revert PhaseWrong(phase);
-    }
-
-    /// @dev A move begins: the right phase, the right answer, in time, by the side whose turn it is. Stops its clock.
-    function _move(GameId id, bytes32 answered, Phase phase) private returns (Game storage g) {
+    /// @dev A move begins: in one of `phases`, the right answer, in time, by the side whose turn it is.
+    function _move(GameId id, bytes32 answered, uint256 phases) private view returns (Game storage g, Phase phase) {
         g = _games[id];
-        if (g.phase != phase) revert PhaseWrong(g.phase);
+        phase = g.phase;
+        if (phases >> uint256(phase) & 1 == 0) revert PhaseWrong(phase);
         // INVARIANT: a move answers the node that is stored.
         if (g.node != answered) revert AnsweredStale(g.node);
-        uint32 left = Clock.stop(g.deadline);
+        Clock.stop(g.deadline);
         if (_isDefenders(phase)) {
             // INVARIANT: the defender or its delegate answers.
             if (msg.sender != g.defender && !vault.mayAct(g.defender, msg.sender)) revert Unauthorized(msg.sender);
-            g.leftDefender = left;
         } else {
             // INVARIANT: the challenger alone points.
-            if (msg.sender != g.challenger) revert Unauthorized(msg.sender);
-            g.leftChallenger = left;
+            if (msg.sender != _challengerOf(id)) revert Unauthorized(msg.sender);
         }
     }
 
-    /// @dev A move ends: the clock of whoever moves in `phase` starts.
+    /// @dev A move ends: the mover's clock stops, and that of whoever moves in `phase` starts. They are in one word with the phase,
+    ///      which is read once and written once: the compiler would do it field by field.
     function _turn(Game storage g, Phase phase) private {
-        g.phase = phase;
-        g.deadline = Clock.start(_isDefenders(phase) ? g.leftDefender : g.leftChallenger);
+        uint256 turn;
+        assembly ("memory-safe") {
+            turn := sload(add(g.slot, TURN_WORD))
+        }
+        uint40 deadline = uint40(turn >> DEADLINE_AT);
+        uint256 at = _clockOf(Phase(uint8(turn)));
+        // No clock runs before the game is open.
+        if (deadline != 0) turn = turn & ~(CLOCK_MASK << at) | uint256(Clock.stop(deadline)) << at;
+        deadline = Clock.start(uint24(turn >> _clockOf(phase)));
+        turn = turn & ~TURN_MASK | uint256(deadline) << DEADLINE_AT | uint256(phase);
+        assembly ("memory-safe") {
+            sstore(add(g.slot, TURN_WORD), turn)
+        }
+    }
+
+    /// @dev The bit of the word with the phase at which the clock stands of whoever moves in `phase`.
+    function _clockOf(Phase phase) private pure returns (uint256) {
+        return _isDefenders(phase) ? LEFT_DEFENDER_AT : LEFT_CHALLENGER_AT;
     }
 
     /// @dev Counts the gas of a challenger's move.
@@ -596,6 +612,11 @@ contract DisputeGame is IDisputeGame {
     function _spend(Game storage g, uint256 begun) private {
         uint256 spent = g.spent + TRANSACTION_GAS + BYTE_GAS * msg.data.length + begun - gasleft();
         g.spent = uint24(Math.min(spent, MAX_SPENT));
+    }
+
+    /// @dev The account that opened the game: its id ends with it.
+    function _challengerOf(GameId id) private pure returns (address) {
+        return address(uint160(uint256(GameId.unwrap(id))));
     }
 
     function _isDefenders(Phase phase) private pure returns (bool) {
@@ -652,7 +673,8 @@ contract DisputeGame is IDisputeGame {
 
     /// @inheritdoc IDisputeGame
     function gameIdOf(ClaimId claim, address challenger, uint32 nonce) public pure returns (GameId) {
-        return GameId.wrap(keccak256(abi.encode(claim, challenger, nonce)));
+        bytes32 digest = keccak256(abi.encode(claim, challenger, nonce));
+        return GameId.wrap(bytes32((uint256(digest) >> 160) << 160 | uint160(challenger)));
     }
 
     /// @inheritdoc IDisputeGame

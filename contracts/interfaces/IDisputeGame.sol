@@ -45,17 +45,13 @@ interface IDisputeGame {
     /// signed for the same work.
     enum Wrong { Op, Alias, Padding, Equivocation }
 
-    /// @dev In the order of how often it changes: most moves write one word, from `phase` to `spent`, or that one and `node`. Of a
-    /// closed game the claim, the phase and the verdict stay.
+    /// @dev In the order of how often it changes: most moves write one word, from `phase` to `block_`, or that one and `node`. Of a
+    /// closed game the claim, the phase and the verdict stay. Who opened the game is in its id.
     /// @param claim What is challenged.
     /// @param defender The claim's worker.
     /// @param size T while the trace is descended, the number of ops while G is, then the elements of the op's output.
-    /// @param block_ Position in G of the state block's first entry.
-    /// @param challenger Who opened the game.
     /// @param t The transition that is argued about; 0 until it is known.
     /// @param terms K of a fold; 0 for other kinds.
-    /// @param op Position of the op in G.
-    /// @param group The picked top partial of a fold of two levels.
     /// @param node The node that the next move answers; of an element that has partials keccak(leaf node, element u64), once posted
     /// keccak(words, node that they answer), of a group of them keccak(that, group u64).
     /// @param statement keccak of the statement's bytes (libraries/Statement.sol); below an op, keccak of that and of the op's
@@ -68,32 +64,32 @@ interface IDisputeGame {
     /// @param leftChallenger Likewise.
     /// @param word The claimed bits of an element of at most 256 terms, once it is picked, or of the picked group of chunks.
     /// @param position Of `node` in its tree; from `Element` on, the flat element.
-    /// @param mode Of a fold.
     /// @param spent Gas of the challenger's moves so far.
+    /// @param op Position of the op in G.
+    /// @param group The picked top partial of a fold of two levels.
+    /// @param block_ Position in G of the state block's first entry.
     /// @param staged Words of a map's first tensor operands: the k-th in bits 32k, their number from bit 248. Of a fold, a chunk that
     /// was executed: its word, the chunk from bit 32, 1 from bit 248.
     struct Game {
         ClaimId claim;
         address defender;
-        uint64 size;
-        uint32 block_;
-        address challenger;
+        uint32 size;
         uint32 t;
         uint32 terms;
-        uint16 op;
-        uint16 group;
         bytes32 node;
         bytes32 statement;
         Phase phase;
         uint8 rem;
         uint40 deadline;
         Verdict verdict;
-        uint32 leftDefender;
-        uint32 leftChallenger;
+        uint24 leftDefender;
+        uint24 leftChallenger;
         uint32 word;
-        uint64 position;
-        uint8 mode;
+        uint32 position;
         uint24 spent;
+        uint16 op;
+        uint8 group;
+        uint32 block_;
         uint256 staged;
     }
 
@@ -285,6 +281,7 @@ interface IDisputeGame {
     // -- views
 
     function game(GameId game) external view returns (Game memory);
+    /// @notice The first 96 bits of keccak(abi.encode(claim, challenger, nonce)), then the challenger.
     function gameIdOf(ClaimId claim, address challenger, uint32 nonce) external pure returns (GameId);
     /// @notice Whether the next move is the defender's.
     function defenderMoves(GameId game) external view returns (bool);

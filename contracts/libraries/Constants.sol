@@ -139,6 +139,8 @@ uint256 constant LEVELS = 6;
 uint256 constant TWO_MOVES = 13;
 /// @dev Seconds that other games add to a clock at most: no game locks a stake for longer.
 uint256 constant MAX_EXTRA = 30 days;
+/// @dev Seconds that a clock's field holds: more than the longest clock and MAX_EXTRA.
+uint256 constant MAX_LEFT = type(uint24).max;
 
 // -- protocol/programs/rules.py
 

@@ -90,8 +90,8 @@ library Program {
     function elements(bytes calldata descriptor, Op memory op) internal pure returns (uint256 count) {
         count = 1;
         for (uint256 axis = 0; axis < op.rank; axis++) count *= extent(descriptor, axis);
-        // INVARIANT: elements of an op are counted in 64 bits.
-        if (count > type(uint64).max) revert DescriptorInvalid();
+        // INVARIANT: elements of an op are counted in 32 bits.
+        if (count > type(uint32).max) revert DescriptorInvalid();
     }
 
     /// @notice K, the terms of a fold, where a group of a qdot, which is a chunk, counts 256; 0 for other kinds.

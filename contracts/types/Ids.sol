@@ -15,7 +15,7 @@ type ClaimId is bytes32;
 /// keccak of (JobId, round, attempt): one round's audit by drawn witnesses.
 type AuditId is bytes32;
 
-/// keccak of (ClaimId, challenger, nonce).
+/// The first 96 bits of keccak of (ClaimId, challenger, nonce), then the challenger.
 type GameId is bytes32;
 
 ClaimId constant NO_CLAIM = ClaimId.wrap(0);

@@ -37,10 +37,10 @@ def test_addresses_are_fixed_at_birth(deployed):
     assert (game.market(), game.vault(), game.arbiter()) == (market, vault, arbiter)
 
 
-def test_game_id_is_the_hash_of_claim_challenger_and_nonce(deployed, accounts):
+def test_game_id_is_a_hash_of_claim_challenger_and_nonce_then_the_challenger(deployed, accounts):
     game = deployed[0]
     packed = encode(["bytes32", "address", "uint32"], [bytes.fromhex(CLAIM[2:]), accounts[1].address, 7])
-    assert game.gameIdOf(CLAIM, accounts[1], 7) == "0x" + keccak(packed).hex().removeprefix("0x")
+    assert game.gameIdOf(CLAIM, accounts[1], 7) == "0x" + keccak(packed)[:12].hex() + accounts[1].address[2:].lower()
 
 
 def test_game_on_no_claim_reverts(deployed, accounts):

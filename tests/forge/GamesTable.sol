@@ -165,7 +165,7 @@ contract GamesTable {
 
     /// @dev Whether the mover made a move.
     function _plays(Seat storage seat, IDisputeGame.Game memory g, bool defends, Actor actor) private returns (bool) {
-        address mover = defends ? WORKER : g.challenger;
+        address mover = defends ? WORKER : _challengerOf(seat.id);
         Letters.Claim memory own = _argues(actor);
         uint32 t = _step(seat, g);
         if (actor == Actor.Silent || (actor == Actor.Random && dice(30) == 0)) return false;
@@ -187,6 +187,11 @@ contract GamesTable {
         return played;
     }
 
+    /// @dev Who opened a game: its id ends with the account.
+    function _challengerOf(GameId id) private pure returns (address) {
+        return address(uint160(uint256(GameId.unwrap(id))));
+    }
+
     /// @dev What an actor argues from.
     function _argues(Actor actor) private view returns (Letters.Claim memory own) {
         own = held;
@@ -196,7 +201,7 @@ contract GamesTable {
     /// @dev The step that is argued about, or will be: a game on the trace goes where the first difference is, or anywhere.
     function _step(Seat storage seat, IDisputeGame.Game memory g) private returns (uint32 t) {
         if (seat.t != 0) return seat.t;
-        if (g.phase == IDisputeGame.Phase.Adjacent) return uint32(g.position) + 1;
+        if (g.phase == IDisputeGame.Phase.Adjacent) return g.position + 1;
         if (g.phase != IDisputeGame.Phase.TracePick) return 1;
         uint256 first = Letters.firstDifference(Letters.truth(held).trace(), held.trace());
         bool knows = seat.actor == Actor.Honest && first < Letters.T;
@@ -240,7 +245,7 @@ contract GamesTable {
         if (call.length == 0) return;
         bytes32 before = keccak256(abi.encode(g));
         require(!_tries(STRANGER, call), "a stranger moved");
-        require(!_tries(defends ? g.challenger : WORKER, call), "the other side moved");
+        require(!_tries(defends ? _challengerOf(seat.id) : WORKER, call), "the other side moved");
         require(!_tries(STRANGER, abi.encodeCall(game.resolve, (seat.id))), "ended while a clock runs");
         require(keccak256(abi.encode(game.game(seat.id))) == before, "what is refused changes nothing");
     }
@@ -407,7 +412,7 @@ contract GamesTable {
             bool closed = g.phase == IDisputeGame.Phase.Closed;
             if (closed) {
                 IDisputeGame.Game memory kept;
-                (kept.claim, kept.challenger, kept.phase, kept.verdict) = (g.claim, g.challenger, g.phase, g.verdict);
+                (kept.claim, kept.phase, kept.verdict) = (g.claim, g.phase, g.verdict);
                 require(keccak256(abi.encode(kept)) == keccak256(abi.encode(g)), "a closed game keeps its verdict alone");
                 require(vault.lockOf(GameId.unwrap(seats[i].id)).amount == 0, "a bond is stuck");
                 require(

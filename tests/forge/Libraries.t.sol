@@ -5,6 +5,7 @@ import {oneRole} from "./OneRole.sol";
 import {IArbiter} from "../../contracts/interfaces/IArbiter.sol";
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
 import {Clock, ClockExpired, ClockRunning} from "../../contracts/libraries/Clock.sol";
+import {MAX_LEFT} from "../../contracts/libraries/Constants.sol";
 import {ProofInvalid} from "../../contracts/libraries/Errors.sol";
 import {Expression} from "../../contracts/libraries/Expression.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
@@ -152,12 +153,12 @@ contract LibrariesTest {
         }
     }
 
-    function test_elements_are_counted_in_64_bits() external view {
+    function test_elements_are_counted_in_32_bits() external view {
         bytes memory fixedPart = abi.encodePacked(hex"05000102", hex"00000000", new bytes(16));
         fixedPart[3] = 0x03;
-        bytes memory fits = abi.encodePacked(fixedPart, uint32(1 << 31), uint32(1 << 31), uint32(3));
-        require(this.elements(fits) == 3 << 62, "three axes");
-        bytes memory more = abi.encodePacked(fixedPart, uint32(1 << 31), uint32(1 << 31), uint32(4));
+        bytes memory fits = abi.encodePacked(fixedPart, uint32(1 << 15), uint32(1 << 15), uint32(3));
+        require(this.elements(fits) == 3 << 30, "three axes");
+        bytes memory more = abi.encodePacked(fixedPart, uint32(1 << 15), uint32(1 << 15), uint32(4));
         _reverts(abi.encodeCall(this.elements, (more)), abi.encodeWithSelector(DescriptorInvalid.selector));
     }
 
@@ -174,7 +175,7 @@ contract LibrariesTest {
 
     // -- clocks
 
-    function testFuzz_a_clock_stops_up_to_its_deadline(uint32 now_, uint32 left) external {
+    function testFuzz_a_clock_stops_up_to_its_deadline(uint32 now_, uint24 left) external {
         CHEATS.warp(now_);
         uint40 deadline = Clock.start(left);
         require(deadline == uint256(now_) + left, "from now");
@@ -191,7 +192,7 @@ contract LibrariesTest {
     function testFuzz_a_budget_is_T_and_tau_for_each_open_game(uint32 T, uint32 tau, uint16 games) external pure {
         uint256 extra = uint256(tau) * games;
         uint256 due = uint256(T) + (extra > 30 days ? 30 days : extra);
-        require(Clock.budget(T, tau, games) == (due > type(uint32).max ? type(uint32).max : due), "saturates");
+        require(Clock.budget(T, tau, games) == (due > MAX_LEFT ? MAX_LEFT : due), "saturates");
     }
 
     // -- the libraries, called

@@ -300,7 +300,7 @@ contract SystemHandler is Deployed {
             IDisputeGame.Game memory g = game.game(seat.id);
             if (g.phase == IDisputeGame.Phase.Closed) continue;
             bool defends = game.defenderMoves(seat.id);
-            address mover = defends ? g.defender : g.challenger;
+            address mover = defends ? g.defender : seat.challenger;
             if (_isHonest(mover)) continue;
             bytes memory move = defends ? _answer(seat, g) : _point(seat, g, luck, true);
             CHEATS.prank(mover);
@@ -504,7 +504,7 @@ contract SystemHandler is Deployed {
             if (g.phase == IDisputeGame.Phase.Closed) return;
             if (!market.live(seat.claim) || block.timestamp > g.deadline) return game.resolve(seat.id);
             bool defends = game.defenderMoves(seat.id);
-            address mover = defends ? g.defender : g.challenger;
+            address mover = defends ? g.defender : seat.challenger;
             if (!_isHonest(mover)) return;
             bytes memory move = defends ? _answer(seat, g) : _point(seat, g, 0, false);
             CHEATS.prank(mover);

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -59,7 +59,7 @@ def digest(table: Table, act: Act) -> bytes:
     """Of the game that was called and of everybody's money."""
     record, books = table.records[act.game], table.books
     (stored,) = artifacts.load("DisputeGame").entries("function")["game"]["outputs"]
-    made = keccak(encode([artifacts.abi_type(stored)], [astuple(replace(record.state, spent=0))]))
+    made = keccak(encode([artifacts.abi_type(stored)], [replace(record.state, spent=0).stored]))
     for account in ACCOUNTS:
         held = books.free.get(account, 0), books.credits.get(account, 0)
         made = keccak(encode(["bytes32", "uint256", "uint256"], [made, *held]))

@@ -54,15 +54,15 @@ def call(contract: contracts.GameContract, move: moves.Move, game_id: GameId) ->
 def read(contract: contracts.GameContract, game_id: GameId, block: int | str = "latest") -> game.Game:
     """The game as stored. Raises `NotFoundError` if there is none."""
     (
-        claim, defender, size, state_block, challenger, t, terms, op, group, node, statement, phase, rem, deadline,
-        verdict, left_defender, left_challenger, word, position, mode, spent, staged,
+        claim, defender, size, t, terms, node, statement, phase, rem, deadline, verdict, left_defender, left_challenger,
+        word, position, spent, op, group, state_block, staged,
     ) = contract.read("game", game_id, block=block)  # fmt: skip
     if phase == moves.GamePhase.NONE:
         raise NotFoundError(f"no game {game_id.hex()}", "check the id and the addresses file")
     return game.Game(
-        ClaimId(claim), Address(defender), size, state_block, Address(challenger), t, terms, op, group, Digest(node),
-        Digest(statement), moves.GamePhase(phase), rem, Seconds(deadline), moves.Verdict(verdict),
-        Seconds(left_defender), Seconds(left_challenger), word, position, mode, spent, staged,
+        _address("0x" + game.challenger_of(game_id).hex()), ClaimId(claim), Address(defender), size, t, terms,
+        Digest(node), Digest(statement), moves.GamePhase(phase), rem, Seconds(deadline), moves.Verdict(verdict),
+        Seconds(left_defender), Seconds(left_challenger), word, position, spent, op, group, state_block, staged,
     )  # fmt: skip
 
 

@@ -254,7 +254,7 @@ VIEWS: dict[tuple[str, str], View] = {
     ("DisputeGame", "market"): lambda s, b: s.at.market,
     ("DisputeGame", "vault"): lambda s, b: s.at.vault,
     ("DisputeGame", "arbiter"): lambda s, b: s.at.arbiter_address,
-    ("DisputeGame", "game"): lambda s, b, id_: s.games[id_],
+    ("DisputeGame", "game"): lambda s, b, id_: s.games[id_].stored,
     ("DisputeGame", "gameIdOf"): lambda s, b, claim, challenger, nonce: game.game_id(claim, challenger, nonce),
     ("DisputeGame", "defenderMoves"): lambda s, b, id_: court.defender_moves(s, id_),
     ("DisputeGame", "defending"): lambda s, b, account: s.defending[account],

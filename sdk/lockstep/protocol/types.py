@@ -17,7 +17,7 @@ AuditId = NewType("AuditId", bytes)
 """keccak of (JobId, round, attempt): one round's audit by drawn witnesses."""
 
 GameId = NewType("GameId", bytes)
-"""keccak of (ClaimId, challenger, nonce)."""
+"""The first 96 bits of keccak of (ClaimId, challenger, nonce), then the challenger."""
 
 StateRoot = NewType("StateRoot", bytes)
 """S_t: Merkle root over the state tensors' roots."""

@@ -73,8 +73,8 @@ class Court:
         position = 0 if phase != GamePhase.TENSOR else FOLD
         node = Digest(bytes([k]) * 32)
         return Game(
-            self.claims[game], NOBODY, 0, 0, NOBODY, Step(self.ts[game]), 600, FOLD, 0, node, ZERO, phase, 0,
-            Seconds(self.deadlines[game]), Verdict.NONE, Seconds(0), Seconds(0), 0, position, 0,
+            NOBODY, self.claims[game], NOBODY, t=Step(self.ts[game]), terms=600, op=FOLD, node=node, phase=phase,
+            deadline=Seconds(self.deadlines[game]), position=position,
         )  # fmt: skip
 
     def log(self, game: GameId) -> list[Any]:

@@ -8,7 +8,7 @@ name of the Solidity error. What executes an op comes in as an `Arbiter`: the pr
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 from lockstep.protocol import merkle
@@ -37,6 +37,8 @@ from lockstep.protocol.types import (
 
 MAX_EXTRA = 30 * 86_400
 """Seconds that other games add to a clock at most: no game locks a stake for longer."""
+MAX_LEFT = (1 << 24) - 1
+"""Seconds that a clock's field holds: more than the longest clock and MAX_EXTRA."""
 LEVELS = 6
 """Levels that a move goes down at most, but for the first move of TWO_MOVES."""
 TWO_MOVES = 13
@@ -139,46 +141,52 @@ class DisputedClaim:
 
 @dataclass(frozen=True)
 class Game:
-    """One game as stored; field by field the Solidity struct."""
+    """One game: its challenger, then field by field the Solidity struct."""
 
+    challenger: Address
+    """The account that opened the game: not stored, its id ends with it."""
     claim: ClaimId
     defender: Address
-    size: int
+    size: int = 0
     """T while the trace is descended, the number of ops while G is, then the elements of the op's output."""
-    block: int
-    """Position in G of the state block's first entry."""
-    challenger: Address
-    t: int
+    t: int = 0
     """The transition that is argued about; 0 until it is known."""
-    terms: int
+    terms: int = 0
     """K of a fold; 0 for other kinds."""
-    op: int
-    group: int
-    """The picked group of a fold whose groups have partials."""
-    node: Digest
+    node: Digest = EMPTY
     """The node that the next move answers; of an element that has partials keccak(leaf node, element u64), once posted
     keccak(words, node that they answer), of a group of them keccak(that, group u64)."""
-    statement: Digest
+    statement: Digest = EMPTY
     """keccak of the statement's bytes; below an op, keccak of that and of the op's descriptor; the claim's trace root
     until t is known."""
-    phase: GamePhase
-    rem: int
+    phase: GamePhase = GamePhase.NONE
+    rem: int = 0
     """Levels left below `node` in the tree being descended."""
-    deadline: Seconds
+    deadline: Seconds = Seconds(0)
     """The mover's."""
-    verdict: Verdict
-    left_defender: Seconds
-    left_challenger: Seconds
-    word: int
+    verdict: Verdict = Verdict.NONE
+    left_defender: Seconds = Seconds(0)
+    left_challenger: Seconds = Seconds(0)
+    word: int = 0
     """The claimed bits of an element of at most 256 terms, once it is picked, or of the picked group of chunks."""
-    position: int
+    position: int = 0
     """The position of `node` in its tree; from ELEMENT on, the flat element."""
-    mode: int
     spent: int = 0
     """Gas of the challenger's moves so far: the chain's to meter, 0 here."""
+    op: int = 0
+    """The op's position in G."""
+    group: int = 0
+    """The picked group of a fold whose groups have partials."""
+    block: int = 0
+    """Position in G of the state block's first entry."""
     staged: int = 0
     """Words of a map's first tensor operands: the k-th in bits 32k, their number from bit 248. Of a fold, a chunk that
     was executed: its word, the chunk from bit 32, 1 from bit 248."""
+
+    @property
+    def stored(self) -> tuple[Any, ...]:
+        """The Solidity struct."""
+        return tuple(getattr(self, of.name) for of in fields(self) if of.name != "challenger")
 
     @property
     def defender_moves(self) -> bool:
@@ -191,18 +199,21 @@ class Game:
         return self.defender if self.defender_moves else self.challenger
 
 
-NO_GAME = Game(
-    NO_CLAIM, NOBODY, 0, 0, NOBODY, 0, 0, 0, 0, EMPTY, EMPTY, GamePhase.NONE, 0, Seconds(0), Verdict.NONE, Seconds(0),
-    Seconds(0), 0, 0, 0,
-)  # fmt: skip
+NO_GAME = Game(NOBODY, NO_CLAIM, NOBODY)
 """The contract's stored value where no game was opened."""
 
 Played = tuple[Game, tuple[GameEvent, ...]]
 
 
 def game_id(claim: ClaimId, challenger: Address, nonce: int) -> GameId:
-    """keccak of the ABI encoding of (claim, challenger, nonce)."""
-    return GameId(keccak(claim + bytes(12) + bytes.fromhex(challenger[2:]) + nonce.to_bytes(32, "big")))
+    """The first 96 bits of keccak of the ABI encoding of (claim, challenger, nonce), then the challenger."""
+    account = bytes.fromhex(challenger[2:])
+    return GameId(keccak(claim + bytes(12) + account + nonce.to_bytes(32, "big"))[:12] + account)
+
+
+def challenger_of(id_: GameId) -> bytes:
+    """The 20 bytes of the account that opened a game."""
+    return id_[12:]
 
 
 def levels(rem: int) -> int:
@@ -215,7 +226,7 @@ def budget(claim: DisputedClaim, *, defender: bool) -> Seconds:
     """T, and for the defender tau (one materialised step) for each game already open on any of its claims."""
     # INVARIANT: every game that an account defends lengthens its clock in the next: many games starve nobody.
     extra = min(claim.step * claim.open_games, MAX_EXTRA) if defender else 0
-    return Seconds(min(claim.clock + extra, 2**32 - 1))
+    return Seconds(min(claim.clock + extra, MAX_LEFT))
 
 
 def play(
@@ -251,8 +262,8 @@ def _open(game: Game | None, move: moves.Open, sender: Address, now: Seconds, cl
     if move.t > claim.transitions:
         raise MoveRefused("StepOutOfRange", move.t)
     opened = Game(
-        claim.id, claim.defender, 0, 0, sender, 0, 0, 0, 0, EMPTY, EMPTY, GamePhase.NONE, 0, Seconds(0), Verdict.NONE,
-        budget(claim, defender=True), budget(claim, defender=False), 0, 0, 0,
+        sender, claim.id, claim.defender, left_defender=budget(claim, defender=True),
+        left_challenger=budget(claim, defender=False),
     )  # fmt: skip
     event = moves.Opened(claim.id, sender, claim.defender, move.nonce, move.t)
     depth = ceil_log2(claim.transitions)
@@ -337,7 +348,7 @@ def _reveal_tensor(
         _require_children(move.tree, depth, move.children)
     revealed = replace(
         game, statement=_below(move.context, move.descriptor), node=move.tree, rem=depth, position=0, size=size,
-        terms=op.k_terms, mode=op.mode, op=game.position,
+        terms=op.k_terms, op=game.position,
     )  # fmt: skip
     event = moves.TensorRevealed(game.position, move.tree, move.children)
     return _turn(revealed, GamePhase.TENSOR_PICK if depth else GamePhase.LEAF, now), (event,)
@@ -442,7 +453,7 @@ def _prove_op(game: Game, move: moves.ProveOp, now: Seconds, claim: DisputedClai
         computed = game.staged & 0xFFFFFFFF
     # INVARIANT: partials combine to the word that they explain.
     elif chunk == COMBINED:
-        computed = arbiter.combine(game.mode, move.posted[:-32])
+        computed = arbiter.combine(Op.decode(move.descriptor).mode, move.posted[:-32])
     else:
         computed = arbiter.execute(
             statement, game.op, move.descriptor, game.position, chunk, move.openings, game.staged
@@ -577,10 +588,7 @@ def _convict(game: Game, found: Finding) -> Played:
 
 
 def _close(game: Game, verdict: Verdict) -> Played:
-    closed = Game(
-        game.claim, NOBODY, 0, 0, NOBODY, 0, 0, 0, 0, EMPTY, EMPTY, GamePhase.CLOSED, 0, Seconds(0), verdict,
-        Seconds(0), Seconds(0), 0, 0, 0,
-    )  # fmt: skip
+    closed = Game(game.challenger, game.claim, NOBODY, phase=GamePhase.CLOSED, verdict=verdict)
     winners = {Verdict.REJECTED: game.defender, Verdict.VOID: NOBODY}
     return closed, (moves.Resolved(game.claim, verdict, winners.get(verdict, game.challenger)),)
 

@@ -171,7 +171,7 @@ def _close(d: Draft, id_: GameId, verdict: Verdict) -> None:
     # A missed deadline proves no step wrong.
     t = g.t if verdict == Verdict.FRAUD else 0
     d.defending[g.defender] -= 1
-    d.games[id_] = replace(NO_GAME, claim=g.claim, phase=GamePhase.CLOSED, verdict=verdict)
+    d.games[id_] = replace(NO_GAME, challenger=g.challenger, claim=g.claim, phase=GamePhase.CLOSED, verdict=verdict)
     winner = {Verdict.REJECTED: g.defender, Verdict.VOID: ZERO_ADDRESS}.get(verdict, g.challenger)
     d.emit("DisputeGame", "Resolved", id_, g.claim, verdict, winner)
     if verdict == Verdict.REJECTED:

@@ -12,10 +12,12 @@ import pytest
 
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import game, honest, moves
-from lockstep.protocol.dispute.game import MoveRefused
+from lockstep.protocol.dispute.game import MAX_EXTRA, MAX_LEFT, MoveRefused, challenger_of, game_id, partial_count
 from lockstep.protocol.dispute.moves import Verdict, Wrong
 from lockstep.protocol.jobs import NO_STATE, Body
-from lockstep.protocol.types import Address, Digest, Seconds, Seed
+from lockstep.protocol.market.job_rules import MAX_STEPS, MAX_WINDOW
+from lockstep.protocol.programs.rules import MAX_ELEMENTS, MAX_OPS, MAX_TERMS
+from lockstep.protocol.types import Address, ClaimId, Digest, Seconds, Seed
 from tests.support import games
 from tests.support.games import CHALLENGER, WORKER, Lie, Match, PlainClaim
 
@@ -291,6 +293,19 @@ def test_move_of_another_phase_reverts() -> None:
 def test_second_game_with_the_same_nonce_reverts() -> None:
     match = begun()
     assert refused(match, games.open_at(match.claim, HONEST, 2), CHALLENGER) == "GameExists"
+
+
+def test_game_id_ends_with_its_challenger() -> None:
+    other = ClaimId(b"other claim".ljust(32))
+    made = [game_id(claim, by, n) for claim in (begun().claim.id, other) for by in (CHALLENGER, WORKER) for n in (0, 1)]
+    assert len({id_[:12] for id_ in made}) == len(made), "claim, challenger and nonce all count"
+    assert [challenger_of(id_).hex() for id_ in made] == 2 * [*2 * [CHALLENGER[2:]], *2 * [WORKER[2:]]]
+
+
+def test_what_a_valid_job_asks_for_fits_the_fields_of_a_game() -> None:
+    assert max(MAX_ELEMENTS, MAX_TERMS, MAX_STEPS + 1, MAX_OPS) < 2**32, "size, t, terms, position, block"
+    assert MAX_WINDOW + MAX_EXTRA <= MAX_LEFT, "the longest clock"
+    assert partial_count(MAX_TERMS, None) <= 2**8, "group"
 
 
 def test_step_beyond_the_claim_reverts() -> None:
