@@ -119,9 +119,9 @@ reference: setup ## write docs/reference anew: commands, settings and errors, fr
 	$(BIN)/python tools/reference.py
 
 .PHONY: test
-test: setup $(STAMP)/brownie ## every test but the slow ones: Python (COVERAGE=1: with branch coverage), brownie, forge
-	$(BIN)/pytest -n $(JOBS) $(BY_FILE) -m "not slow" $(if $(COVERAGE),--cov --cov-report=term) $(PYTEST_ARGS)
+test: setup $(STAMP)/brownie ## every test but the slow ones: brownie and forge, then Python (COVERAGE=1: with branch coverage)
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-contracts test-forge
+	$(BIN)/pytest -n $(JOBS) $(BY_FILE) -m "not slow" $(if $(COVERAGE),--cov --cov-report=term) $(PYTEST_ARGS)
 
 .PHONY: test-slow
 test-slow: setup ## the tests that take minutes
