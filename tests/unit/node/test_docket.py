@@ -19,7 +19,7 @@ from lockstep.node.docket import PartyDocket
 from lockstep.node.player import HeldClaim, Side
 from lockstep.protocol.dispute import honest
 from lockstep.protocol.dispute.game import NOBODY, Game
-from lockstep.protocol.dispute.moves import GamePhase, Move, Verdict
+from lockstep.protocol.dispute.moves import GamePhase, Move
 from lockstep.protocol.errors import ChainError, NotFoundError
 from lockstep.protocol.types import ClaimId, Digest, GameId, Seconds, Seed, Step
 from lockstep.storage.directory import DirectoryStore

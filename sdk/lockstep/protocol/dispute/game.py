@@ -46,6 +46,7 @@ TWO_MOVES = 13
 
 NOBODY = Address("0x" + 40 * "0")
 EMPTY = merkle.EMPTY[0]
+NO_TIME = Seconds(0)
 
 
 class MoveRefused(ChainRevert):
@@ -162,11 +163,11 @@ class Game:
     phase: GamePhase = GamePhase.NONE
     rem: int = 0
     """Levels left below `node` in the tree being descended."""
-    deadline: Seconds = Seconds(0)
+    deadline: Seconds = NO_TIME
     """The mover's."""
     verdict: Verdict = Verdict.NONE
-    left_defender: Seconds = Seconds(0)
-    left_challenger: Seconds = Seconds(0)
+    left_defender: Seconds = NO_TIME
+    left_challenger: Seconds = NO_TIME
     word: int = 0
     """The claimed bits of an element of at most 256 terms, once it is picked, or of the picked group of chunks."""
     position: int = 0
