@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from lockstep.chain import games
 from lockstep.chain.addresses import CONTRACTS, Addresses
 from lockstep.chain.keys import create_account
 from lockstep.cli.dispute import replay_command
@@ -64,10 +65,10 @@ def test_list_has_running_games_and_with_all_the_others(lockstep: Lockstep, play
     assert [g["verdict"] for g in every] == ["fraud", "open", "open"]
     of_job = lockstep("dispute", "list", "--all", "--job", every[0]["job"], *places, "--json").data["games"]
     assert of_job == every
-    stored = played.court.arena.contracts.game.read("game", played.honest)
+    stored = games.read(played.court.arena.contracts.game, played.honest)
     assert (running[0]["mover"], running[0]["phase"]) == ("challenger", "graph_pick")
-    assert running[0]["deadline"] == stored[13]
-    assert running[0]["seconds_left"]["defender"] == stored[15]
+    assert running[0]["deadline"] == stored.deadline
+    assert running[0]["seconds_left"]["defender"] == stored.left_defender
     text = lockstep("dispute", "list", *places).out
     assert played.honest.hex()[:8] in text
     assert played.convicted.hex()[:8] not in text
@@ -175,7 +176,7 @@ def test_a_clock_that_ran_out_is_said(lockstep: Lockstep, tmp_path: Path) -> Non
         (row,) = lockstep("dispute", "list", *places, "--json").data["games"]
         assert row["clock_run_out"]
         assert row["seconds_left"]["defender"] == 0
-        assert court.arena.contracts.game.read("game", game)[11] == GamePhase.DEFEND
+        assert games.read(court.arena.contracts.game, game).phase == GamePhase.DEFEND
         assert (
             "defender's clock has run out: anybody may resolve" in lockstep("dispute", "show", game.hex(), *places).out
         )
