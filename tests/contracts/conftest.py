@@ -2,6 +2,8 @@
 
 import re
 import sys
+import time
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +13,7 @@ import pytest
 from brownie import Arbiter, DisputeGame, JobMarket, Jobs, Rounds, StakeVault, TestToken, accounts, chain, web3
 from eth_abi import encode
 from hexbytes import HexBytes
+from web3.exceptions import TransactionNotFound
 
 sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
 from tests.support import recordings
@@ -46,6 +49,24 @@ def base_fee():
     """Ganache has a base fee that no option takes away; the Anvil of these tests has none."""
     if web3.client_version.lower().startswith("ganache"):
         brownie.network.gas_price("10 gwei")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def mined_transactions():
+    """While Anvil mines a transaction it knows none: neither pending nor mined. Brownie would take it for dropped."""
+    get = web3.eth.get_transaction
+
+    def patiently(hash_):
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            with suppress(TransactionNotFound):
+                return get(hash_)
+            time.sleep(0.02)
+        return get(hash_)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(web3.eth, "get_transaction", patiently)
+        yield
 
 
 @pytest.fixture(autouse=True)
