@@ -76,7 +76,7 @@ from tests.support.arena import CHALLENGE, Arena, Outcome, Terms, params_of
 
 MAX_TRANSACTIONS, MAX_TRANSACTION_GAS = 16, 500_000
 MAX_GAS = {"float32": 1_900_000, "int8": 1_600_000}
-"""Of a game, by the arithmetic of its model."""
+"""Gas of a game, by the arithmetic of its model."""
 MAX_GROUP_GAS = 12_000
 """Gas of a qdot's group, beside the proof of its leaves."""
 PRODUCTS = ("float32", "int8")

@@ -37,7 +37,7 @@ contract DisputeGame is IDisputeGame {
     uint256 private constant LEFT_DEFENDER_AT = 64;
     uint256 private constant LEFT_CHALLENGER_AT = 88;
     uint256 private constant CLOCK_MASK = type(uint24).max;
-    uint256 private constant TURN_MASK = uint256(type(uint40).max) << 16 | type(uint8).max;
+    uint256 private constant TURN_MASK = uint256(type(uint40).max) << DEADLINE_AT | type(uint8).max;
     /// The phases in which the defender moves, a bit each.
     uint256 private constant DEFENDERS = 1 << uint256(Phase.TraceReveal) | 1 << uint256(Phase.Defend)
         | 1 << uint256(Phase.GraphReveal) | 1 << uint256(Phase.Tensor) | 1 << uint256(Phase.TensorReveal)

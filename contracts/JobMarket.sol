@@ -402,7 +402,7 @@ contract JobMarket is IJobMarket {
         return States.slotZero(ro.base, carry, c.round * role.innerSteps, p.genesis.sharedDepth);
     }
 
-    /// @dev What a challenger locks now.
+    /// @dev Whether games may be opened on the claim now.
     function _windowOpen(ClaimId claimId, JobParams memory p) private view returns (bool) {
         Claim storage c = _book.claims[claimId];
         // A failed round, and a void one, keep the games that they have.
@@ -410,6 +410,7 @@ contract JobMarket is IJobMarket {
         return block.timestamp < c.claimedAt + p.windows.challengeSeconds;
     }
 
+    /// @dev What a challenger locks now.
     function _bond(JobParams memory p) private view returns (uint256) {
         Pricing memory prices = p.prices;
         return Prices.bondOf(prices.bond, prices.gasPrice, prices.feeCap, Prices.median(_book.baseFees, prices.feeCap));

@@ -25,7 +25,7 @@ BROWNIE = ROOT / "brownie-config.yaml"
 VERIFICATION = ARTIFACTS / "verification.json.gz"
 
 METADATA_BYTES = 53
-"""What brownie's build has behind the code, and this one leaves out."""
+"""Bytes of metadata that end brownie's build of a contract, and that this build leaves out."""
 MAX_RUNTIME_BYTES = 24_576 - METADATA_BYTES  # EIP-170
 
 

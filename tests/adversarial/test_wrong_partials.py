@@ -9,9 +9,10 @@ import pytest
 from lockstep.chain import games
 from lockstep.demo.cheats.lies import wrong_partials
 from lockstep.node.player import Side
+from lockstep.node.replay import Replay
 from lockstep.numerics.trace import StepTrace
 from lockstep.protocol.dispute import moves
-from lockstep.protocol.types import Seconds
+from lockstep.protocol.types import GameId, Seconds
 from tests.adversarial.cheat import Cheat, Ended, ended, run
 from tests.adversarial.court import Court, Where
 from tests.adversarial.lies import Lying, Written, at, changed, lying, named, next_of, recomputed, with_word, words
@@ -50,14 +51,18 @@ def lie(run: Lying, t: int, step: StepTrace) -> Padded:
     raise AssertionError("no wrong gradient shows")
 
 
-def play(court: Court) -> Ended:
-    honest = court.run(0)
-    claims = court.claim({0: lying(honest, at(STEP, lie))})
+def opened(court: Court) -> tuple[Padded, GameId, Replay]:
+    """(the liar's step, a game about it, what the audit found)."""
+    claims = court.claim({0: lying(court.run(0), at(STEP, lie))})
     ((claim, found),) = court.audits().items()
     assert claim == claims[0]
     step = court.held[claim].whole(STEP)
     assert isinstance(step, Padded)
-    game = court.open(claim, found)
+    return step, court.open(claim, found), found
+
+
+def play(court: Court) -> Ended:
+    step, game, found = opened(court)
     defender, challenger = court.defender(game), court.seat(game, Side.CHALLENGER, found.held, "verifier").turn
     refusals: list[str] = []
 
@@ -79,13 +84,7 @@ def play(court: Court) -> Ended:
 
 def play_right_ones(court: Court) -> Ended:
     """The partials are right: their combination is not the claimed word."""
-    honest = court.run(0)
-    claims = court.claim({0: lying(honest, at(STEP, lie))})
-    ((claim, found),) = court.audits().items()
-    assert claim == claims[0]
-    step = court.held[claim].whole(STEP)
-    assert isinstance(step, Padded)
-    game = court.open(claim, found)
+    step, game, found = opened(court)
     defender, challenger = court.defender(game), court.seat(game, Side.CHALLENGER, found.held, "verifier").turn
 
     def shows_what_is_right(now: Seconds) -> moves.Move | None:

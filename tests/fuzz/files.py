@@ -131,7 +131,7 @@ def job() -> tuple[Iterable[bytes], Run]:
 
 @dataclass(frozen=True)
 class SimpleJob:
-    """What a description says of a job, without its model and data."""
+    """A job without its model and data: the fields that a description sets directly."""
 
     slots: int
     terms: Any

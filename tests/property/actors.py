@@ -191,13 +191,10 @@ def _proofs(state: game.Game, seen: honest.GameLog, held: LetterClaim) -> Iterat
 
 
 def _combination(state: game.Game, seen: honest.GameLog, held: LetterClaim) -> moves.ProveOp:
-    """The proof that the posted partials do not combine to what they should."""
-    leaf, statement = seen.last(moves.LeafPosted), seen.statement
-    assert leaf is not None
-    whole = state.phase == GamePhase.PARTIAL_PICK or not game.is_grouped(state.terms)
-    opened = (moves.Opening(b"", leaf.data, (), (), 0),) if whole else ()
-    described = held.step(statement.t).program.descriptors[state.op]
-    return moves.ProveOp(state.node, described, moves.COMBINED, seen.posted, opened, statement.encode())
+    """The proof that the posted partials do not combine to what they should, whether they do or not."""
+    proof = honest.combination(state, seen, seen.statement, held.step(seen.statement.t))
+    assert proof is not None, "a leaf was posted"
+    return proof
 
 
 def _values(state: game.Game, seen: honest.GameLog, held: LetterClaim) -> Iterator[moves.ProveAlias]:

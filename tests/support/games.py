@@ -520,9 +520,9 @@ def _any_proof(rng: random.Random, state: game.Game, log: honest.GameLog, held: 
     if partials is not None:
         chunk, shown = rng.randrange(len(partials.words) // 4), log.posted
         if state.phase == moves.GamePhase.PARTIAL_PICK or rng.random() < 0.2:
-            whole = state.phase == moves.GamePhase.PARTIAL_PICK or not game.is_grouped(state.terms)
-            opening = moves.Opening(b"", leaf.data, (), (), 0)
-            return moves.ProveOp(state.node, descriptor, moves.COMBINED, shown, (opening,) if whole else (), context)
+            combined = honest.combination(state, log, log.statement, step)
+            assert combined is not None, "a leaf was posted"
+            return combined
     elif state.phase == moves.GamePhase.ELEMENT:
         chunk, shown = rng.randrange(len(leaf.data) // 4), leaf.data
         element = CHUNK * element + chunk

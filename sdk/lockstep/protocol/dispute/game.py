@@ -18,7 +18,7 @@ from lockstep.protocol.dispute.statement import Statement
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import NO_CLAIM, Body, Facts
 from lockstep.protocol.merkle import ceil_log2
-from lockstep.protocol.programs.program import CHUNK, HEAD_BYTES, PARTIALS, Alias, Op
+from lockstep.protocol.programs.program import CHUNK, HEAD_BYTES, Alias, Op, is_grouped
 from lockstep.protocol.reverts import HINTS, ChainRevert, described
 from lockstep.protocol.types import (
     Address,
@@ -373,11 +373,6 @@ def _post_partials(
     posted = replace(game, node=keccak(move.words + move.answered))
     first = game.phase == GamePhase.PARTIALS and is_grouped(game.terms)
     return _turn(posted, GamePhase.PARTIAL_PICK if first else GamePhase.PROOF, now), (moves.PartialsPosted(move.words),)
-
-
-def is_grouped(terms: int) -> bool:
-    """Returns True if a fold posts the partials of its groups of 256 chunks before those of a group's."""
-    return -(-terms // CHUNK) > PARTIALS
 
 
 def partial_count(terms: int, group: int | None) -> int:

@@ -14,14 +14,14 @@ from typing import Protocol, TypeVar
 
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import moves, openings
-from lockstep.protocol.dispute.game import EMPTY, DisputedClaim, Game, is_grouped, levels, under
+from lockstep.protocol.dispute.game import EMPTY, DisputedClaim, Game, levels, under
 from lockstep.protocol.dispute.moves import COMBINED, GameEvent, GamePhase
 from lockstep.protocol.dispute.openings import Known, Levels, MaterialisedStep
 from lockstep.protocol.dispute.statement import Statement
 from lockstep.protocol.errors import Inconclusive
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.merkle import ceil_log2
-from lockstep.protocol.programs.program import CHUNK, Alias, Fold, Kind, Program
+from lockstep.protocol.programs.program import CHUNK, Alias, Fold, Kind, Program, is_grouped
 from lockstep.protocol.types import Digest, StateRoot, TraceRoot
 
 _E = TypeVar("_E", bound=GameEvent)
@@ -267,12 +267,15 @@ def _pick_partial(
         return None
     i = _first_difference(_partials(posted.words), step.partials(game.op, game.position, None))
     if i is None:
-        return _prove_combination(game, log, statement, step)
+        return combination(game, log, statement, step)
     return moves.PickPartial(game.node, i, log.posted)
 
 
-def _prove_combination(game: Game, log: GameLog, statement: Statement, step: MaterialisedStep) -> moves.ProveOp | None:
-    """Equal partials combine to one's own word, which is another than the claimed one."""
+def combination(game: Game, log: GameLog, statement: Statement, step: MaterialisedStep) -> moves.ProveOp | None:
+    """The proof that the posted partials do not combine to the claimed word, or None before a leaf is posted.
+
+    It is due where the partials equal one's own: they combine to one's own word, which is another than the claimed one.
+    """
     leaf = log.last(moves.LeafPosted)
     if leaf is None:
         return None
@@ -298,7 +301,7 @@ def _prove_op(
         group = game.group if is_grouped(game.terms) else None
         first = _first_difference(_partials(posted.words), step.partials(game.op, element, group))
         if first is None:
-            return _prove_combination(game, log, statement, step)
+            return combination(game, log, statement, step)
         chunk, shown = first, log.posted
     # What an op reads is made together with its output.
     step.output(game.op)

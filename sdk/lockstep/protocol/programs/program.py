@@ -72,6 +72,12 @@ STOCHASTIC = 1 << 31
 """`p1` of a quant that rounds stochastically is its random stream, from here on; 0 rounds to nearest."""
 
 
+def is_grouped(terms: int) -> bool:
+    """Returns True if a game about a fold of so many terms shows the partials of its groups of 256 chunks before those
+    of a group's."""
+    return -(-terms // CHUNK) > PARTIALS
+
+
 def groups_of(terms: int, words: int) -> int:
     """The groups of `words` words of codes that hold so many values; the last one may be ragged."""
     return -(-terms // (CODES * words))
@@ -177,7 +183,7 @@ class Op:
     @property
     def is_grouped(self) -> bool:
         """True if a game about the fold shows the partials of its groups before those of a group's chunks."""
-        return self.chunks > PARTIALS
+        return is_grouped(self.k_terms)
 
     def encode(self) -> bytes:
         """The canonical descriptor."""

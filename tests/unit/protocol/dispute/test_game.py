@@ -16,6 +16,7 @@ from lockstep.protocol.dispute.game import MAX_EXTRA, MAX_LEFT, MoveRefused, cha
 from lockstep.protocol.dispute.moves import Verdict, Wrong
 from lockstep.protocol.jobs import NO_STATE, Body
 from lockstep.protocol.market.job_rules import MAX_STEPS, MAX_WINDOW
+from lockstep.protocol.programs.program import is_grouped
 from lockstep.protocol.programs.rules import MAX_ELEMENTS, MAX_OPS, MAX_TERMS
 from lockstep.protocol.types import Address, ClaimId, Digest, Seconds, Seed
 from tests.support import games
@@ -395,7 +396,7 @@ def test_partials_meant_for_one_pick_answer_no_other(lie: Lie, phase: moves.Game
 def test_more_chunks_than_one_move_shows_are_shown_by_groups(chunks: int, first: int) -> None:
     terms = 256 * chunks - 255
     assert game.partial_count(terms, None) == first
-    if game.is_grouped(terms):
+    if is_grouped(terms):
         assert sum(game.partial_count(terms, group) for group in range(first)) == chunks
 
 
