@@ -2,7 +2,7 @@
 
     python benchmarks/inner_loops.py                     a table
     python benchmarks/inner_loops.py --json              one line of JSON on stdout
-    python benchmarks/inner_loops.py --arch sm_90 --sass     one architecture, with the loop itself
+    python benchmarks/inner_loops.py --arch sm_90a --sass     one architecture, with the loop itself
 
 NVRTC compiles the product of 1,024 x 1,024 outputs over 4 groups of 256 codes, in tiles of 128 x 128, as for a device;
 nvdisasm and cuobjdump (PATH, or the packages nvidia-cuda-nvdisasm and nvidia-cuda-cuobjdump) read it.
@@ -10,8 +10,8 @@ nvdisasm and cuobjdump (PATH, or the packages nvidia-cuda-nvdisasm and nvidia-cu
 The loop is the shortest one with all tensor instructions. It brings one tile of 128 x 128 x 256, multiplies it and ends
 a group: one promotion of every sum. An issue slot is an instruction that one of the four schedulers of a multiprocessor
 sends to a warp, whatever its predicate says: the loop's instructions times 8 warps by 4 schedulers. The unit alone
-needs 256 slots (1,024 products of 16 x 8 x 32), the order of the floats 512 (four operations on each of 16,384
-outputs), or 256 where they are packed in pairs.
+needs 256 slots (1,024 products of 16 x 8 x 32; 16 for sm_90a's of 64 x 128 x 32), the order of the floats 512 (four
+operations on each of 16,384 outputs), or 256 where they are packed in pairs.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from lockstep.numerics.cuda.device import compile_source, unit_of
 from lockstep.protocol.errors import LockstepError, UsageError
 from lockstep.protocol.programs.program import F32, I32, MAX_GROUP_WORDS
 
-ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
-SLOTS = {"sm_75": 1800, "sm_80": 1024, "sm_90": 1024, "sm_100": 800, "sm_120": 1024}
+ARCHITECTURES = ("sm_75", "sm_80", "sm_90a", "sm_100", "sm_120")
+SLOTS = {"sm_75": 1800, "sm_80": 1024, "sm_90a": 900, "sm_100": 800, "sm_120": 1024}
 """Issue slots that a loop may take. The tensor cores of sm_90 take 1,024 cycles for a tile: below, they limit it."""
 SHARED_BYTES = 99 << 10
 SIDE, GROUPS = 1024, 4
@@ -46,12 +46,12 @@ KERNEL = re.compile(r"\.text\.(codes_\w+)")
 LABEL, TARGET = re.compile(r"^(\.L_\w+):"), re.compile(r"\bBRA\S*\s+(?:!?U?P\w+,\s*)?`\((\.L_\w+)\)")
 INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)")
 CLASSES = {
-    "tensor": ("IMMA",),
-    "float": ("FADD", "FMUL", "FADD2", "FMUL2"),
+    "tensor": ("IMMA", "IGMMA"),
+    "float": ("FADD", "FMUL", "FADD2", "FMUL2", "I2FP"),
     "fragments": ("LDSM",),
     "scales": ("LDS",),
     "copies": ("LDGSTS", "LDG", "STS"),
-    "waits": ("BAR", "DEPBAR", "LDGDEPBAR"),
+    "waits": ("BAR", "DEPBAR", "LDGDEPBAR", "WARPGROUP", "MEMBAR", "FENCE"),
     "spills": ("LDL", "STL"),
 }
 """Instructions by what they do; what is none of them is "others": addresses, constants, the loop itself."""

@@ -37,8 +37,9 @@ HEADERS = (
 """Files that generated source includes."""
 
 
-UNITS = ("dp4a", "mma.m8n8k16", "mma.m16n8k32")
+UNITS = ("dp4a", "mma.m8n8k16", "mma.m16n8k32", "wgmma.m64k32")
 """Units that multiply codes, by their LOCKSTEP_UNIT in integers.cuh."""
+MMA, WGMMA = UNITS[2:]
 
 SHARED_BYTES = 48 << 10
 """Shared memory that a launch may ask for of every device; a kernel that takes more is prepared for it."""
@@ -232,8 +233,10 @@ class _Module:
 
 
 def unit_of(architecture: str) -> str:
-    """The one of `UNITS` for which integers.cuh is compiled on an architecture such as "sm_90"."""
-    number = int(architecture.removeprefix("sm_"))
+    """The one of `UNITS` for which integers.cuh is compiled on an architecture such as "sm_89" or "sm_90a"."""
+    if architecture == "sm_90a":
+        return WGMMA
+    number = int(architecture.removeprefix("sm_").rstrip("af"))
     return UNITS[(number >= 75) + (number >= 80)]
 
 
