@@ -133,9 +133,9 @@ class Cuda:
 
     @cached_property
     def architecture(self) -> str:
-        """The architecture as compilers name it: "sm_90"."""
+        """The architecture as compilers name it: "sm_89", or "sm_90a" where a unit needs what only sm_90 has."""
         major, minor = (self._attribute(f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
-        return f"sm_{major}{minor}"
+        return f"sm_{major}{minor}" + ("a" if (major, minor) == (9, 0) else "")
 
     @cached_property
     def shared_bytes(self) -> int:
