@@ -1,6 +1,6 @@
 """The inner loops of products of codes in NVIDIA's machine code: issue slots, tensor instructions, spills. No device.
 
-    python benchmarks/inner_loops.py                     a table
+    python benchmarks/inner_loops.py                     the table of docs/cuda.md
     python benchmarks/inner_loops.py --json              one line of JSON on stdout
     python benchmarks/inner_loops.py --arch sm_90a --sass     one architecture, with the loop itself
 
@@ -55,6 +55,17 @@ CLASSES = {
     "spills": ("LDL", "STL"),
 }
 """Instructions by what they do; what is none of them is "others": addresses, constants, the loop itself."""
+ROWS = {
+    "tensor instructions": ("tensor",),
+    "float instructions": ("float",),
+    "fragments and scales read": ("fragments", "scales"),
+    "copies, waits": ("copies", "waits"),
+    "others": ("others",),
+    "spills": ("spills",),
+    "registers": ("registers",),
+    "issue slots of a tile": ("slots",),
+}
+"""The rows of the table; each is a sum of counts."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +153,16 @@ def count(architecture: str) -> tuple[Loop, list[str]]:
     return Loop(architecture, unit_of(architecture), int(registers.group(1)), len(names), **counts, slots=slots), lines
 
 
+def table(loops: Sequence[Loop]) -> list[str]:
+    """The lines of a Markdown table with a column for each loop."""
+    rows = [
+        " | ".join((name, *(f"{sum(asdict(loop)[kind] for kind in kinds):,}" for loop in loops)))
+        for name, kinds in ROWS.items()
+    ]
+    head = " | ".join(("|", *(loop.what for loop in loops)))
+    return [f"{head} |", "|---" * (len(loops) + 1) + "|", *(f"| {row} |" for row in rows)]
+
+
 def _said(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
@@ -150,7 +171,7 @@ def main() -> int:
     """Counts, prints; exit status 1 if a loop spills."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one line of JSON on stdout")
-    parser.add_argument("--arch", action="append", help="an architecture, such as sm_90 (default: all)")
+    parser.add_argument("--arch", action="append", help="an architecture, such as sm_80 (default: all)")
     parser.add_argument("--sass", action="store_true", help="print the loops, too")
     arguments = parser.parse_args()
     try:
@@ -158,17 +179,15 @@ def main() -> int:
     except LockstepError as error:
         print(json.dumps({"data": {"results": [], "skipped": str(error)}}) if arguments.json else error)
         return 0
-    loops = [asdict(loop) for loop, _ in counted]
+    loops = [loop for loop, _ in counted]
     if arguments.json:
-        print(json.dumps({"data": {"results": loops}}))
+        print(json.dumps({"data": {"results": [asdict(loop) for loop in loops]}}))
     else:
-        print(" | ".join(loops[0]))
-        for row in loops:
-            print(" | ".join(map(str, row.values())))
+        print("\n".join(table(loops)))
     if arguments.sass:
         for _, lines in counted:
             print("\n".join(lines))
-    return int(any(row["spills"] for row in loops))
+    return int(any(loop.spills for loop in loops))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import inner_loops
 from lockstep.numerics.builder import ProgramBuilder
-from lockstep.numerics.cuda.device import ARITHMETIC, HEADERS, UNITS, compile_source, unit_of
+from lockstep.numerics.cuda.device import ARITHMETIC, HEADERS, UNITS, compile_source, compiler_version, unit_of
 from lockstep.numerics.cuda.generate import generate
 from lockstep.numerics.scalar import ARITY
 from lockstep.numerics.scalar import Op as Opcode
@@ -123,6 +123,21 @@ def test_inner_loops_of_products_of_codes_do_not_spill(architecture: str) -> Non
     assert (loop.tensor, loop.fragments) == (tensor, fragments), "one tile of 128 x 128 x 256 by 8 warps"
     assert loop.spills == 0
     assert loop.slots <= inner_loops.SLOTS[architecture]
+    if compiler_version() == DOCUMENTED:
+        stated = column(DOCUMENT.read_text().splitlines(), architecture)
+        assert column(inner_loops.table([loop]), architecture) == stated
+
+
+DOCUMENT, DOCUMENTED = Path(__file__).parents[3] / "docs" / "cuda.md", "13.5"
+"""The document with the loops' table, and the NVRTC that it counts with."""
+
+
+def column(lines: Sequence[str], architecture: str) -> dict[str, str]:
+    """The cells below an architecture in the lines' table of inner loops, by the names of their rows."""
+    first = next(i for i, line in enumerate(lines) if line.startswith("| | sm_"))
+    head, _, *rows = (line.split(" | ") for line in lines[first : first + 2 + len(inner_loops.ROWS)])
+    at = [cell.strip(" |") for cell in head].index(architecture)
+    return {row[0].strip(" |"): row[at].strip(" |") for row in rows}
 
 
 def test_fma_stands_only_where_the_program_says_so(nvcc: str, tmp_path: Path) -> None:

@@ -243,7 +243,8 @@ def unit_of(architecture: str) -> str:
 def machine_code(source: str, architecture: str) -> bytes:
     """`compile_source`, once per user: what was compiled is kept under the hash of the source, what it includes, the
     architecture, the options and NVRTC's version."""
-    parts = [source.encode(), *(path.read_bytes() for path in HEADERS), *_options(architecture), _version().encode()]
+    settings = *_options(architecture), compiler_version().encode()
+    parts = [source.encode(), *(path.read_bytes() for path in HEADERS), *settings]
     key = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).digest()
 
     def make(room: Path) -> Path:
@@ -264,8 +265,8 @@ def _options(architecture: str) -> list[bytes]:
     return [f"-arch={architecture}".encode(), b"-std=c++20", *(flag.encode() for flag in ARITHMETIC)]
 
 
-def _version() -> str:
-    """Returns NVRTC's version; raises UsageError without NVRTC."""
+def compiler_version() -> str:
+    """NVRTC's version, such as "13.5"; raises UsageError without NVRTC."""
     try:
         status, *version = _bindings("nvrtc").nvrtcVersion()
     except RuntimeError as error:
