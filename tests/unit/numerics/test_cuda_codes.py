@@ -194,7 +194,7 @@ WARP_GROUP_DEFECTS = {
     "copies that nobody waits for": DEFECTS["copies that nobody waits for"],
     "the buffer that is read": DEFECTS["the buffer that is read"],
     "writes that are not shown": ("            unit::show_to_products();\n", ""),
-    "registers that are not ordered": ("        unit::begin_products();\n", ""),
+    "registers that are not ordered": ("        unit::begin_products(sums);\n", ""),
     "products that nobody commits": ("        unit::commit_products();\n", ""),
     "sums that nobody waits for": ("                warp.finish(sums);\n", ""),
     "a buffer given away before its products end": (
@@ -214,7 +214,7 @@ WARP_GROUP_DEFECTS = {
     "lanes that part": ("if (!computes) continue;", "if (!computes || threadIdx.x % 32 == 5) continue;"),
     "warps of a group that part": ("if (!computes) continue;", "if (!computes || threadIdx.x / 32 == 1) continue;"),
 }
-"""Of products that go on by themselves: descriptors, their layout, the order of what is asynchronous."""
+"""Of asynchronous products: descriptors, their layout, the order of copies, products and reads of their sums."""
 
 
 @pytest.mark.parametrize("defect", WARP_GROUP_DEFECTS)

@@ -39,7 +39,7 @@ constexpr unsigned kLanes = 32, kMostThreads = 1024;
 struct Pool {
     static constexpr Word kMostBytes = 227 << 10, kPoison = 0xffffffff;
     alignas(1024) unsigned char bytes[kMostBytes];
-    alignas(1024) unsigned char shown[kMostBytes];  // what products that go on by themselves see of it
+    alignas(1024) unsigned char shown[kMostBytes];  // what asynchronous products see of it
     alignas(16) unsigned char nowhere[16];
     Word size = 0;
 
@@ -73,12 +73,12 @@ struct Copy {
     }
 };
 inline std::vector<Copy> copies[kMostThreads];
-// What a thread has written and not yet shown to the products that go on by themselves.
+// What a thread has written and not yet shown to asynchronous products.
 inline std::vector<Copy> hidden[kMostThreads];
 
-// The products that a thread has started and not waited for. Until it has, its sums are poison. The operands are read at
-// once, or at the wait where threads run in descending order and copies land at once: operands that are not there yet show in the
-// one, a place that is given away too early in the other.
+// The asynchronous products that a thread has started and not waited for. Until it has, its sums are poison. The operands are read
+// at once, or at the wait where threads run in descending order and copies land at once: operands that are not there yet show in
+// the one, a place that is given away too early in the other.
 struct Products {
     static constexpr unsigned kSums = 64;
     struct Product {
@@ -87,11 +87,11 @@ struct Products {
     };
     std::vector<Product> open, committed;
     Word held[kSums];
-    Word* sums = nullptr;  // null: nothing goes on
+    Word* sums = nullptr;  // null: nothing is under way
     unsigned count = 0;
-    bool ordered = false;                   // by a fence, since the sums were last a thread's own
-    // All four warps of a group start the same ones: their numbers at the last two barriers, since a warp that runs ahead may have
-    // met one barrier more than those behind it.
+    bool ordered = false;  // by a fence, since the sums were last the thread's own
+    // All four warps of a group start the same products: how many there were at each of the last two barriers, since a warp that
+    // runs ahead may have met one barrier more than those behind it.
     unsigned started = 0, barriers = 0, at_barrier[2] = {};
 
     void meet_barrier() { at_barrier[++barriers % 2] = started; }
@@ -341,7 +341,10 @@ inline Word described_word(std::uint64_t matrix, unsigned row, unsigned k) {
 }
 inline std::uint64_t described(Word at) { return (at & 0x3ffff) >> 4; }
 
-inline void begin_products() { products[thread_index.x].ordered = true; }
+template <int N>
+void begin_products(Word (&)[1][N][4]) {
+    products[thread_index.x].ordered = true;
+}
 
 // Register 4 j + v of a thread is row 16 w + g + v / 2 * 8, column 8 j + 2 t + v % 2, for lane 4 g + t of warp w of four.
 inline void make(Products& own, Products::Product& product) {

@@ -22,12 +22,12 @@ namespace lockstep::cuda {
 // --- the machine ------------------------------------------------------------------------------------------------------------
 
 // What a unit does with the registers of a warp's 32 lanes, in the layouts of the PTX manual ("Matrix fragments for
-// mma.m16n8k32", "mma.m8n8k16", "ldmatrix", "wgmma").
-// emulation.hpp has the same functions for a C++ compiler. Shared memory is addressed by bytes from `pool` on.
+// mma.m16n8k32", "mma.m8n8k16", "ldmatrix", "wgmma"). emulation.hpp has the same functions for a C++ compiler. Shared memory is
+// addressed by bytes from `pool` on.
 namespace unit {
 
 #if defined(__CUDACC__)
-extern __shared__ __align__(1024) Four pool[];  // wgmma exchanges pieces by bits of the address
+extern __shared__ __align__(1024) Four pool[];  // wgmma's swizzle takes bits of the address
 
 LOCKSTEP_MEMBER Four* place(Word at) { return pool + at / 16; }
 LOCKSTEP_MEMBER Word word_at(Word at) { return reinterpret_cast<const Word*>(pool)[at / 4]; }
@@ -57,21 +57,31 @@ LOCKSTEP_MEMBER void multiply_16_8_32(Word (&c)[4], const Word (&a)[4], const Wo
 #endif
 
 #if LOCKSTEP_UNIT == 3
-// Orders this warp group's registers before its next products.
-LOCKSTEP_MEMBER void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-// Closes the group of products that have been started, then, with a later call, waits for all closed groups.
-LOCKSTEP_MEMBER void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Keeps the compiler from moving what reads or writes the sums across this place: it does not know that products are asynchronous.
 template <int N>
-LOCKSTEP_MEMBER void await_products(Word (&sums)[1][N][4]) {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+LOCKSTEP_MEMBER void pin(Word (&sums)[1][N][4]) {
 #pragma unroll
     for (int j = 0; j < N; ++j)
 #pragma unroll
         for (int v = 0; v < 4; ++v) asm volatile("" : "+r"(sums[0][j][v])::"memory");
 }
-// Shows to the tensor cores what this thread has written to shared memory.
+// Orders earlier accesses to the sums before the products that are started next.
+template <int N>
+LOCKSTEP_MEMBER void begin_products(Word (&sums)[1][N][4]) {
+    pin(sums);
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+// Puts the products that this warp group has started since the last call into a group that can be waited for.
+LOCKSTEP_MEMBER void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Waits for all committed products.
+template <int N>
+LOCKSTEP_MEMBER void await_products(Word (&sums)[1][N][4]) {
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    pin(sums);
+}
+// Shows what this thread has written to shared memory to the asynchronous products of its block.
 LOCKSTEP_MEMBER void show_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// An address as a matrix descriptor has it: sixteen bytes are one.
+// An address in a matrix descriptor, in units of 16 bytes.
 LOCKSTEP_MEMBER unsigned long long described(Word at) { return (address(at) & 0x3ffff) >> 4; }
 
 #define LOCKSTEP_SUMS(j) "+r"(sums[0][j][0]), "+r"(sums[0][j][1]), "+r"(sums[0][j][2]), "+r"(sums[0][j][3])
@@ -322,7 +332,7 @@ struct Warp {
         const Word group = warp / 4, above = P::SIDE == 128 ? group * P::HIGH : 0, before = P::SIDE == 128 ? 0 : group * P::WIDE;
         row = above + warp % 4 * 16 + lane / 4;
         column = before + lane % 4 * 2;
-        // Rows of 128 bytes whose pieces are exchanged as by piece_at (layout 1), eight of them 1,024 bytes behind the eight before.
+        // Rows of 128 bytes whose pieces are exchanged as by piece_at (layout 1); eight rows begin 1,024 bytes behind the last eight.
         constexpr unsigned long long LAYOUT = 1ull << 62 | static_cast<unsigned long long>(8 * kRow / 16) << 32;
         left = LAYOUT | unit::described(above * kRow);
         right = LAYOUT | unit::described(P::TILE + before * kRow);
@@ -342,7 +352,7 @@ struct Warp {
     // Adds the products of a slice of the stage at `stage`, or begins with them.
     LOCKSTEP_MEMBER void multiply(Word (&sums)[P::M][P::N][4], Word stage, int slice, bool begin) const {
 #if LOCKSTEP_UNIT == 3
-        unit::begin_products();
+        unit::begin_products(sums);
 #pragma unroll
         for (int step = 2 * slice; step < 2 * slice + 2; ++step) {
             const Word further = (stage + static_cast<Word>(step) * 32) / 16;
@@ -389,7 +399,7 @@ struct Warp {
 #endif
     }
 
-    // Waits for the products that go on by themselves.
+    // Waits for asynchronous products; without any, does nothing.
     LOCKSTEP_MEMBER void finish([[maybe_unused]] Word (&sums)[P::M][P::N][4]) const {
 #if LOCKSTEP_UNIT == 3
         unit::await_products(sums);
