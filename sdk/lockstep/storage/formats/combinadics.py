@@ -40,7 +40,7 @@ def check_table(m: int, k: int) -> None:
 
 
 def rank_subsets(positions: Positions, m: int) -> Bytes:
-    """The ranks, little-endian, `rank_length` bytes each, of subsets of 0 .. m - 1 given as ascending rows [rows, k]."""
+    """The ranks, little-endian [rows, rank_length], of subsets of 0 .. m - 1 given as ascending rows [rows, k]."""
     rows, k = positions.shape
     totals = np.zeros((rows, _limbs(m, k)), np.uint64)
     for column, table in zip(positions.T, _tables(m, k), strict=True):
@@ -50,7 +50,7 @@ def rank_subsets(positions: Positions, m: int) -> Bytes:
 
 
 def unrank_subsets(ranks: Bytes, m: int, k: int) -> Positions:
-    """The ascending rows [rows, k] that `rank_subsets` gave these bytes [rows, length] of; PayloadInvalid for no rank."""
+    """The ascending rows [rows, k] that `rank_subsets` gave these bytes of; PayloadInvalid for no rank."""
     rows, limbs = len(ranks), _limbs(m, k)
     size = 4 * limbs
     left = np.zeros((rows, size), np.uint8)
@@ -123,7 +123,9 @@ def rank_masks(masks: NDArray[np.bool_]) -> NDArray[np.uint64]:
     return np.asarray(terms.sum(1, dtype=np.uint64))
 
 
-def unrank_masks(ranks: NDArray[np.uint64], sizes: NDArray[np.int64], counts: NDArray[np.int64], m: int) -> NDArray[np.bool_]:  # fmt: skip
+def unrank_masks(
+    ranks: NDArray[np.uint64], sizes: NDArray[np.int64], counts: NDArray[np.int64], m: int
+) -> NDArray[np.bool_]:
     """The masks [rows, m] of subsets of `counts` of 0 .. `sizes` - 1 with these ranks; PayloadInvalid for no rank."""
     # INVARIANT: a rank is below the number of subsets.
     require((ranks < binomials(sizes, counts)).all(), "a rank is no subset's")

@@ -30,7 +30,7 @@ _NEGATIVE = 8
 
 @dataclass(frozen=True)
 class E3M0(Format):
-    """The biased exponent of each block's largest power as a byte, then 4 bits an element: code 0 .. 7, and 8 for minus.
+    """The biased exponent of each block's largest power as a byte, then 4 bits an element: 0 .. 7, and 8 for minus.
 
     A block has the code 7, or exponent 0 and zeros alone. The last block may be short.
     """

@@ -27,9 +27,9 @@ _INFINITY = np.uint32(0x7F800000)
 
 @dataclass(frozen=True)
 class Signs(Format):
-    """A little-endian binary32 magnitude for each block, then a bit an element: 1 is minus. The last block may be short.
+    """A little-endian binary32 magnitude for each block, then a bit an element: 1 is minus.
 
-    A magnitude is finite. A block of zeros has the magnitude 0 and no bit set.
+    The last block may be short. A magnitude is finite. A block of zeros has the magnitude 0 and no bit set.
     """
 
     kind: ClassVar[str] = "sign"
