@@ -34,8 +34,11 @@ class Format(ABC):
 
     kind: ClassVar[str]
     """The first part of its name."""
-    head: ClassVar[int] = 0
-    """The bytes that say how long the whole is; 0 where the number of elements says it."""
+
+    @property
+    def head(self) -> int:
+        """The first bytes, which say how long the whole is; 0 where the number of elements says it."""
+        return 0
 
     @property
     def name(self) -> str:

@@ -73,7 +73,7 @@ class E3M0(Format):
         signs = (codes >> np.uint8(3)).astype(np.uint32) << np.uint32(31)
         return np.where(power > 0, exponents << np.uint32(23) | signs, np.uint32(0))
 
-    def _spread(self, tops: Bytes, n: int) -> np.ndarray:  # type: ignore[type-arg]
+    def _spread(self, tops: Bytes, n: int) -> np.ndarray:
         return np.repeat(tops.astype(np.int16), self.block)[:n]
 
 

@@ -71,7 +71,7 @@ class Int8(Format):
             at += len(rows)
         return values.view(np.uint32)
 
-    def _rows(self, flat: NDArray) -> list[tuple[int, NDArray]]:  # type: ignore[type-arg]
+    def _rows(self, flat: NDArray) -> list[tuple[int, NDArray]]:
         """(first element, blocks [.., block]) in pieces; zeros fill the last block."""
         step = -(-_PIECE // self.block) * self.block
         pieces = []

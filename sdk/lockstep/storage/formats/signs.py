@@ -60,7 +60,7 @@ class Signs(Format):
         require(not (empty & (negative != 0)).any(), "a block of zeros has a sign")
         return self._joined(magnitudes, negative)
 
-    def _joined(self, magnitudes: Words, negative: np.ndarray) -> Words:  # type: ignore[type-arg]
+    def _joined(self, magnitudes: Words, negative: np.ndarray) -> Words:
         """The words of a sign bit each; a zero has none."""
         spread = np.repeat(magnitudes, self.block)[: negative.size]
         return spread | np.where(spread != 0, negative.astype(np.uint32) << np.uint32(31), np.uint32(0))

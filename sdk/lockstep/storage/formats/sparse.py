@@ -75,7 +75,7 @@ class Sparse(Format):
                 raise UsageError(f"ranks of levels of {self.width} bits", "levels of 2 bits alone can be ranked")
 
     @property
-    def head(self) -> int:  # type: ignore[override]
+    def head(self) -> int:
         """4 bytes where levels are ranked, else none."""
         return _HEAD if self.levels == RANKED else 0
 
