@@ -65,7 +65,7 @@ def unpack_counts(data: Bytes, rows: int, k: int) -> Integers:
 
 
 def counts_of(rows: Codes) -> Integers:
-    """How often each symbol occurs in each row: [rows, k] -> [rows, 4]."""
+    """Counts of each symbol in each row: [rows, k] -> [rows, 4]."""
     return np.stack([(rows == s).sum(1, dtype=np.int64) for s in range(SYMBOLS)], axis=1)
 
 
