@@ -55,13 +55,13 @@ def tensor(name: str, n: int, seed: int) -> Array:
         return x
     if isinstance(form, palette.Palette):
         return rng.choice(floats(0.0, np.nan, -0.0, np.inf)[: 1 << min(form.width, 2)], n)
-    if isinstance(form, int8.Int8):
+    if isinstance(form, int8.Int8Blocks):
         x = rng.integers(-127, 128, n).astype(np.float32)
         x[:: form.block] = -127
         return x
     if isinstance(form, signs.Signs):
         return (rng.choice([-3.0, 3.0], n)).astype(np.float32)
-    if isinstance(form, e3m0.E3M0):
+    if isinstance(form, e3m0.E3M0Blocks):
         x = rng.choice([0.0, 1.0, -2.0, 64.0], n).astype(np.float32)
         x[:: form.block] = 64
         return x

@@ -1,4 +1,4 @@
-"""What a wire format is: a value that turns a flat f32 tensor into bytes and back, one form for each tensor.
+"""The interface of wire formats: a value that turns a flat f32 tensor into bytes and back, one form for each tensor.
 
     data = form.pack(values)              # PayloadInvalid if the format cannot carry exactly these bits
     values = form.unpack(data, n)         # of any bytes: exactly one tensor, or PayloadInvalid
@@ -29,7 +29,7 @@ MAX_ELEMENTS = (1 << 31) - 1
 """The most elements of one tensor of a Program."""
 
 
-class Format(ABC):
+class WireFormat(ABC):
     """One wire format; its fields are its parameters. A subclass is a frozen dataclass."""
 
     kind: ClassVar[str]

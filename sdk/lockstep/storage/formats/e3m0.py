@@ -11,7 +11,7 @@ from lockstep.protocol.errors import UsageError
 from lockstep.storage.formats.base import (
     Bytes,
     Codes,
-    Format,
+    WireFormat,
     Words,
     carried,
     joined,
@@ -29,7 +29,7 @@ _NEGATIVE = 8
 
 
 @dataclass(frozen=True)
-class E3M0(Format):
+class E3M0Blocks(WireFormat):
     """The biased exponent of each block's largest power as a byte, then 4 bits an element: 0 .. 7, and 8 for minus.
 
     A block has the code 7, or exponent 0 and zeros alone. The last block may be short.

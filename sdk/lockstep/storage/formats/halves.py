@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.storage.formats.base import Bytes, Format, Words, carried, require
+from lockstep.storage.formats.base import Bytes, WireFormat, Words, carried, require
 
 _EXPONENT = 0x7C00
 
@@ -32,7 +32,7 @@ def from_halves(halves: NDArray[np.uint16]) -> Words:
 
 
 @dataclass(frozen=True)
-class Halves(Format):
+class Halves(WireFormat):
     """Little-endian binary16, zeros of both signs and subnormals included."""
 
     kind: ClassVar[str] = "f16"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.protocol.errors import UsageError
-from lockstep.storage.formats.base import Bytes, Format, Words, carried, require, words_of
+from lockstep.storage.formats.base import Bytes, WireFormat, Words, carried, require, words_of
 
 MAX_CODE = 127
 SHORT_SCALE = 0xFFFFFF00
@@ -23,7 +23,7 @@ _PIECE = 1 << 18
 
 
 @dataclass(frozen=True)
-class Int8(Format):
+class Int8Blocks(WireFormat):
     """n signed bytes, then a little-endian binary32 scale for each block; the last block may be short.
 
     A block's largest code is 127 or -127. A block of zeros has the scale 0.

@@ -12,7 +12,7 @@ from lockstep.protocol.errors import UsageError
 from lockstep.storage.formats.base import (
     Bytes,
     Codes,
-    Format,
+    WireFormat,
     Words,
     carried,
     joined,
@@ -32,7 +32,7 @@ Spans = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Palette(Format):
+class Palette(WireFormat):
     """The groups' palettes, 2^width little-endian words each, then a code an element.
 
     A palette lists the different words of its group in ascending order, read as unsigned integers; zeros fill it.

@@ -5,20 +5,22 @@ from __future__ import annotations
 from dataclasses import fields
 
 from lockstep.protocol.errors import UsageError
-from lockstep.storage.formats.base import Format
-from lockstep.storage.formats.e3m0 import E3M0
+from lockstep.storage.formats.base import WireFormat
+from lockstep.storage.formats.e3m0 import E3M0Blocks
 from lockstep.storage.formats.halves import Halves
-from lockstep.storage.formats.int8 import Int8
+from lockstep.storage.formats.int8 import Int8Blocks
 from lockstep.storage.formats.palette import Palette
 from lockstep.storage.formats.signs import Signs
 from lockstep.storage.formats.sparse import Sparse
 from lockstep.storage.formats.words import PlainWords
 
-KINDS: dict[str, type[Format]] = {f.kind: f for f in (PlainWords, Halves, Int8, Signs, E3M0, Palette, Sparse)}
+KINDS: dict[str, type[WireFormat]] = {
+    f.kind: f for f in (PlainWords, Halves, Int8Blocks, Signs, E3M0Blocks, Palette, Sparse)
+}
 
 
-def named(name: str) -> Format:
-    """The format of this name, as `Format.name` writes it; UsageError if there is none."""
+def named(name: str) -> WireFormat:
+    """The format of this name, as `WireFormat.name` writes it; UsageError if there is none."""
     kind, *given = name.split("-")
     found = KINDS.get(kind)
     known = fields(found) if found is not None else ()  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import numpy as np
 from lockstep.protocol.errors import UsageError
 from lockstep.storage.formats.base import (
     Bytes,
-    Format,
+    WireFormat,
     Words,
     carried,
     joined,
@@ -26,7 +26,7 @@ _INFINITY = np.uint32(0x7F800000)
 
 
 @dataclass(frozen=True)
-class Signs(Format):
+class Signs(WireFormat):
     """A little-endian binary32 magnitude for each block, then a bit an element: 1 is minus.
 
     The last block may be short. A magnitude is finite. A block of zeros has the magnitude 0 and no bit set.

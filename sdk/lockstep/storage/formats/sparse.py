@@ -18,7 +18,7 @@ from lockstep.storage.formats import levels as ranked
 from lockstep.storage.formats.base import (
     Bytes,
     Codes,
-    Format,
+    WireFormat,
     Words,
     carried,
     joined,
@@ -41,7 +41,7 @@ _HEAD = 4
 
 
 @dataclass(frozen=True)
-class Sparse(Format):
+class Sparse(WireFormat):
     """`kept` words of each block; the last block may be short, and keeps as many as it has at most."""
 
     kind: ClassVar[str] = "sparse"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lockstep.storage.formats.base import Bytes, Format, Words, words_of
+from lockstep.storage.formats.base import Bytes, WireFormat, Words, words_of
 
 
 @dataclass(frozen=True)
-class PlainWords(Format):
+class PlainWords(WireFormat):
     """Little-endian binary32."""
 
     kind: ClassVar[str] = "f32"

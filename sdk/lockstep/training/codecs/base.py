@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from lockstep.protocol.errors import UsageError
-from lockstep.storage.formats.base import Format
+from lockstep.storage.formats.base import WireFormat
 
 LARGEST = 2.0**40
 """The largest magnitude that is encoded: the squares of 2^31 such elements have a finite sum."""
@@ -31,7 +31,7 @@ class Codec(Protocol):
     """A lossy form of a tensor; frozen, its fields its parameters."""
 
     @property
-    def format(self) -> Format:
+    def format(self) -> WireFormat:
         """The wire format of payloads, which `encode` leaves nothing that it cannot carry."""
 
     def size(self, n: int) -> int:

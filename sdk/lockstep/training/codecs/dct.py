@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lockstep.protocol.errors import UsageError
-from lockstep.storage.formats.base import Format
+from lockstep.storage.formats.base import WireFormat
 from lockstep.training.codecs.base import Codec, bounded, flat_of, rows_of
 from lockstep.training.codecs.topk import TopK
 
@@ -33,7 +33,7 @@ class DCT:
             raise UsageError(f"a DCT of {self.rows} x {self.columns}", f"1 to {MAX_EXTENT} by 2 to {MAX_EXTENT}")
 
     @property
-    def format(self) -> Format:
+    def format(self) -> WireFormat:
         """That of the codec of the coefficients."""
         return self.then.format
 

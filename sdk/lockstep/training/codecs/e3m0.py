@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lockstep.storage.formats import e3m0 as wire
-from lockstep.storage.formats.base import Format
+from lockstep.storage.formats.base import WireFormat
 from lockstep.training.codecs.base import Elementwise, bits_of, bounded, flat_of, float_of, rows_of
 
 _HALF = 1 << 22
@@ -28,9 +28,9 @@ class E3M0(Elementwise):
     block: int = 256
 
     @property
-    def format(self) -> Format:
-        """E3M0 of the block."""
-        return wire.E3M0(self.block)
+    def format(self) -> WireFormat:
+        """E3M0Blocks of the block."""
+        return wire.E3M0Blocks(self.block)
 
     def encode(self, x: Tensor, round: Tensor) -> Tensor:  # noqa: A002
         """f32 [n]."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lockstep.storage.formats.base import Format
+from lockstep.storage.formats.base import WireFormat
 from lockstep.storage.formats.halves import Halves
 from lockstep.training.codecs.base import Elementwise, bits_of, bounded, float_of
 
@@ -25,7 +25,7 @@ class Float16(Elementwise):
     """The nearest binary16; beyond its range the largest one."""
 
     @property
-    def format(self) -> Format:
+    def format(self) -> WireFormat:
         """Halves."""
         return Halves()
 

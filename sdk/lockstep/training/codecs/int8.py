@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lockstep.storage.formats import int8 as wire
-from lockstep.storage.formats.base import Format
+from lockstep.storage.formats.base import WireFormat
 from lockstep.training.codecs.base import Elementwise, bits_of, bounded, flat_of, float_of, rows_of
 
 TINY = 2.0**-100
@@ -25,9 +25,9 @@ class Int8(Elementwise):
     block: int = 256
 
     @property
-    def format(self) -> Format:
-        """Int8 of the block."""
-        return wire.Int8(self.block)
+    def format(self) -> WireFormat:
+        """Int8Blocks of the block."""
+        return wire.Int8Blocks(self.block)
 
     def encode(self, x: Tensor, round: Tensor) -> Tensor:  # noqa: A002
         """f32 [n]."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lockstep.protocol.errors import UsageError
-from lockstep.storage.formats.base import Format
+from lockstep.storage.formats.base import WireFormat
 from lockstep.storage.formats.words import PlainWords
 from lockstep.training.codecs.base import Codec, Elementwise, bounded, flat_of, rows_of
 
@@ -26,7 +26,7 @@ class Exact(Elementwise):
     """Every element as it is; 32 bits each."""
 
     @property
-    def format(self) -> Format:
+    def format(self) -> WireFormat:
         """Plain words."""
         return PlainWords()
 
@@ -56,7 +56,7 @@ class RandomK:
             )
 
     @property
-    def format(self) -> Format:
+    def format(self) -> WireFormat:
         """That of the codec of what is kept."""
         return self.then.format
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lockstep.storage.formats.base import Format
+from lockstep.storage.formats.base import WireFormat
 from lockstep.storage.formats.signs import Signs
 from lockstep.training.codecs.base import Elementwise, bounded, flat_of, rows_of, within
 
@@ -20,7 +20,7 @@ class Sign(Elementwise):
     block: int = 4096
 
     @property
-    def format(self) -> Format:
+    def format(self) -> WireFormat:
         """Signs of the block."""
         return Signs(self.block)
 

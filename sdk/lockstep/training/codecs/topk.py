@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lockstep.storage.formats.base import Format, partition
+from lockstep.storage.formats.base import WireFormat, partition
 from lockstep.storage.formats.sparse import HALF, LISTED, Sparse
 from lockstep.training.codecs.base import Elementwise, bits_of, bounded, flat_of, rows_of, within
 from lockstep.training.codecs.float16 import Float16
@@ -39,7 +39,7 @@ class TopK(Elementwise):
         Sparse(**asdict(self))
 
     @property
-    def format(self) -> Format:
+    def format(self) -> WireFormat:
         """Sparse, of the same fields."""
         return Sparse(**asdict(self))
 

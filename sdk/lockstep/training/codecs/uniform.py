@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lockstep.protocol.errors import UsageError
-from lockstep.storage.formats.base import Format, partition
+from lockstep.storage.formats.base import WireFormat, partition
 from lockstep.storage.formats.palette import Palette
 from lockstep.training.codecs.base import Elementwise, bounded, flat_of, rows_of, within
 
@@ -40,7 +40,7 @@ class Uniform(Elementwise):
             )
 
     @property
-    def format(self) -> Format:
+    def format(self) -> WireFormat:
         """A palette of the bins' means for each group."""
         return Palette(self.width, self.group)
 
