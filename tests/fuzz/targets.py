@@ -105,9 +105,9 @@ TARGETS: dict[str, Target] = {
         mutators.often(mutators.cbor),
     ),
     "payload": Target(
-        {PAYLOAD: ("load_payload", "_manifest", "_fetched", "decoded", "_read_int8", "_quantisable")},
+        {PAYLOAD: ("load_payload", "_manifest", "_fetched", "decoded", "_read_int8", "_fits", "_lengths")},
         data.payload,
-        Change(PAYLOAD, "if wire_format not in forms:", "if not wire_format:"),
+        Change(PAYLOAD, "if found not in forms or", "if not found or"),
         mutators.often(mutators.sized_cbor),
     ),
     "checkpoint": Target(
