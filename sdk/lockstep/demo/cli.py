@@ -36,6 +36,9 @@ def demo(
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave the market standing, as `lockstep local up` does; needs no --out.")
     ] = False,
+    strategy: Annotated[
+        str, typer.Option(metavar="NAME", help="The job's strategy, as `lockstep train init --strategy` knows them.")
+    ] = "diloco",
     products: Annotated[
         str | None,
         typer.Option(
@@ -57,11 +60,15 @@ def demo(
             "--keep and --out name two folders",
             hint="--keep writes to ~/.lockstep/local, or to LOCKSTEP_LOCAL",
         )
-    options = DemoOptions(seed=seed, workers=workers, cheat=cheat, folder=out, products=products)
+    options = DemoOptions(seed=seed, workers=workers, cheat=cheat, folder=out, products=products, strategy=strategy)
     # It trains after everything is started: what it needs is asked for before.
     for name in ("torch", "safetensors", "fastapi"):
         if find_spec(name) is None:
             raise ModuleNotFoundError(name, name=name)
+    if strategy != "diloco":
+        from lockstep.training.demo import demo_strategy
+
+        demo_strategy(strategy)
     with Screen(stream=sys.stderr) as screen:
         data = _kept(options, screen) if keep else run(options, screen)
     if browser:

@@ -83,6 +83,8 @@ class DemoOptions:
     """The folder where everything is written; default: a new temporary folder."""
     keep: bool = False
     """The folder becomes a local market's (`demo.local`): its parties bear the names that it knows."""
+    strategy: str = "diloco"
+    """The strategy of the job, of the registry."""
     products: str | None = None
     """The arithmetic of the model's products: "float32" or "int8"; None: what the lie is about, else float32."""
 
@@ -137,11 +139,12 @@ def run(options: DemoOptions, screen: Screen) -> dict[str, Any]:
         import torch
 
         from lockstep.tracing.arithmetic import Arithmetic
-        from lockstep.training.demo import WITNESSES, demo_job
+        from lockstep.training.demo import WITNESSES, demo_job, demo_strategy
 
         # OMP_NUM_THREADS alone does not bind torch: two threads that wait for each other starve beside the parties.
         torch.set_num_threads(1)
-        demo = demo_job(options.seed, slots=options.workers, arithmetic=Arithmetic(options.arithmetic))
+        spec = demo_strategy(options.strategy)
+        demo = demo_job(options.seed, slots=options.workers, spec=spec, arithmetic=Arithmetic(options.arithmetic))
         requester = Network(devnet.w3, world.contracts, world.store, world.account("requester"), folder / "requester")
         job = demo.job(aggregator=Address(world.account("coordinator").address), witnesses=WITNESSES)
         processes += _start_watched(world, options, processes[0])
