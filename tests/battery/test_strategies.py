@@ -190,8 +190,7 @@ def test_its_programs_can_be_defended(traced: Traced) -> None:
     names = ("step_program", "encode_program", "merge_program")
     roots = {name: part.root for name, part in zip(names, parts, strict=True)}
     shape = {"shared_depth": job.shared_depth, "payload_depth": job.payload_depth, "carry": int(job.carry)}
-    steps = {"inner_steps": job.inner_steps, "row_length": ROW, "slots": SLOTS}
-    params = replace(invalid.sound().job, **roots, **shape, **steps)
+    params = replace(invalid.sound().job, **roots, **shape, slots=SLOTS, row_length=ROW)
     check_schedule(programs.step, programs.encode, programs.merge, params)
     assert defects.find(Held(params, parts)) is None
 
@@ -389,7 +388,8 @@ def test_one_worker_without_a_codec_sends_the_plain_optimizer_s_difference_bit_f
     base = rehearsal.genesis.shared[0]
     own = payload.size
     assert payload.tobytes() == (base - plain(strategy.inner, strategy.inner_steps))[:own].tobytes()  # type: ignore[attr-defined]
-    assert not carry[-1].any(), "nothing is left out"
+    if strategy.parts().decay is not None:  # type: ignore[attr-defined]
+        assert not carry[-1].any(), "nothing is left out"
 
 
 def test_the_coded_form_of_a_tensor_does_not_change_a_job() -> None:

@@ -195,7 +195,7 @@ def encoded(tensors: Sequence[Array], wire_format: str) -> Iterator[memoryview]:
     if wire_format in FORMATS:
         return map(_words if wire_format == F32_FORMAT else _coded, tensors)
     form = named(wire_format)
-    return (memoryview(form.pack(np.ascontiguousarray(t).reshape(-1))) for t in tensors)
+    return (memoryview(form.pack(_flat(t))) for t in tensors)
 
 
 def decoded(data: memoryview, header: TensorHeader, wire_format: str) -> Array:
@@ -328,7 +328,7 @@ def _fits(header: TensorHeader, wire_format: str) -> bool:
 def _packs(form: WireFormat, tensor: Array) -> bool:
     """Returns True if a form can carry exactly a tensor's bits."""
     try:
-        form.pack(np.ascontiguousarray(tensor).reshape(-1))
+        form.pack(_flat(tensor))
     except PayloadInvalid:
         return False
     return True
@@ -382,6 +382,11 @@ def _unquantised(codes: NDArray[np.int8], scales: NDArray[np.float32]) -> NDArra
 
 def _pieces(values: NDArray[Any]) -> Iterator[NDArray[np.float32]]:
     return (values[at : at + PIECE] for at in range(0, values.size, PIECE))
+
+
+def _flat(tensor: Array) -> NDArray[np.float32]:
+    flat: NDArray[Any] = np.ascontiguousarray(tensor).reshape(-1)
+    return flat
 
 
 def _array(data: memoryview, header: TensorHeader) -> Array:

@@ -128,7 +128,7 @@ def demo_strategy(name: str) -> Strategy:
     if name not in STRATEGIES:
         raise UsageError(f"no strategy is called {name!r}", nearest(name, STRATEGIES))
     made: Any = STRATEGIES[name]()
-    return made if made.inner_steps <= MOST_STEPS else replace(made, inner_steps=MOST_STEPS)  # type: ignore[no-any-return]
+    return made if made.inner_steps <= MOST_STEPS else replace(made, inner_steps=MOST_STEPS)
 
 
 def _model(flat: NDArray[np.float32]) -> nn.Module:

@@ -1,7 +1,8 @@
 """A strategy as a commented table of a job's description: every field, its value, and what it is.
 
 >>> print(strategy_table("allreduce").split("# H")[0].strip())
-[strategy]                 # Gradients of one step, 32 bits a parameter.
+[strategy]
+# Gradients of one step, 32 bits a parameter.
 name = "allreduce"
 """
 
@@ -21,7 +22,6 @@ from lockstep.protocol.errors import UsageError
 from lockstep.training.strategies.registry import STRATEGIES
 
 WIDTH = 100
-_COLUMN = 27
 
 
 def strategy_table(name: str) -> str:
@@ -35,7 +35,8 @@ def strategy_table(name: str) -> str:
 def _table(value: Any, name: str, path: str) -> Iterator[str]:
     """The lines of a value: its own fields, then a table for each of its pieces."""
     pieces = []
-    yield f"[{path}]".ljust(_COLUMN) + f"# {_first_line(type(value))}"
+    yield f"[{path}]"
+    yield from _commented(_first_line(type(value)))
     yield f"name = {json.dumps(name)}"
     said = docstrings_of(type(value))
     for field in fields(value):

@@ -3,8 +3,8 @@
     pip download --no-deps byzfl==0.0.11 && unzip -d byzfl byzfl-0.0.11-py3-none-any.whl
     python tests/vectors/strategies/byzfl_reference.py byzfl         # with numpy, scipy and torch
 
-The package's own __init__ asks for plotting; its aggregators alone are loaded. Its Krum adds up n - f - 1 distances where
-the paper has n - f - 2: the draws are such that both pick the same.
+The package's own __init__ asks for plotting; its aggregators alone are loaded. Its Krum adds up n - f - 1 distances,
+the paper n - f - 2: the draws are such that both pick the same.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from torch import Tensor
 from lockstep.protocol.errors import UsageError
 from lockstep.training.aggregates.base import heard, norms, weighted
 from lockstep.training.codecs.base import Codec
+from lockstep.training.codecs.topk import TopK
 from lockstep.training.strategies.base import Shards
 
 _FAR = 2.0**126
@@ -29,10 +30,9 @@ def refuse_sparse(codec: Codec, what: str) -> None:
     """Raises UsageError for a codec of which payloads of different slots hold different elements."""
     inner: Any = codec
     while inner is not None:
-        kept, block = getattr(inner, "kept", None), getattr(inner, "block", None)
-        if inner.to_dict()["name"] == "topk" and kept < block:
+        if isinstance(inner, TopK) and inner.kept < inner.block:
             raise UsageError(
-                f"{what} of payloads that keep {kept} of {block} elements each",
+                f"{what} of payloads that keep {inner.kept} of {inner.block} elements each",
                 "most elements of most payloads are zero, and so is their median: use a mean, Krum or clipping",
             )
         inner = getattr(inner, "then", None)

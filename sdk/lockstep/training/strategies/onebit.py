@@ -78,7 +78,7 @@ class OnceWarm(Elementwise):
     @property
     def format(self) -> WireFormat:
         """The codec's."""
-        return self.then.format  # type: ignore[attr-defined, no-any-return]
+        return self.then.format  # type: ignore[attr-defined]
 
     def encode(self, x: Tensor, round: Tensor) -> Tensor:  # noqa: A002
         """f32 [n]."""
