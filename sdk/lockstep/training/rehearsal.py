@@ -37,7 +37,7 @@ class Rehearsed:
     """Rounds that are merged."""
     checkpoint: Checkpoint
     carries: tuple[Tensors | None, ...] = field(repr=False)
-    """What each slot's owner carries; None: zeros."""
+    """The tensors that each slot's owner carries; None: zeros."""
     sent: int = 0
     """Bytes that all slots have published as payloads, without carries."""
 

@@ -53,7 +53,7 @@ def _table(value: Any, name: str, path: str) -> Iterator[str]:
 
 
 def docstrings_of(kind: type) -> dict[str, str]:
-    """What is written below each field of a dataclass, its bases included, on one line each."""
+    """Returns the docstring below each field of a dataclass, its bases included, on one line each."""
     found: dict[str, str] = {}
     for each in reversed(kind.__mro__[:-1]):
         try:

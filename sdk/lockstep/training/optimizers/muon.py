@@ -36,9 +36,9 @@ class Muon:
     """The highest learning rate."""
     momentum: float = 0.95
     beta1: float = 0.9
-    """Of what is no hidden matrix."""
+    """AdamW's, for what is no hidden matrix."""
     beta2: float = 0.95
-    """Of what is no hidden matrix."""
+    """AdamW's, for what is no hidden matrix."""
     epsilon: float = 1e-8
     weight_decay: float = 0.1
     """Per step, times the learning rate, of every parameter."""

@@ -92,7 +92,7 @@ class OnceWarm(Elementwise):
 
 @dataclass(frozen=True)
 class SlotMomentum:
-    """What a slot sends: its gradient in the first rounds, then the moving mean of its gradients."""
+    """A slot sends its gradient in the first rounds, then the moving mean of its gradients."""
 
     beta: float = 0.9
     rounds: int = 20
