@@ -294,6 +294,10 @@ def said(table: str, name: str, value: Any, folder: Path, key: str = "") -> dict
         del whole["model"]
     if table == "model" and name not in {f.name for f in fields(GPTConfig)}:
         place["kind"] = next(k for k in TEXT_MODELS if name in {f.name for f in fields(MODELS[k].config)})
+    for at, registry in (("strategy", STRATEGIES), ("strategy.inner", OPTIMIZERS)):
+        kinds: dict[str, Any] = dict(registry)
+        if table == at and name not in {f.name for f in fields(next(iter(kinds.values())))}:
+            place["name"] = next(k for k, kind in kinds.items() if name in {f.name for f in fields(kind)})
     place[key or name] = value
     return whole
 
