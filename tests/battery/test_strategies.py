@@ -40,11 +40,17 @@ from lockstep.training.strategies import (
     cocktail,
     demo,
     diloco,
+    distro,
+    fedadam,
     fedavg,
+    fedyogi,
+    intellect1,
     muloco,
     onebit,
     opendiloco,
+    photon,
     sparseloco,
+    sparseloco_e,
 )
 from lockstep.training.strategies.base import Optimizer, Strategy
 from lockstep.training.strategies.registry import OPTIMIZERS, STRATEGIES
@@ -77,16 +83,16 @@ STRATEGY_CASES: dict[str, list[Strategy]] = {
     ],
     "allreduce": [allreduce.AllReduce()],
     "fedavg": [fedavg.FedAvg(inner_steps=H), fedavg.FedAvg(inner=AdamW(), inner_steps=H)],
-    "fedadam": [fedavg.FedAdam(inner_steps=H)],
-    "fedyogi": [fedavg.FedYogi(inner_steps=H)],
-    "photon": [fedavg.Photon(inner_steps=H)],
+    "fedadam": [fedadam.FedAdam(inner_steps=H)],
+    "fedyogi": [fedyogi.FedYogi(inner_steps=H)],
+    "photon": [photon.Photon(inner_steps=H)],
     "opendiloco": [opendiloco.OpenDiLoCo(inner_steps=H)],
-    "intellect1": [opendiloco.Intellect1(inner_steps=H)],
+    "intellect1": [intellect1.Intellect1(inner_steps=H)],
     "sparseloco": [sparseloco.SparseLoCo(inner_steps=H), sparseloco.SparseLoCo(inner_steps=H, moments=False)],
-    "sparseloco_e": [sparseloco.SparseLoCoE(inner_steps=H)],
+    "sparseloco_e": [sparseloco_e.SparseLoCoE(inner_steps=H)],
     "muloco": [muloco.MuLoCo(inner_steps=H), muloco.MuLoCo(inner_steps=H, codec=Uniform(width=2))],
     "demo": [demo.DeMo()],
-    "distro": [demo.DisTrO()],
+    "distro": [distro.DisTrO()],
     "cocktail": [cocktail.Cocktail()],
     "onebit": [onebit.OneBit(warm_rounds=1)],
 }
@@ -393,7 +399,7 @@ def test_one_worker_without_a_codec_sends_the_plain_optimizer_s_difference_bit_f
 
 
 def test_the_coded_form_of_a_tensor_does_not_change_a_job() -> None:
-    listed, ranked = sparseloco.SparseLoCo(inner_steps=H), sparseloco.SparseLoCoE(inner_steps=H)
+    listed, ranked = sparseloco.SparseLoCo(inner_steps=H), sparseloco_e.SparseLoCoE(inner_steps=H)
     for a, b in zip(rounds(listed), rounds(ranked), strict=True):
         assert all_bits(a) == all_bits(b), "sparseloco_e is sparseloco, bit for bit"
         assert b.sent < a.sent

@@ -29,7 +29,20 @@ from lockstep.training.models import GPT
 from lockstep.training.optimizers import Adam, Muon, Yogi
 from lockstep.training.parameters import Layout, Parameter, layout_of
 from lockstep.training.rehearsal import Rehearsal, Rehearsed
-from lockstep.training.strategies import allreduce, cocktail, demo, diloco, fedavg, muloco, onebit, sparseloco
+from lockstep.training.strategies import (
+    allreduce,
+    cocktail,
+    demo,
+    diloco,
+    distro,
+    fedadam,
+    fedavg,
+    fedyogi,
+    muloco,
+    onebit,
+    sparseloco,
+    sparseloco_e,
+)
 from tests.battery.test_codecs import uniform64
 from tests.battery.test_strategies import CONFIG, ROUNDS, SLOTS, traced_once
 
@@ -105,8 +118,8 @@ def test_a_merge_is_that_of_flwr(name: str) -> None:
     options = {k: given[o] for k, o in (("beta1", "beta_1"), ("beta2", "beta_2"), ("tau", "tau")) if o in given}
     strategy: Any = {
         "fedavg": lambda: fedavg.FedAvg(),
-        "fedadam": lambda: fedavg.FedAdam(outer=Adam(learning_rate=given["eta"], ahead=1, **options)),
-        "fedyogi": lambda: fedavg.FedYogi(outer=Yogi(learning_rate=given["eta"], **options)),
+        "fedadam": lambda: fedadam.FedAdam(outer=Adam(learning_rate=given["eta"], ahead=1, **options)),
+        "fedyogi": lambda: fedyogi.FedYogi(outer=Yogi(learning_rate=given["eta"], **options)),
     }[name]()
     n = len(FLWR["start"])
     layout = Layout((Parameter("w", 0, (n,)),), (n,))
@@ -137,7 +150,7 @@ def sparse64(x: Wide, block: int = 4096, kept: int = 64) -> tuple[NDArray[np.boo
 
 
 @pytest.mark.parametrize("aggregate", [Average(clip=True), Average(over="slots")], ids=["Templar", "paper"])
-@pytest.mark.parametrize("kind", [sparseloco.SparseLoCo, sparseloco.SparseLoCoE])
+@pytest.mark.parametrize("kind", [sparseloco.SparseLoCo, sparseloco_e.SparseLoCoE])
 def test_sparseloco_is_its_equations(kind: Any, aggregate: Average) -> None:
     course = Course(kind(inner_steps=4, aggregate=aggregate))
     kept = [np.zeros(OWN)] * SLOTS
@@ -239,7 +252,7 @@ def cosines() -> Wide:
     return np.sqrt(np.where(k == 0, 1, 2) / 64) * np.cos(np.pi * (2 * i + 1) * k / 128)
 
 
-@pytest.mark.parametrize(("strategy", "kept"), [(demo.DeMo(), 8), (demo.DisTrO(), 4)], ids=["demo", "distro"])
+@pytest.mark.parametrize(("strategy", "kept"), [(demo.DeMo(), 8), (distro.DisTrO(), 4)], ids=["demo", "distro"])
 def test_demo_sends_the_strongest_cosines_of_what_is_left(strategy: demo.DeMo, kept: int) -> None:
     course, table, left = Course(strategy), cosines(), [np.zeros(OWN)] * SLOTS
     padded = OWN + -OWN % 4096

@@ -1,8 +1,8 @@
-"""DeMo and DisTrO: the strongest cosines of a momentum travel, and leave it (Peng 2024, 2411.19870, algorithm 1).
+"""DeMo: the strongest cosines of a momentum travel, and leave it (Peng 2024, 2411.19870, algorithm 1).
 
     m = decay m + g     q = the largest coefficients of DCT(m)     m = m - iDCT(q)     p = p - rate sign(mean iDCT(q))
 
-What is left in m is the residual. DisTrO sends 4 coefficients of 4,096 as signs times a magnitude.
+What is left in m is the residual.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from lockstep.training.aggregates.base import Aggregate
 from lockstep.training.aggregates.mean import Average
 from lockstep.training.codecs.base import Codec
 from lockstep.training.codecs.dct import DCT
-from lockstep.training.codecs.topk import TopK
 from lockstep.training.optimizers import SignSGD
 from lockstep.training.strategies.base import Optimizer
 from lockstep.training.strategies.loop import GRADIENT, Loop, Parts
@@ -39,12 +38,3 @@ class DeMo(Loop):
     def parts(self) -> Parts:
         """The residual is the momentum."""
         return Parts(None, self.codec, self.aggregate, self.outer, sent=GRADIENT, decay=self.decay)
-
-
-@dataclass(frozen=True)
-class DisTrO(DeMo):
-    """4 of 4,096 coefficients in one bit each."""
-
-    name: ClassVar[str] = "distro"
-    codec: Codec = field(default_factory=lambda: DCT(then=TopK(kept=4, width=1)))
-    """The form in which the momentum travels."""

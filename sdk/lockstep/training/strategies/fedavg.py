@@ -11,7 +11,7 @@ from typing import ClassVar
 from lockstep.training.aggregates.base import Aggregate
 from lockstep.training.aggregates.mean import Average
 from lockstep.training.codecs.random_k import Exact
-from lockstep.training.optimizers import SGD, Adam, AdamW, Nesterov, Yogi
+from lockstep.training.optimizers import SGD
 from lockstep.training.strategies.base import Optimizer
 from lockstep.training.strategies.loop import PARAMETERS, Loop, Parts
 
@@ -49,34 +49,3 @@ class FedOpt(Loop):
     def parts(self) -> Parts:
         """Parameters travel, 32 bits each."""
         return Parts(self.inner, Exact(), self.aggregate, self.outer, sent=PARAMETERS)
-
-
-@dataclass(frozen=True)
-class FedAdam(FedOpt):
-    """Adam at the merge, its correction as of flwr 1.42."""
-
-    name: ClassVar[str] = "fedadam"
-    outer: Optimizer = field(default_factory=lambda: Adam(learning_rate=0.01, ahead=1))
-    """Applies base - mean, once a round."""
-
-
-@dataclass(frozen=True)
-class FedYogi(FedOpt):
-    """Yogi at the merge."""
-
-    name: ClassVar[str] = "fedyogi"
-    outer: Optimizer = field(default_factory=Yogi)
-    """Applies base - mean, once a round."""
-
-
-@dataclass(frozen=True)
-class Photon(FedOpt):
-    """AdamW within long rounds, Nesterov's momentum at the merge (2411.02908, section 4)."""
-
-    name: ClassVar[str] = "photon"
-    inner: Optimizer = field(default_factory=AdamW)
-    """The optimizer within a round; it starts anew in every one."""
-    inner_steps: int = 128
-    """H: steps of a slot in a round."""
-    outer: Optimizer = field(default_factory=lambda: Nesterov(0.7, 0.7))
-    """Applies base - mean, once a round."""

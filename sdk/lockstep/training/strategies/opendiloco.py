@@ -1,4 +1,4 @@
-"""OpenDiLoCo and INTELLECT-1: DiLoCo whose differences travel in 16 or 8 bits."""
+"""OpenDiLoCo: DiLoCo whose differences travel as binary16 (2407.07852, section 2.3)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from lockstep.training.aggregates.base import Aggregate
 from lockstep.training.aggregates.mean import Average
 from lockstep.training.codecs.base import Codec
 from lockstep.training.codecs.float16 import Float16
-from lockstep.training.codecs.uniform import Uniform
 from lockstep.training.optimizers import AdamW, Nesterov
 from lockstep.training.strategies.base import Optimizer
 from lockstep.training.strategies.loop import Loop, Parts
@@ -17,7 +16,7 @@ from lockstep.training.strategies.loop import Loop, Parts
 
 @dataclass(frozen=True)
 class OpenDiLoCo(Loop):
-    """Differences in binary16 (2407.07852, section 2.3)."""
+    """16 bits a parameter; the moments are carried."""
 
     name: ClassVar[str] = "opendiloco"
     inner: Optimizer = field(default_factory=AdamW)
@@ -36,14 +35,3 @@ class OpenDiLoCo(Loop):
     def parts(self) -> Parts:
         """Nothing of what the codec leaves out is kept."""
         return Parts(self.inner, self.codec, self.aggregate, self.outer, keeps=self.moments)
-
-
-@dataclass(frozen=True)
-class Intellect1(OpenDiLoCo):
-    """Differences in 8 bits, uniform over six standard deviations (2412.01152, section 2.2)."""
-
-    name: ClassVar[str] = "intellect1"
-    inner_steps: int = 100
-    """H: steps of a slot in a round."""
-    codec: Codec = field(default_factory=Uniform)
-    """The form in which a difference travels."""

@@ -44,12 +44,3 @@ class SparseLoCo(Loop):
     def parts(self) -> Parts:
         """With a residual."""
         return Parts(self.inner, self.codec, self.aggregate, self.outer, keeps=self.moments, decay=self.decay)
-
-
-@dataclass(frozen=True)
-class SparseLoCoE(SparseLoCo):
-    """The same tensors in fewer bits: places and levels as numbers of subsets and sequences (Cover 1973)."""
-
-    name: ClassVar[str] = "sparseloco_e"
-    codec: Codec = field(default_factory=lambda: TopK(places="ranked", levels="ranked"))
-    """The form in which a difference travels."""
