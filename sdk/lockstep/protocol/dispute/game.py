@@ -345,6 +345,9 @@ def _reveal_tensor(
     if Digest(merkle.tensor_root_of_tree(op.header, move.tree)) != move.answered:
         raise MoveRefused("ProofInvalid")
     size, depth = op.header.elements, op.header.depth
+    # INVARIANT: elements and terms of an op are counted in 32 bits.
+    if max(size, op.k_terms) >= 1 << 32:
+        raise MoveRefused("DescriptorInvalid")
     if depth:
         _require_children(move.tree, depth, move.children)
     revealed = replace(
