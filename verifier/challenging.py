@@ -71,8 +71,16 @@ class Challenger:
                 log.warning("a wrong claim is not challenged yet: trying again", claim=claim.hex(), why=str(error))
                 self._rests.failed(claim, view.now)
                 continue
-            except (ChainError, Mismatch) as error:
+            except ChainError as error:
+                window = view.params[wrong.record.job].windows.challenge_seconds
+                if decide.may_challenge(wrong.record, view.ledger, window, view.now):
+                    # A reorganisation may have taken back its reveal, which comes again.
+                    log.warning("a wrong claim is not challenged yet: trying again", claim=claim.hex(), why=str(error))
+                    self._rests.failed(claim, view.now)
+                    continue
                 # Closed in the meantime, or convicted by somebody else.
+                log.warning("a wrong claim is not challenged", claim=claim.hex(), why=str(error))
+            except Mismatch as error:
                 log.warning("a wrong claim is not challenged", claim=claim.hex(), why=str(error))
             del self._wrong[claim]
 

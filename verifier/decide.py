@@ -80,6 +80,17 @@ def nonce_of(claim: ClaimId, me: Address, games: Iterable[GameRecord]) -> int | 
     return None if any(g.claim == claim and g.challenger == me for g in games) else 0
 
 
+def may_challenge(claim: ClaimRecord, ledger: Ledger, challenge: Seconds, now: Seconds) -> bool:
+    """Returns True while a game may be opened on a claim, now or once its reveal is back.
+
+    A claim that the ledger does not hold was taken back by a reorganisation, and its owner's reveal may come again.
+    """
+    found = ledger.find(claim.id)
+    if found is None:
+        return now < claim.claimed_at + challenge
+    return any(c.record.id == claim.id and c.open_at(now) for c in _of_round(found[0], found[1], challenge))
+
+
 def list_due(claim: ClaimRecord, params: JobParams, audit: Audit | None) -> Seconds:
     """Until when a claim's owner may publish its list, where witnesses are drawn: they commit before it does.
 

@@ -84,7 +84,7 @@ def test_the_delegate_of_a_worker_that_is_lost_wins_its_game_and_goes_on_after_a
         120,
         "leaf that the liar asked for",
     )
-    assert "postLeaf" in {e["move"] for e in again.named("defending")}, "the moves after the kill are its own"
+    wait(lambda: "postLeaf" in {e["move"] for e in again.named("defending")}, 60, "move of its own after the kill")
     assert "replaying" not in again.log.read_text(), "its home knows the claim"
     market.devnet.advance(Seconds(300))
     assert again.wait_for("resolved", 120)["verdict"] == "rejected"

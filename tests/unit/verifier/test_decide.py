@@ -164,6 +164,20 @@ def test_windows_end_a_challenge_period_after_the_claim() -> None:
     assert not only.open_at(Seconds(160))
 
 
+def test_a_wrong_claim_is_kept_while_its_reveal_may_come_again_or_its_window_lasts() -> None:
+    wrong, window = record(1), Seconds(60)
+    taken_back = ledger_of(RoundLedger(0, 0, ROOT, ROOT))
+    again = ledger_of(RoundLedger(0, 0, ROOT, ROOT, claims={0: record(1, claimed_at=130)}))
+    convicted = ledger_of(RoundLedger(0, 0, ROOT, ROOT, claims={0: record(1, convicted=True)}))
+    over = ledger_of(RoundLedger(0, 0, ROOT, ROOT, claims={0: record(1)}, phase=Phase.FAILED))
+    cases = ((taken_back, 159, 160), (again, 189, 190))
+    for ledger, last, late in cases:
+        assert decide.may_challenge(wrong, ledger, window, Seconds(last))
+        assert not decide.may_challenge(wrong, ledger, window, Seconds(late))
+    for ledger in (convicted, over):
+        assert not decide.may_challenge(wrong, ledger, window, Seconds(101))
+
+
 def test_jobs_whose_windows_are_unknown_wait() -> None:
     known = ledger_of(RoundLedger(0, 0, ROOT, ROOT, claims={0: record(1)}, phase=Phase.JOINING))
     assert not list(decide.candidates(known, {}))

@@ -106,8 +106,8 @@ def test_without_a_chain_no_part_goes_on_and_the_block_is_looked_at_again(
 
 @pytest.mark.parametrize(
     ("error", "stays"),
-    [(TryLater("wait"), True), (ChainError("closed"), False), (Mismatch("another S_0"), False)],
-    ids=["later", "closed", "mismatch"],
+    [(TryLater("wait"), True), (ChainError("no such claim"), True), (Mismatch("another S_0"), False)],
+    ids=["later", "reveal taken back", "mismatch"],
 )
 def test_a_game_that_cannot_be_opened_yet_is_opened_later_and_one_that_never_can_is_given_up(
     desk: Desk, error: Exception, stays: bool, monkeypatch: pytest.MonkeyPatch
