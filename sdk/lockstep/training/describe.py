@@ -67,8 +67,6 @@ TERMS = "devnet"
 """The preset of a description that names none."""
 TEXT_MODELS = ("gpt", "llama", "encoder")
 """Models of the registry that learn from text."""
-MAX_NAME_BYTES = 255
-"""The longest name of a file or folder on Linux and macOS (NAME_MAX)."""
 
 
 @dataclass(frozen=True)
@@ -310,10 +308,16 @@ def _text(described: Mapping[str, Any], folder: Path) -> _Text:
 
 
 def _path(folder: Path, written: str, where: str) -> Path:
-    """The path that a key names; UsageError if no file can have it."""
-    if "\0" in written or any(len(part.encode()) > MAX_NAME_BYTES for part in Path(written).parts):
-        raise UsageError(f"{where} is {written[:40]!r}", "no file can be named so: write the path of a file or folder")
-    return folder / written
+    """The path that a key names; UsageError if the system refuses to look for it. That it exists is not asked."""
+    path = folder / written
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"{where} is {written[:40]!r}: {why}", "write the path of a file or folder") from error
+    return path
 
 
 def _all(folder: Path) -> bytes:

@@ -160,6 +160,7 @@ def test_wrong_adapters_are_named(folder: Path, adapters: dict[str, Any], named:
         ({"texts": "nowhere"}, "nowhere"),
         ({"texts": "a\0b"}, "texts is"),
         ({"texts": "texts/" + 256 * "a"}, "texts is"),
+        ({"texts": 3_000 * "a/"}, "texts is"),
         ({"start": "a\0b"}, "start is"),
         ({"tokens": {"tokenizer": "a\0b"}}, "tokens.tokenizer is"),
         ({"rounds": 0}, "rounds"),
