@@ -317,7 +317,7 @@ def test_elements_and_terms_of_an_op_are_counted_in_32_bits(extents: tuple[int, 
     fits, beyond = reveal_of(extents, groups), reveal_of(more, groups + (not extents))
     fits[0].play(fits[1], WORKER)
     assert fits[0].state is not None
-    assert max(fits[0].state.size, fits[0].state.terms) > 0xFFFF0000 - 1
+    assert max(fits[0].state.size, fits[0].state.terms) >= 0xFFFF0000
     assert refused(*beyond, WORKER) == "DescriptorInvalid"
 
 
