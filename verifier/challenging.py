@@ -14,7 +14,7 @@ from lockstep.node.party import Party
 from lockstep.node.player import GameTable
 from lockstep.node.replay import Replay, first_difference, published_trace
 from lockstep.protocol.dispute.game import game_id
-from lockstep.protocol.errors import ChainError, FundsError, Mismatch, NotFoundError, TryLater
+from lockstep.protocol.errors import ChainError, FundsError, LockstepError, Mismatch, NotFoundError, TryLater
 from lockstep.protocol.market.ids import audit_id
 from lockstep.protocol.types import ClaimId, Wei
 from verifier import decide
@@ -67,22 +67,22 @@ class Challenger:
             try:
                 if nonce is not None:
                     self._challenge(self._with_list(wrong, view), nonce)
-            except (FundsError, TryLater) as error:
-                log.warning("a wrong claim is not challenged yet: trying again", claim=claim.hex(), why=str(error))
-                self._rests.failed(claim, view.now)
-                continue
-            except ChainError as error:
-                window = view.params[wrong.record.job].windows.challenge_seconds
-                if decide.may_challenge(wrong.record, view.ledger, window, view.now):
-                    # A reorganisation may have taken back its reveal, which comes again.
+            except (FundsError, TryLater, ChainError, NotFoundError, Mismatch) as error:
+                if self._comes_again(wrong.record, error, view):
                     log.warning("a wrong claim is not challenged yet: trying again", claim=claim.hex(), why=str(error))
                     self._rests.failed(claim, view.now)
                     continue
-                # Closed in the meantime, or convicted by somebody else.
-                log.warning("a wrong claim is not challenged", claim=claim.hex(), why=str(error))
-            except Mismatch as error:
                 log.warning("a wrong claim is not challenged", claim=claim.hex(), why=str(error))
             del self._wrong[claim]
+
+    @staticmethod
+    def _comes_again(record: ClaimRecord, error: LockstepError, view: MarketView) -> bool:
+        """Tells if a game that was refused is tried again."""
+        if isinstance(error, ChainError | NotFoundError):
+            # Closed in the meantime, or convicted by somebody else; or a reorganisation took back its reveal.
+            challenge = view.params[record.job].windows.challenge_seconds
+            return decide.may_challenge(record, view.ledger, challenge, view.now)
+        return not isinstance(error, Mismatch)
 
     def _with_list(self, wrong: WrongClaim, view: MarketView) -> WrongClaim:
         """With the claim's list of roots, if its job draws witnesses and it was published since.
@@ -112,7 +112,12 @@ class Challenger:
         self._wallet.stake(Wei(claim.bond), f"{record.id.hex()}/{nonce}")
         game = game_id(record.id, party.address, nonce)
         key = f"open/{record.id.hex()}/{nonce}"
-        party.outbox.send(games.call(party.contracts.game, move, game), key)
+        try:
+            party.outbox.send(games.call(party.contracts.game, move, game), key)
+        except (ChainError, FundsError):
+            # What was mined and reverted would be refused for good under its key.
+            party.outbox.forget(key)
+            raise
         try:
             self._table.game(game)
         except NotFoundError as error:

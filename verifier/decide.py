@@ -56,9 +56,13 @@ def candidates(ledger: Ledger, challenge_seconds: Mapping[JobId, Seconds]) -> It
 
 
 def _of_round(job: JobLedger, round_: RoundLedger, challenge: Seconds) -> Iterator[Candidate]:
-    over = round_.phase in ENDED or job.rounds.get(round_.number) is not round_
     for record in (*round_.claims.values(), *round_.merges):
-        yield Candidate(record, Seconds(record.claimed_at + challenge), not (over or record.convicted))
+        yield _candidate(job, round_, record, challenge)
+
+
+def _candidate(job: JobLedger, round_: RoundLedger, record: ClaimRecord, challenge: Seconds) -> Candidate:
+    over = round_.phase in ENDED or job.rounds.get(round_.number) is not round_
+    return Candidate(record, Seconds(record.claimed_at + challenge), not (over or record.convicted))
 
 
 def next_claim(
@@ -88,7 +92,7 @@ def may_challenge(claim: ClaimRecord, ledger: Ledger, challenge: Seconds, now: S
     found = ledger.find(claim.id)
     if found is None:
         return now < claim.claimed_at + challenge
-    return any(c.record.id == claim.id and c.open_at(now) for c in _of_round(found[0], found[1], challenge))
+    return _candidate(*found, challenge).open_at(now)
 
 
 def list_due(claim: ClaimRecord, params: JobParams, audit: Audit | None) -> Seconds:

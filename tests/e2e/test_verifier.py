@@ -138,7 +138,7 @@ def test_a_lying_merge_is_convicted_and_a_false_challenge_loses_its_bond(market:
 
     for claim in claims:
         assert wait_for(verifier, "audited", claim=claim.hex())["verdict"] == "match"
-    wait_until(lambda: market.game(game).phase == GamePhase.ELEMENT, "the liar comes to the proof")
+    wait_until(lambda: market.game(game).phase == GamePhase.ELEMENT, "the liar comes to the leaf")
     leaf = market.game(game).position
     market.devnet.advance(Seconds(market.params.windows.clock_seconds + 1))
     assert wait_for(challenger, "lost")["verdict"] == expected["verdict"] == "rejected"
