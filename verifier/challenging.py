@@ -61,6 +61,10 @@ class Challenger:
         """Open every game that can be opened."""
         for wrong in list(self._wrong.values()):
             claim = wrong.record.id
+            if self._is_replaced(wrong.record, view):
+                log.info("a wrong claim came again with another trace: it is replayed anew", claim=claim.hex())
+                del self._wrong[claim]
+                continue
             if self._rests.rests(claim, view.now):
                 continue
             nonce = decide.nonce_of(claim, self._party.address, view.games)
@@ -74,6 +78,12 @@ class Challenger:
                     continue
                 log.warning("a wrong claim is not challenged", claim=claim.hex(), why=str(error))
             del self._wrong[claim]
+
+    @staticmethod
+    def _is_replaced(record: ClaimRecord, view: MarketView) -> bool:
+        """Tells if the chain holds the claim with another trace, after a reorganisation: the backlog replays that."""
+        known = view.ledger.find(record.id)
+        return known is not None and known[2].trace_root != record.trace_root
 
     @staticmethod
     def _comes_again(record: ClaimRecord, error: LockstepError, view: MarketView) -> bool:

@@ -30,6 +30,7 @@ from verifier.decide import Candidate
 ME, OTHER = (Address("0x" + c * 40) for c in "ab")
 JOB = JobId(b"\7" * 32)
 ROOT = Digest(bytes(32))
+ANOTHER = TraceRoot(Digest(b"\1" * 32))
 
 
 def record(
@@ -52,6 +53,10 @@ candidates = st.lists(
     unique_by=lambda c: c.record.id,
 )
 claims = st.sets(st.integers(0, 12).map(lambda n: ClaimId(n.to_bytes(32, "big"))))
+settlements = st.dictionaries(
+    st.integers(0, 12).map(lambda n: ClaimId(n.to_bytes(32, "big"))), st.sampled_from([TraceRoot(ROOT), ANOTHER])
+)
+"""Claims as they were replayed: with the trace that `record` gives them, or with another."""
 times = st.integers(0, 200).map(Seconds)
 games = st.lists(
     st.builds(
@@ -69,12 +74,12 @@ games = st.lists(
 )  # fmt: skip
 
 
-@given(candidates, claims, claims, times)
+@given(candidates, settlements, claims, times)
 def test_next_claim_is_one_that_may_be_challenged_and_whose_window_ends_first(
-    found: list[Candidate], settled: set[ClaimId], resting: set[ClaimId], now: Seconds
+    found: list[Candidate], settled: dict[ClaimId, TraceRoot], resting: set[ClaimId], now: Seconds
 ) -> None:
     chosen = decide.next_claim(found, settled, resting, now)
-    able = [c for c in found if c.stands and now < c.window_ends and c.record.id not in settled]
+    able = [c for c in found if c.stands and now < c.window_ends and settled.get(c.record.id) != ROOT]
     ready = [c for c in able if c.record.id not in resting]
     if chosen is None:
         assert not ready
@@ -83,13 +88,13 @@ def test_next_claim_is_one_that_may_be_challenged_and_whose_window_ends_first(
         assert all(chosen.window_ends <= c.window_ends for c in ready)
 
 
-@given(candidates, claims, times)
+@given(candidates, settlements, times)
 def test_every_claim_is_settled_or_waits_or_is_told_as_missed(
-    found: list[Candidate], settled: set[ClaimId], now: Seconds
+    found: list[Candidate], settled: dict[ClaimId, TraceRoot], now: Seconds
 ) -> None:
     missed = decide.missed(found, settled, now)
-    waiting = [c for c in found if c.open_at(now) and c.record.id not in settled]
-    known = [c for c in found if c.record.id in settled]
+    waiting = [c for c in found if c.open_at(now) and settled.get(c.record.id) != ROOT]
+    known = [c for c in found if settled.get(c.record.id) == ROOT]
     assert sorted(c.record.id for c in (*missed, *waiting, *known)) == sorted(c.record.id for c in found)
     assert (decide.next_claim(found, settled, (), now) is None) == (not waiting)
 

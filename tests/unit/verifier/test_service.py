@@ -142,6 +142,33 @@ def test_a_game_that_cannot_be_opened_yet_is_opened_later_and_one_that_never_can
         assert not desk.told("challenged")
 
 
+@pytest.mark.parametrize(
+    ("first", "then", "verdicts"),
+    [(Lie.NONE, Lie.VALUE, ["match", "mismatch"]), (Lie.VALUE, Lie.NONE, ["mismatch", "match"])],
+    ids=["honest, then a lie", "a lie, then honest"],
+)
+def test_a_claim_that_comes_again_with_another_trace_is_audited_again(
+    desk_of: Any, first: Lie, then: Lie, verdicts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World.start()
+    world.to(Phase.TRAINING)
+    mark, claim = world.devnet.snapshot(), world.claim_id(LIAR)
+    world.to(Phase.ATTESTING, lies={LIAR: first})
+    desk: Desk = desk_of(world)
+    with monkeypatch.context() as patch:
+        patch.setattr(Challenger, "_challenge", lambda *_: (_ for _ in ()).throw(TryLater("wait")))
+        desk.until("audited", 2)
+        assert len(desk.verifier._challenger) == (first is Lie.VALUE)
+        world.devnet.revert(mark)
+        world.to(Phase.ATTESTING, lies={LIAR: then})
+        desk.until("audited", 3)
+        desk.look()
+        assert len(desk.verifier._challenger) == (then is Lie.VALUE), "the other trace is not challenged any more"
+    assert [e["verdict"] for e in desk.told("audited", claim=claim.hex())] == verdicts
+    desk.look(10)
+    assert len(desk.told("challenged")) == (then is Lie.VALUE)
+
+
 def test_a_refused_game_is_given_up_when_the_claim_s_window_is_over(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
