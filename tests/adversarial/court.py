@@ -387,10 +387,10 @@ class Court:
         """What an honest verifier finds, from public data alone: the claims that `verifier.decide` names, replayed."""
         ledger, now = self.ledger(), self.now()
         windows = {self.job_id: self.params.windows.challenge_seconds}
-        public, settled, found = PublicData(self.job, self.store), set(), {}
+        public, settled, found = PublicData(self.job, self.store), {}, {}
         while candidate := decide.next_claim(list(decide.candidates(ledger, windows)), settled, {}, now):
             record = candidate.record
-            settled.add(record.id)
+            settled[record.id] = record.trace_root
             job, round_, _ = ledger.find(record.id) or (None, None, None)
             assert job is not None
             assert round_ is not None

@@ -107,7 +107,11 @@ TARGETS: dict[str, Target] = {
     "payload": Target(
         {PAYLOAD: ("load_payload", "_manifest", "_fetched", "decoded", "_read_int8", "_fits", "_lengths")},
         data.payload,
-        Change(PAYLOAD, "if found not in forms or", "if not found or"),
+        Change(
+            PAYLOAD,
+            "k: several(read_link, len(h)) for k",
+            "k: lambda found, at: [read_link(x, at) for x in found] for k",
+        ),
         mutators.often(mutators.sized_cbor),
     ),
     "checkpoint": Target(
