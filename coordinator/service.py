@@ -17,11 +17,11 @@ from coordinator.acting import Actions
 from coordinator.answering import RowAnswers
 from coordinator.decide import AggregatorJob, Decider, decide, wanted_payloads
 from coordinator.defending import MergeDefence
+from coordinator.folds import MARKET
 from coordinator.indexer import Indexed, Indexer, jobs_to_look_at
 from coordinator.loading import Aggregators
 from coordinator.models import EventRow, JobRow
 from coordinator.parts import CoordinatorParts
-from coordinator.projections import MARKET
 from coordinator.settings import CoordinatorSettings
 from lockstep.cli.output import event
 from lockstep.node.backoff import Backoff
