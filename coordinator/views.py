@@ -211,11 +211,8 @@ def curve(context: ApiContext, job: str) -> CurveOut:
         for number, state, paid, slot, n in _by_round(session, job):
             spent[number] += int(paid) * n
             made[number] += n if state in MADE and not slot else 0
-        times = dict(
-            session.execute(
-                select(ClaimRow.id, ClaimRow.time).where(ClaimRow.job == job, ClaimRow.slot == MERGE_SLOT)
-            ).tuples()
-        )
+        merges = select(ClaimRow.id, ClaimRow.time).where(ClaimRow.job == job, ClaimRow.slot == MERGE_SLOT)
+        times = dict(session.execute(merges).tuples().all())
         points, claims, cost, last = [], 0, 0, -1
         for kept, loss in _losses(session, job):
             for number in range(last + 1, (-1 if kept.round is None else kept.round) + 1):

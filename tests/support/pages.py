@@ -1,6 +1,6 @@
 """A market for the pages, with every verdict: games on a chain in memory, indexed as any; a run of many rounds as rows.
 
-    python -m tests.support.pages FOLDER [PORT] [ROUNDS SLOTS]      serves it, to be looked at
+python -m tests.support.pages FOLDER [PORT] [ROUNDS SLOTS]      serves it, to be looked at
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from coordinator.indexer import Indexer
 from coordinator.models import ClaimRow, EventRow, JobRow, LossRow, NodeRow, RoundRow
 from coordinator.nonces import Nonces
 from coordinator.projections import claim_id_hex
+from lockstep.chain import games as chain_games
 from lockstep.protocol.dispute.moves import Resolve
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.types import MERGE_SLOT, Address, GameId, Seconds
 from lockstep.storage import ContentStore, cid_of_digest, open_store
 from lockstep.storage.containers import JobSpec, encode_program
-from lockstep.chain import games as chain_games
 from tests.support import arena, court
 from tests.support.court import LIE, Court
 
@@ -211,7 +211,7 @@ def _claim(number: int, slot: int, worker: str, state: str, paid: int) -> dict[s
     return {
         "id": claim_id_hex(LONG, number, 0, slot), "job": LONG, "round": number, "attempt": 0, "slot": slot,
         "worker": worker, "state": state, "commitment": None, "trace_root": None, "out": "0x" + "cc" * 32, "out2": None,
-        "trace_cid": None, "payload_cid": "bafkreiaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "paid": str(paid),
+        "trace_cid": None, "payload_cid": "bafkrei" + "a" * 52, "paid": str(paid),
         "slashed": str(10 * TOKEN) if state == "convicted" else "0", "block": 4 + number,
         "time": BEGUN + ROUND_SECONDS * number + 60,
     }  # fmt: skip
