@@ -149,8 +149,11 @@ class Descriptions:
 
 
 def _words(fields: Any) -> str:
-    """The first plain values of a stranger's mapping, as one line."""
+    """The first plain values of a stranger's mapping, as one line: what it is, then its fields."""
     if not isinstance(fields, dict):
         return ""
     plain = [(k, v) for k, v in fields.items() if isinstance(v, str | int | float) and not isinstance(v, bool)]
-    return ", ".join(f"{str(k)[:WORDS]} {str(v)[:WORDS]}" for k, v in plain[:FIELDS])
+    said = [
+        str(v)[:WORDS] if k in ("kind", "name") else f"{str(k)[:WORDS]} {str(v)[:WORDS]}" for k, v in plain[:FIELDS]
+    ]
+    return ", ".join(said)

@@ -16,7 +16,7 @@ WIDTH, HEIGHT = 720, 260
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 14, 34
 CELL, GAP = 13, 2
 ROW, DROP = 22, 10
-BARS, LABELS = 560, 400
+BARS, LABELS = 560, 420
 """Of the bisection: the width of its bars, and of what stands beside them."""
 LEAST = 10
 """The least width of a part of a bar."""
@@ -196,8 +196,9 @@ def icicle(title: str, tree: dict[str, Any]) -> Markup:
         for j, part in enumerate(level.parts):
             x, width = edges[j], edges[j + 1] - edges[j]
             said = escape(f"{part['label']}: {part['challenger']}")
+            kind = _kind(levels, i, str(part["challenger"]))
             parts.append(Markup(
-                f'<rect class="r-{escape(part["challenger"])}" x="{x:.1f}" y="{y}" width="{max(1.0, width - 1):.1f}" '
+                f'<rect class="r-{escape(kind)}" x="{x:.1f}" y="{y}" width="{max(1.0, width - 1):.1f}" '
                 f'height="{ROW}"><title>{said}</title></rect>'
             ))  # fmt: skip
         if level.chosen is not None and i + 1 < len(levels):
@@ -207,8 +208,16 @@ def icicle(title: str, tree: dict[str, Any]) -> Markup:
             ))  # fmt: skip
         last = " strong" if i + 1 == len(levels) else ""
         parts.append(Markup('<text class="said{}" x="{}" y="{}">{}</text>').format(
-            last, BARS + 12, y + ROW - 6, _short(level.words, 62)))  # fmt: skip
+            last, BARS + 12, y + ROW - 6, _short(level.words, 56)))  # fmt: skip
     return Markup("").join([*parts, Markup("</svg>")])
+
+
+def _kind(levels: Sequence[Level], i: int, said: str) -> str:
+    """The class of a part of row `i`: where a tree begins, and the contract's own word, nothing was chosen."""
+    if len(levels[i].parts) > 1 or said != "differs":
+        return said
+    judged = levels[i].words.startswith(("the contract computes", "the Program says"))
+    return "judged" if judged else "whole"
 
 
 def _edges(parts: Sequence[dict[str, Any]]) -> list[float]:

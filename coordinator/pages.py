@@ -220,7 +220,8 @@ def _flows(economy: EconomyOut) -> Any:
         for flow in economy.hours:
             if flow.kind == kind:
                 total += int(flow.amount)
-                points.append(((flow.hour - begun) / 3600, total / 1e18, f"{kind}: {_amount(total)}"))
+                # A sum stands at the end of its hour.
+                points.append(((flow.hour - begun) / 3600 + 1, total / 1e18, f"{kind}: {_amount(total)}"))
         if points:
             series.append(Series(kind, [(0.0, 0.0, kind), *points], style))
     return drawing.chart("money that moved", series, "hours since the first", "LST, in all", drawing.number)

@@ -164,7 +164,7 @@ def body() -> tuple[Iterable[bytes], Run]:
 
 
 def cursor() -> tuple[Iterable[bytes], Run]:
-    from coordinator import api
+    from coordinator import queries
 
     def run(data: bytes) -> None:
         with refusals():

@@ -1,6 +1,6 @@
 """The pages in Chromium, over a seeded market: no error, numbers without scripts, axe, weight, speed, pictures, news.
 
-make test-pages          needs Debian's chromium (or LOCKSTEP_CHROMIUM), playwright and axe-core; out/pages has pictures
+make test-pages          needs Debian's chromium (or LOCKSTEP_CHROMIUM), playwright and axe-core
 make screenshots         the same pictures, and those of the documents
 """
 

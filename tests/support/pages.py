@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import insert
+from sqlalchemy.orm import Session
 
 from coordinator.api import create_app
 from coordinator.context import ApiContext
 from coordinator.db import Database
 from coordinator.descriptions import Descriptions
+from coordinator.folds import apply
 from coordinator.indexer import Indexer
 from coordinator.models import ClaimRow, EventRow, JobRow, LossRow, NodeRow, RoundRow
 from coordinator.nonces import Nonces
@@ -27,7 +30,7 @@ from coordinator.projections import claim_id_hex
 from lockstep.chain import games as chain_games
 from lockstep.protocol.dispute.moves import Resolve
 from lockstep.protocol.hashing import keccak
-from lockstep.protocol.types import MERGE_SLOT, Address, GameId, Seconds
+from lockstep.protocol.types import MERGE_SLOT, Address, Digest, GameId, Seconds
 from lockstep.storage import ContentStore, cid_of_digest, open_store
 from lockstep.storage.containers import JobSpec, encode_program
 from tests.support import arena, court
@@ -143,8 +146,12 @@ def _long_run(made: Seeded, rounds: int, slots: int) -> None:
     dice = random.Random(7)
     with made.database.session() as session:
         first = session.get_one(JobRow, made.job)
+        named = JobSpec.decode(made.store.fetch_block(cid_of_digest(_digest(first), "dag-cbor")))
+        spec = replace(named, model={"kind": "gpt", "layers": 4, "width": 128, "heads": 4})
+        made.store.put(spec.encode(), codec="dag-cbor")
         params = {
             **first.params,
+            "spec": {**first.params["spec"], "digest": "0x" + spec.digest.hex()},
             "schedule": {**first.params["schedule"], "rounds": rounds + 12},
             "roles": [{**first.params["roles"][0], "slots": slots, "inner_steps": 20}],
         }
@@ -183,7 +190,44 @@ def _long_run(made: Seeded, rounds: int, slots: int) -> None:
         session.execute(insert(ClaimRow), claims)
         session.add_all(losses)
         session.flush()
+        _money(session, made, first.requester, claims, rounds * slots)
         session.get_one(JobRow, LONG).paid = str(paid)
+
+
+def _money(session: Session, made: Seeded, requester: str, claims: list[dict[str, Any]], escrow: int) -> None:
+    """The vault's events behind a run: stakes, pay by the hour, what was slashed, what is locked."""
+    told: list[tuple[int, str, str, dict[str, Any]]] = [
+        (BEGUN, "StakeVault", "Escrowed", {"from": requester, "amount": str(escrow * TOKEN)})
+    ]
+    told += [(BEGUN, "StakeVault", "Deposited", {"account": a, "amount": str(60 * TOKEN)}) for a in made.workers]
+    for claim in claims:
+        amount = str(10 * TOKEN)
+        if claim["state"] in ("convicted", "accepted", "revealed"):
+            lock = {"key": claim["id"], "account": claim["worker"], "amount": amount}
+            told.append((claim["time"], "StakeVault", "Locked", lock))
+            if claim["state"] == "convicted":
+                shares = {"burned": str(5 * TOKEN), "to_challenger": str(3 * TOKEN), "to_requester": str(2 * TOKEN)}
+                told.append((claim["time"] + 90, "StakeVault", "Slashed", {**lock, **shares, "owed": "0"}))
+    hours: dict[tuple[int, str], int] = defaultdict(int)
+    for claim in claims:
+        hours[claim["time"] // 3600 * 3600 + 3599, claim["worker"]] += int(claim["paid"])
+    for (hour, worker), amount_paid in sorted(hours.items()):
+        if amount_paid:
+            paid = {"job": LONG, "round": 1 << 30, "slot": 0, "account": worker, "amount": str(amount_paid)}
+            told.append((hour, "JobMarket", "Paid", paid))
+            told.append((hour, "StakeVault", "Credited", {"account": worker, "amount": str(amount_paid)}))
+    for i, (at, contract, name, args) in enumerate(sorted(told, key=lambda t: t[0])):
+        row = EventRow(
+            block=4, log_index=1000 + i, block_hash="0x" + "00" * 32, tx="0x" + "02" * 32, time=at, contract=contract,
+            name=name, job=args.get("job"), args=args,
+        )  # fmt: skip
+        session.add(row)
+        session.flush()
+        assert apply(session, row), name
+
+
+def _digest(job: JobRow) -> Digest:
+    return Digest(bytes.fromhex(job.params["spec"]["digest"][2:]))
 
 
 def _round(number: int, rounds: int) -> dict[str, Any]:
