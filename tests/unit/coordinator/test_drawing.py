@@ -16,7 +16,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def parsed(markup: str) -> ElementTree.Element:
     """The picture as XML; fails if it is none."""
-    return ElementTree.fromstring(markup.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1))
+    return ElementTree.fromstring(str(markup).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1))
 
 
 def test_every_picture_escapes_what_it_is_told() -> None:

@@ -231,7 +231,7 @@ def test_an_index_of_an_older_schema_is_folded_anew(market: Market) -> None:
                 for kind in tables
                 for row in session.scalars(select(kind))
             ]
-        return sorted(made)
+        return sorted(made, key=repr)
 
     before, games = rows(), market.json(f"/games/{market.made.games['fraud']}")
     with database.session() as session:
@@ -383,7 +383,7 @@ def test_the_api_answers_json_whoever_asks(market: Market) -> None:
 
 
 def test_a_page_counts_for_its_address_as_any_request(market: Market) -> None:
-    context = market.made.context(rates=RequestRates(1.0))
+    context = market.made.context(rates=RequestRates(1.0, lambda: 0.0))
     with TestClient(create_app(context), raise_server_exceptions=False) as client:
         answers = [client.get(path).status_code for path in ("/", "/status", "/static/page.css", "/chain", "/", "/")]
     assert answers[:4] == [200] * 4
