@@ -229,7 +229,7 @@ def economy(context: Ctx, form: Format = "json") -> EconomyOut:
 
 @public.get("/chain", responses=document.problems(422) | exports.CSV)
 def chain(context: Ctx, limit: Limit = 50, form: Format = "json") -> ChainOut:
-    """How far the chain is indexed, and its latest events."""
+    """The chain as far as it is indexed, with its latest events."""
     return exports.answer(views.chain(context, limit), "events", form)
 
 

@@ -292,7 +292,7 @@ def _number(bits: bytes | None, op: Op | None, of_op: bool) -> float | int | str
 
 
 def _money(session: Session, log: Log) -> list[Payment]:
-    """What the game's first and last transaction did in the vault."""
+    """Returns the payments that the game's first and last transaction made in the vault."""
     ends = [e for e in log.entries if isinstance(e.event, moves.Opened | moves.Resolved)]
     found: list[Payment] = []
     for entry in {e.transaction: e for e in ends}.values():

@@ -17,11 +17,11 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 16, 14, 34
 CELL, GAP = 13, 2
 ROW, DROP = 22, 10
 BARS, LABELS = 560, 420
-"""Of the bisection: the width of its bars, and of what stands beside them."""
+"""The width of the bisection's bars, and of the words beside them."""
 LEAST = 10
 """The least width of a part of a bar."""
 GLYPHS = {"convicted": "×", "absent": "–", "excluded": "o", "void": "·"}
-"""What is drawn on cells beside their colour."""
+"""The marks on cells beside their colour."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def strip(title: str, counts: Sequence[dict[str, int]], states: Sequence[str]) -
 
 
 @dataclass(frozen=True)
-class Level:
+class Cut:
     """One cut of the bisection: its parts, and which of them differs."""
 
     parts: Sequence[dict[str, Any]]
@@ -166,18 +166,18 @@ class Level:
 
     @property
     def words(self) -> str:
-        """What is said beside it."""
+        """The words beside it."""
         part = self.parts[self.chosen if self.chosen is not None else 0]
         return str(part["label"])
 
 
-def levels_of(tree: dict[str, Any]) -> list[Level]:
+def levels_of(tree: dict[str, Any]) -> list[Cut]:
     """A tree of ranges as its levels from the claim's trace to the number."""
-    levels, at = [Level([tree], 0)], tree
+    levels, at = [Cut([tree], 0)], tree
     while at["parts"]:
         parts = at["parts"]
         chosen = next((i for i, part in enumerate(parts) if part["challenger"] == "differs"), None)
-        levels.append(Level(parts, chosen))
+        levels.append(Cut(parts, chosen))
         if chosen is None:
             break
         at = parts[chosen]
@@ -212,7 +212,7 @@ def icicle(title: str, tree: dict[str, Any]) -> Markup:
     return Markup("").join([*parts, Markup("</svg>")])
 
 
-def _kind(levels: Sequence[Level], i: int, said: str) -> str:
+def _kind(levels: Sequence[Cut], i: int, said: str) -> str:
     """The class of a part of row `i`: where a tree begins, and the contract's own word, nothing was chosen."""
     if len(levels[i].parts) > 1 or said != "differs":
         return said

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 MEDIA_TYPE = "text/csv; charset=utf-8"
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet takes for a formula at a cell's beginning."""
+"""The beginnings of a cell that a spreadsheet takes for a formula."""
 CSV: dict[int | str, dict[str, Any]] = {200: {"content": {"text/csv": {"schema": {"type": "string"}}}}}
 OutT = TypeVar("OutT", bound=BaseModel)
 

@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Due:
+class DueLoss:
     """A checkpoint whose loss is not known."""
 
     merges: int
@@ -50,14 +50,14 @@ class Due:
     out2: bytes
 
 
-def due(session: Session, job: str) -> Due | None:
+def due(session: Session, job: str) -> DueLoss | None:
     """The first checkpoint of a job, in the order of merges, whose loss is not kept."""
     kept = {row.claim: row.merges for row in session.scalars(select(LossRow).where(LossRow.job == job))}
     first = session.get(RoundRow, (job, 0))
     if first is None or first.seed is None:
         return None
     if "" not in kept:
-        return Due(0, None, "", Seed(unhex(first.seed)), Cid(""), b"", b"")
+        return DueLoss(0, None, "", Seed(unhex(first.seed)), Cid(""), b"", b"")
     merges = session.execute(
         select(ClaimRow, RoundRow.seed)
         .join(RoundRow, (RoundRow.job == ClaimRow.job) & (RoundRow.number == ClaimRow.round))
@@ -67,7 +67,7 @@ def due(session: Session, job: str) -> Due | None:
     )
     for i, (claim, seed) in enumerate(merges, 1):
         if kept.get(claim.id) != i and seed is not None:
-            return Due(
+            return DueLoss(
                 i, claim.round, claim.id, Seed(unhex(seed)), Cid(claim.payload_cid or ""), unhex(claim.out or ""),
                 unhex(claim.out2 or ""),
             )  # fmt: skip
@@ -114,7 +114,7 @@ class RunLosses:
         """Let a job go that is over."""
         self._compiled.pop(job, None)
 
-    def _computed(self, job: JobId, loaded: Job, wanted: Due) -> float | None:
+    def _computed(self, job: JobId, loaded: Job, wanted: DueLoss) -> float | None:
         if job not in self._compiled:
             self._compiled[job] = Losses.of(loaded, self._store)
         losses = self._compiled[job]

@@ -51,7 +51,7 @@ COMPRESSED_BYTES = 1024
 ROUNDS_SHOWN = 60
 STATES = views.FINAL_FIRST
 KINDS = ("escrowed", "paid", "refunded", "slashed", "burned", "deposited", "withdrawn", "unbonded")
-"""What moved, in the order in which the economy's page has it."""
+"""The kinds of money that moved, in the order of the economy's page."""
 AXES = {"step": "steps", "tokens": "tokens", "time": "hours since the first weights", "cost": "LST paid"}
 Axis = Literal["step", "tokens", "time", "cost"]
 Cursor = Annotated[str | None, Query(max_length=queries.CURSOR_CHARACTERS)]

@@ -1,4 +1,4 @@
-"""What the index answers: the one set of functions behind the API's JSON and the pages."""
+"""The index's answers: one set of functions behind the API's JSON and the pages."""
 
 from __future__ import annotations
 

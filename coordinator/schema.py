@@ -242,7 +242,7 @@ class RunOut(BaseModel):
     rounds_started: int
     rounds_by_state: dict[str, int]
     claims: int
-    """Of slots; merges are not counted."""
+    """Claims of slots; merges are not counted."""
     claims_by_state: dict[str, int]
     settled_share: float | None
     """Final claims among those that were decided; null before any was."""
@@ -296,7 +296,7 @@ class RoundPoint(BaseModel):
     """Slots' claims of its present attempt, by state."""
     paid: str
     tokens: int | None
-    """Of accepted and final claims."""
+    """Tokens of accepted and final claims."""
 
 
 class TimelineOut(BaseModel):
@@ -389,7 +389,7 @@ class EventOut(BaseModel):
     """One event of the contracts."""
 
     id: str
-    """What `Last-Event-ID` takes."""
+    """The value for `Last-Event-ID`."""
     block: int
     index: int
     time: int

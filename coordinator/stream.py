@@ -90,7 +90,7 @@ class Stream:
         self._moved = asyncio.Condition()
         self._watch: asyncio.Task[None] | None = None
         self._pages: dict[Position, Sequence[Any]] = {}
-        """What was read behind a position since the last news: who stands together reads together."""
+        """Events read behind a position since the last news: those who stand together read together."""
 
     @property
     def listening(self) -> int:

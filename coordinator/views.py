@@ -331,7 +331,7 @@ def economy(context: ApiContext) -> EconomyOut:
 
 
 def chain(context: ApiContext, limit: int) -> ChainOut:
-    """How far the chain is indexed, and its latest events, newest first."""
+    """The chain as far as it is indexed, with its latest events, newest first."""
     with context.database.reading() as session:
         cursor = session.get(CursorRow, 1)
         rows = session.scalars(

@@ -1,6 +1,6 @@
 """A market for the pages, with every verdict: games on a chain in memory, indexed as any; a run of many rounds as rows.
 
-python -m tests.support.pages FOLDER [PORT] [ROUNDS SLOTS]      serves it, to be looked at
+python -m tests.support.pages FOLDER [PORT] [ROUNDS SLOTS]      serves it, or what FOLDER has
 """
 
 from __future__ import annotations
@@ -267,8 +267,11 @@ def main(folder: str, port: str = "8765", rounds: str = "48", slots: str = "8") 
 
     from lockstep.storage import connections
 
-    begun = time.perf_counter()
-    made = seeded(Path(folder), rounds=int(rounds), slots=int(slots))
+    begun, where = time.perf_counter(), Path(folder)
+    if (where / "index.sqlite").exists():
+        made = Seeded(Database(f"sqlite:///{where / 'index.sqlite'}"), open_store(f"dir://{where / 'store'}"), where)
+    else:
+        made = seeded(where, rounds=int(rounds), slots=int(slots))
     print(f"seeded in {time.perf_counter() - begun:.1f} s: http://127.0.0.1:{port}/  {made.games}", flush=True)
     config = connections.config(create_app(made.context()), drain_seconds=1)
     config.host, config.port = "127.0.0.1", int(port)
