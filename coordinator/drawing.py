@@ -16,8 +16,8 @@ WIDTH, HEIGHT = 720, 260
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 14, 34
 CELL, GAP = 13, 2
 ROW, DROP = 22, 10
-BARS, LABELS = 560, 420
-"""The width of the bisection's bars, and of the words beside them."""
+BARS, LABELS, NARROW, WORDS = 560, 420, 350, 18
+"""The width of the bisection's bars and of the words beside them; of narrow bars, and the height of words above."""
 LEAST = 10
 """The least width of a part of a bar."""
 GLYPHS = {"convicted": "×", "absent": "–", "excluded": "o", "void": "·"}
@@ -185,30 +185,39 @@ def levels_of(tree: dict[str, Any]) -> list[Cut]:
 
 
 def icicle(title: str, tree: dict[str, Any]) -> Markup:
-    """Each range that was halved, one below the other; the half that differs opens into the next row."""
+    """Each range that was halved, one below the other; the half that differs opens into the next row.
+
+    Drawn twice: with the words beside the bars, and for narrow screens with the words above them.
+    """
     levels = levels_of(tree)
-    height = (ROW + DROP) * len(levels)
-    head = '<svg class="icicle" width="{w}" height="{h}" viewBox="0 0 {w} {h}" role="img" aria-label="{t}">'
-    parts = [Markup(head).format(w=BARS + LABELS, h=height, t=title)]
+    return _bars(title, levels, BARS, LABELS, 0, "wide") + _bars(title, levels, NARROW, 0, WORDS, "narrow")
+
+
+def _bars(title: str, levels: Sequence[Cut], bars: int, beside: int, above: int, shape: str) -> Markup:
+    """`bars`, `beside`: widths of the bars and of the words beside them; `above`: height of words above them."""
+    step = ROW + DROP + above
+    head = '<svg class="icicle {c}" width="{w}" height="{h}" viewBox="0 0 {w} {h}" role="img" aria-label="{t}">'
+    parts = [Markup(head).format(c=shape, w=bars + beside, h=step * len(levels), t=title)]
     for i, level in enumerate(levels):
-        y = i * (ROW + DROP)
-        edges = _edges(level.parts)
+        y = i * step + above
+        edges = _edges(level.parts, bars)
         for j, part in enumerate(level.parts):
             x, width = edges[j], edges[j + 1] - edges[j]
             said = escape(f"{part['label']}: {part['challenger']}")
-            kind = _kind(levels, i, str(part["challenger"]))
+            kind = escape(_kind(levels, i, str(part["challenger"])))
             parts.append(Markup(
-                f'<rect class="r-{escape(kind)}" x="{x:.1f}" y="{y}" width="{max(1.0, width - 1):.1f}" '
+                f'<rect class="r-{kind}" x="{x:.1f}" y="{y}" width="{max(1.0, width - 1):.1f}" '
                 f'height="{ROW}"><title>{said}</title></rect>'
             ))  # fmt: skip
         if level.chosen is not None and i + 1 < len(levels):
-            left, right, below = edges[level.chosen], edges[level.chosen + 1], y + ROW + DROP
+            left, right, below = edges[level.chosen], edges[level.chosen + 1], y + step
             parts.append(Markup(
-                f'<path class="funnel" d="M{left:.1f} {y + ROW}L{right:.1f} {y + ROW}L{BARS} {below}L0 {below}z"/>'
+                f'<path class="funnel" d="M{left:.1f} {y + ROW}L{right:.1f} {y + ROW}L{bars} {below}L0 {below}z"/>'
             ))  # fmt: skip
         last = " strong" if i + 1 == len(levels) else ""
+        x, baseline = (bars + 12, y + ROW - 6) if beside else (0, y - 5)
         parts.append(Markup('<text class="said{}" x="{}" y="{}">{}</text>').format(
-            last, BARS + 12, y + ROW - 6, _short(level.words, 56)))  # fmt: skip
+            last, x, baseline, _short(level.words, (beside or bars) // 7 - 4)))  # fmt: skip
     return Markup("").join([*parts, Markup("</svg>")])
 
 
@@ -220,9 +229,9 @@ def _kind(levels: Sequence[Cut], i: int, said: str) -> str:
     return "judged" if judged else "whole"
 
 
-def _edges(parts: Sequence[dict[str, Any]]) -> list[float]:
+def _edges(parts: Sequence[dict[str, Any]], bars: int) -> list[float]:
     sizes = [max(1, (p["last"] or 0) - (p["first"] or 0) + 1) if p["first"] is not None else 1 for p in parts]
-    free = BARS - LEAST * len(parts)
+    free = bars - LEAST * len(parts)
     edges = [0.0]
     for size in sizes:
         edges.append(edges[-1] + LEAST + free * size / sum(sizes))

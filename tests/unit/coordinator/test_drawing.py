@@ -21,12 +21,14 @@ def parsed(markup: str) -> ElementTree.Element:
 
 def test_every_picture_escapes_what_it_is_told() -> None:
     tree = {"label": EVIL, "challenger": "differs", "node": None, "first": 1, "last": 2, "parts": []}
+    wide, narrow, _ = str(drawing.icicle(EVIL, tree)).split("</svg>")
     for markup in (
+        f"{wide}</svg>",
+        f"{narrow}</svg>",
         drawing.chart(EVIL, [Series(EVIL, [(0, 1, EVIL), (1, 2, EVIL)])], EVIL, EVIL),
         drawing.sparkline([1.0, 2.0], EVIL),
         drawing.heatmap(EVIL, [Cell(0, 0, EVIL, EVIL, EVIL)], [EVIL], [EVIL]),
         drawing.strip(EVIL, [{EVIL: 1}], [EVIL]),
-        drawing.icicle(EVIL, tree),
         drawing.waterfall(EVIL, [(EVIL, 3, EVIL), (EVIL, 3, EVIL)]),
     ):
         assert "<script" not in markup
@@ -74,9 +76,11 @@ def test_the_bisection_has_a_row_for_each_cut_and_ends_where_the_game_stands() -
     assert [level.chosen for level in levels] == [0, 1, 0]
     open_game = part("S_1 to S_4", "differs", 1, 4, part("a", "unsaid", 1, 2), part("b", "unsaid", 3, 4))
     assert drawing.levels_of(open_game)[-1].chosen is None
-    picture = parsed(drawing.icicle("bisection", tree))
-    assert len(picture.findall(f"{SVG}rect")) == 5
-    assert len(picture.findall(f"{SVG}path")) == 2, "one opening between two rows"
+    for shape in str(drawing.icicle("bisection", tree)).split("</svg>")[:-1]:
+        picture = parsed(shape + "</svg>")
+        assert len(picture.findall(f"{SVG}rect")) == 5
+        assert len(picture.findall(f"{SVG}path")) == 2, "one opening between two rows"
+        assert [text.text for text in picture.findall(f"{SVG}text")] == ["S_1 to S_4", "S_3 to S_4", "S_3"]
 
 
 def test_a_word_shows_its_bits_and_those_that_differ() -> None:
