@@ -160,8 +160,7 @@ test-pages: setup $(STAMP)/pages ## the coordinator's pages in Chromium (apt-get
 .PHONY: screenshots
 screenshots: setup $(STAMP)/pages ## every page, light, dark and on a phone, into out/pages; those of the documents into docs
 	$(BIN)/pytest -n 0 -s -m pages tests/pages -k "every_look" $(PYTEST_ARGS)
-	cp out/pages/dispute-fraud-light.png docs/pages-dispute.png
-	cp out/pages/run-light.png docs/pages-run.png
+	cp out/pages/dispute-above.png docs/pages-dispute.png
 
 .PHONY: check-vendored
 check-vendored: setup ## the pages' libraries against their npm packages, byte by byte

@@ -223,6 +223,8 @@ def _flows(economy: EconomyOut) -> Any:
                 # A sum stands at the end of its hour.
                 points.append(((flow.hour - begun) / 3600 + 1, total / 1e18, f"{kind}: {_amount(total)}"))
         if points:
+            # What was moved stays moved.
+            points.append(((economy.hours[-1].hour - begun) / 3600 + 1, total / 1e18, f"{kind}: {_amount(total)}"))
             series.append(Series(kind, [(0.0, 0.0, kind), *points], style))
     return drawing.chart("money that moved", series, "hours since the first", "LST, in all", drawing.number)
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Select, case, func, select
+from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from coordinator import disputes
@@ -139,7 +139,7 @@ def _run(
     )  # fmt: skip
 
 
-def _counted(session: Session, query: Select[Any]) -> dict[str, dict[Any, int]]:
+def _counted(session: Session, query: Any) -> dict[str, dict[Any, int]]:
     """The rows of a query by job, then by its other columns: how many there are."""
     columns = list(query.selected_columns)
     counts: dict[str, dict[Any, int]] = defaultdict(dict)

@@ -134,6 +134,10 @@ def test_every_page_in_every_look(browser: Any, site: Site, look: str) -> None:
         page, said = opened(browser, site, path, **LOOKS[look])
         page.wait_for_timeout(400)
         page.screenshot(path=str(PICTURES / f"{name}-{look}.png"), full_page=True)
+        if (name, look) == ("dispute-fraud", "light"):
+            below = page.locator("svg.icicle.wide").bounding_box()
+            clip = {"x": 0, "y": 0, "width": 1200, "height": below["y"] + below["height"] + 16}
+            page.screenshot(path=str(PICTURES / "dispute-above.png"), full_page=True, clip=clip)
         if name != "absent":
             faults += [f"{name} {look}: {line}" for line in said]
         wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")

@@ -198,7 +198,7 @@ def test_requests_at_work_are_bounded_and_health_is_answered_all_the_same(site: 
 def test_streams_are_no_requests_at_work(site: Site) -> None:
     streams = [site.connect(b"GET /api/v1/stream HTTP/1.1\r\nHost: x\r\n\r\n") for _ in range(QUICK.requests + 3)]
     time.sleep(0.3)
-    assert site.get("/refuse") == 200
+    assert site.get("/large") == 200
     for stream in streams:
         stream.close()
 
