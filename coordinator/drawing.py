@@ -18,6 +18,8 @@ CELL, GAP = 13, 2
 ROW, DROP = 22, 10
 BARS, LABELS, NARROW, WORDS = 560, 420, 350, 18
 """The width of the bisection's bars and of the words beside them; of narrow bars, and the height of words above."""
+COLUMNS = 300
+"""The most columns of a strip; where there are more rounds, neighbours share one."""
 LEAST = 10
 """The least width of a part of a bar."""
 GLYPHS = {"convicted": "×", "absent": "–", "excluded": "o", "void": "·"}
@@ -135,6 +137,7 @@ def strip(title: str, counts: Sequence[dict[str, int]], states: Sequence[str]) -
     """All rounds at one glance: a column for each, stacked by what became of its claims."""
     if not counts:
         return Markup('<p class="empty">No round has begun.</p>')
+    counts = _binned(counts, -(-len(counts) // COLUMNS))
     width, height = 720, 60
     most = max(1, max(sum(c.values()) for c in counts))
     step = width / len(counts)
@@ -151,6 +154,16 @@ def strip(title: str, counts: Sequence[dict[str, int]], states: Sequence[str]) -
     drawn = [Markup('<path class="s-{}" d="{}"/>').format(state, "".join(d)) for state, d in paths.items()]
     head = Markup('<svg class="strip" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">')
     return Markup("").join([head.format(width, height, title), *drawn, Markup("</svg>")])
+
+
+def _binned(counts: Sequence[dict[str, int]], size: int) -> Sequence[dict[str, int]]:
+    """The counts of `size` neighbours added up; a last group that is not full is left as it is."""
+    if size <= 1:
+        return counts
+    return [
+        {state: sum(c.get(state, 0) for c in group) for state in dict.fromkeys(s for c in group for s in c)}
+        for group in (counts[i : i + size] for i in range(0, len(counts), size))
+    ]
 
 
 # -- the bisection --------------------------------------------------------------------------------------
@@ -214,7 +227,8 @@ def _bars(title: str, levels: Sequence[Cut], bars: int, beside: int, above: int,
             parts.append(Markup(
                 f'<path class="funnel" d="M{left:.1f} {y + ROW}L{right:.1f} {y + ROW}L{bars} {below}L0 {below}z"/>'
             ))  # fmt: skip
-        last = " strong" if i + 1 == len(levels) else ""
+        judged = len(level.parts) == 1 and _kind(levels, i, "differs") == "judged"
+        last = f" strong{' judged' if judged else ''}" if i + 1 == len(levels) else ""
         x, baseline = (bars + 12, y + ROW - 6) if beside else (0, y - 5)
         parts.append(Markup('<text class="said{}" x="{}" y="{}">{}</text>').format(
             last, x, baseline, _short(level.words, (beside or bars) // 7 - 4)))  # fmt: skip

@@ -160,7 +160,8 @@ class ClaimRow(IndexTable):
     slashed: Mapped[str] = mapped_column(Amount, default="0")
     block: Mapped[int]
     time: Mapped[int]
-    __table_args__ = (Index(None, "job", "round", "slot"),)
+    # It covers what a run's pages count.
+    __table_args__ = (Index(None, "job", "round", "slot", "state", "paid"),)
 
 
 class GameRow(IndexTable):

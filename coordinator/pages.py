@@ -92,7 +92,7 @@ def runs(request: Request, context: Ctx, cursor: Cursor = None) -> Response:
 @router.get("/runs/{job}")
 def run(request: Request, context: Ctx, job: Bytes32, x: Axis = "step", before: Number = None) -> Response:
     """One run: its loss, its rounds by slots, its money."""
-    found, curve, line = views.run(context, job), views.curve(context, job), views.timeline(context, job)
+    found, curve, line = views.whole(context, job)
     shown = views.grid(context, job, before, ROUNDS_SHOWN)
     return _page(
         request, context, "run.html", run=found, curve=curve, timeline=line, grid=shown, axis=x, axes=AXES,

@@ -37,6 +37,7 @@ CURSOR_CHARACTERS = 200
 """The longest page cursor, which holds a number and an id."""
 ID = re.compile("0x[0-9a-fA-F]{1,64}")
 _CURSOR, _NUMBER, _KEY = several(anything, 2), whole(-LARGEST_INTEGER, LARGEST_INTEGER), text(66)
+VERSION = version("lockstep-compute")
 RowT = TypeVar("RowT")
 
 
@@ -116,7 +117,7 @@ def status(database: Database, aggregator: Address) -> StatusOut:
     with database.reading() as session:
         cursor = session.get(CursorRow, 1)
         return StatusOut(
-            version=version("lockstep-compute"),
+            version=VERSION,
             chain_id=cursor.chain_id if cursor else None,
             market=cursor.market if cursor else None,
             aggregator=aggregator,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
@@ -69,6 +69,8 @@ REASONS = {
     "round_void": "the round failed or fell with a convicted merge: nobody is paid, stakes are returned",
 }
 """Reason codes of claims, as `lockstep worker why` has them."""
+MERGED = case((ClaimRow.slot == MERGE_SLOT, 1), else_=0)
+"""1 for a merge."""
 RECENT = 20
 LOCKS = 100
 EVENT_BYTES = 4096
@@ -91,10 +93,28 @@ def run(context: ApiContext, job: str) -> RunOut:
         return _runs(context, session, [row])[0]
 
 
-def _runs(context: ApiContext, session: Session, jobs: Sequence[JobRow]) -> list[RunOut]:
+def whole(context: ApiContext, job: str) -> tuple[RunOut, CurveOut, TimelineOut]:
+    """The same as `run`, `curve` and `timeline`, with the claims counted and the losses read once."""
+    with found(context.database, JobRow, job) as (session, row):
+        tallies, losses = _tallies(session, job), _losses(session, job)
+        return (
+            _runs(context, session, [row], tallies, losses)[0], _curve(context, session, row, tallies, losses),
+            _timeline(context, session, row, tallies),
+        )  # fmt: skip
+
+
+def _runs(
+    context: ApiContext, session: Session, jobs: Sequence[JobRow], tallies: Sequence[Any] | None = None,
+    losses: Sequence[Loss] | None = None,
+) -> list[RunOut]:  # fmt: skip
+    """`tallies`, `losses`: of the one job, if they were read."""
     ids = [job.id for job in jobs]
-    merge = case((ClaimRow.slot == MERGE_SLOT, 1), else_=0)
-    claims = _counted(session, select(ClaimRow.job, merge, ClaimRow.state).where(ClaimRow.job.in_(ids)))
+    claims: dict[str, dict[Any, int]] = defaultdict(dict)
+    if tallies is None:
+        claims = _counted(session, select(ClaimRow.job, MERGED, ClaimRow.state).where(ClaimRow.job.in_(ids)))
+    else:
+        for _, state, _, merge, n in tallies:
+            claims[ids[0]][merge, state] = claims[ids[0]].get((merge, state), 0) + n
     rounds = _counted(session, select(RoundRow.job, RoundRow.state).where(RoundRow.job.in_(ids)))
     games = _counted(
         session,
@@ -105,13 +125,23 @@ def _runs(context: ApiContext, session: Session, jobs: Sequence[JobRow]) -> list
     )
     # A job alone is worth waiting for; a list is not.
     return [
-        _run(context, session, job, claims[job.id], rounds[job.id], games[job.id], wait=len(jobs) == 1) for job in jobs
+        _run(
+            context,
+            session,
+            job,
+            claims[job.id],
+            rounds[job.id],
+            games[job.id],
+            _losses(session, job.id) if losses is None else losses,
+            wait=len(jobs) == 1,
+        )
+        for job in jobs
     ]
 
 
 def _run(
     context: ApiContext, session: Session, job: JobRow, claims: dict[Any, int], rounds: dict[Any, int],
-    games: dict[Any, int], *, wait: bool,
+    games: dict[Any, int], losses: Sequence[Loss], *, wait: bool,
 ) -> RunOut:  # fmt: skip
     role, params = role_of(job), job.params
     slots = {state: n for (merge, state), n in claims.items() if not merge}
@@ -135,7 +165,7 @@ def _run(
         escrow=str(money.get("escrow", "0")), deposit=str(money.get("deposit", "0")), paid=job.paid,
         refunded=job.refunded, games=sum(games.values()), games_open=games.get(("open",), 0),
         convicted=sum(n for (_, state), n in claims.items() if state == "convicted"), description=described,
-        losses=[loss for _, loss in _losses(session, job.id)],
+        losses=[found.value for found in losses],
     )  # fmt: skip
 
 
@@ -169,76 +199,94 @@ def grid(context: ApiContext, job: str, before: int | None, count: int) -> GridO
 def timeline(context: ApiContext, job: str) -> TimelineOut:
     """Every round of a run: when it was, what became of its claims, what it cost."""
     with found(context.database, JobRow, job) as (session, row):
-        described = context.descriptions.of(row)
-        each = None if described is None else described.tokens_per_step * int(role_of(row).get("inner_steps", 0))
-        counted: dict[int, dict[str, int]] = defaultdict(dict)
-        spent: dict[int, int] = defaultdict(int)
-        for number, state, paid, slot, n in _by_round(session, job):
-            spent[number] += int(paid) * n
-            if not slot:
-                counted[number][state] = counted[number].get(state, 0) + n
-        points = [
-            RoundPoint(
-                round=number, state=state, started=started, updated=updated, claims=counted[number],
-                paid=str(spent[number]),
-                tokens=None if each is None else each * sum(counted[number].get(s, 0) for s in MADE),
-            )
-            for number, state, started, updated in session.execute(
-                select(RoundRow.number, RoundRow.state, RoundRow.started, RoundRow.updated)
-                .where(RoundRow.job == job)
-                .order_by(RoundRow.number)
-            )
-        ]  # fmt: skip
-        return TimelineOut(job=job, rounds=points)
+        return _timeline(context, session, row, _tallies(session, job))
 
 
-def _by_round(session: Session, job: str) -> Iterable[Any]:
-    merge = case((ClaimRow.slot == MERGE_SLOT, 1), else_=0)
-    return session.execute(
-        select(ClaimRow.round, ClaimRow.state, ClaimRow.paid, merge, func.count())
-        .where(ClaimRow.job == job)
-        .group_by(ClaimRow.round, ClaimRow.state, ClaimRow.paid, merge)
+def _timeline(context: ApiContext, session: Session, job: JobRow, tallies: Sequence[Any]) -> TimelineOut:
+    described = context.descriptions.of(job)
+    each = None if described is None else described.tokens_per_step * int(role_of(job).get("inner_steps", 0))
+    counted: dict[int, dict[str, int]] = defaultdict(dict)
+    spent: dict[int, int] = defaultdict(int)
+    for number, state, paid, merge, n in tallies:
+        spent[number] += int(paid) * n
+        if not merge:
+            counted[number][state] = counted[number].get(state, 0) + n
+    rounds = session.execute(
+        select(RoundRow.number, RoundRow.state, RoundRow.started, RoundRow.updated)
+        .where(RoundRow.job == job.id)
+        .order_by(RoundRow.number)
     )
+    points = [
+        RoundPoint(
+            round=number, state=state, started=started, updated=updated, claims=counted[number],
+            paid=str(spent[number]),
+            tokens=None if each is None else each * sum(counted[number].get(s, 0) for s in MADE),
+        )
+        for number, state, started, updated in rounds
+    ]  # fmt: skip
+    return TimelineOut(job=job.id, rounds=points)
+
+
+def _tallies(session: Session, job: str) -> Sequence[Any]:
+    """A job's claims as (round, state, paid, 1 for a merge, number of such claims)."""
+    columns = (ClaimRow.round, ClaimRow.state, ClaimRow.paid, MERGED)
+    return session.execute(select(*columns, func.count()).where(ClaimRow.job == job).group_by(*columns)).all()
 
 
 def curve(context: ApiContext, job: str) -> CurveOut:
     """A run's losses, with what was spent until each of them."""
     with found(context.database, JobRow, job) as (session, row):
-        described = context.descriptions.of(row)
-        inner = int(role_of(row).get("inner_steps", 0))
-        made: dict[int, int] = defaultdict(int)
-        spent: dict[int, int] = defaultdict(int)
-        for number, state, paid, slot, n in _by_round(session, job):
-            spent[number] += int(paid) * n
-            made[number] += n if state in MADE and not slot else 0
-        merges = select(ClaimRow.id, ClaimRow.time).where(ClaimRow.job == job, ClaimRow.slot == MERGE_SLOT)
-        times = dict(session.execute(merges).tuples().all())
-        points, claims, cost, last = [], 0, 0, -1
-        for kept, loss in _losses(session, job):
-            for number in range(last + 1, (-1 if kept.round is None else kept.round) + 1):
-                claims, cost = claims + made[number], cost + spent[number]
-            last = max(last, -1 if kept.round is None else kept.round)
-            points.append(
-                LossPoint(
-                    merges=kept.merges, round=kept.round, claim=kept.claim, loss=loss, step=kept.merges * inner,
-                    tokens=None if described is None else claims * inner * described.tokens_per_step,
-                    time=times.get(kept.claim, row.time), cost=str(cost),
-                )
-            )  # fmt: skip
-        return CurveOut(job=job, losses=points)
+        return _curve(context, session, row, _tallies(session, job), _losses(session, job))
 
 
-def _losses(session: Session, job: str) -> list[tuple[LossRow, float | str]]:
-    """The losses of merges that stand, in order, as JSON says them."""
-    standing = select(ClaimRow.id).where(
-        ClaimRow.job == job, ClaimRow.slot == MERGE_SLOT, ClaimRow.state.in_(STANDING)
-    )  # fmt: skip
-    rows = session.scalars(
-        select(LossRow)
-        .where(LossRow.job == job, (LossRow.claim == "") | LossRow.claim.in_(standing))
+def _curve(
+    context: ApiContext, session: Session, job: JobRow, tallies: Sequence[Any], losses: Sequence[Loss]
+) -> CurveOut:  # fmt: skip
+    described = context.descriptions.of(job)
+    inner = int(role_of(job).get("inner_steps", 0))
+    made: dict[int, int] = defaultdict(int)
+    spent: dict[int, int] = defaultdict(int)
+    for number, state, paid, merge, n in tallies:
+        spent[number] += int(paid) * n
+        made[number] += n if state in MADE and not merge else 0
+    points, claims, cost, last = [], 0, 0, -1
+    for kept in losses:
+        behind = -1 if kept.round is None else kept.round
+        for number in range(last + 1, behind + 1):
+            claims, cost = claims + made[number], cost + spent[number]
+        last = max(last, behind)
+        points.append(
+            LossPoint(
+                merges=kept.merges, round=kept.round, claim=kept.claim, loss=kept.value,
+                step=kept.merges * inner,
+                tokens=None if described is None else claims * inner * described.tokens_per_step,
+                time=job.time if kept.time is None else kept.time, cost=str(cost),
+            )
+        )  # fmt: skip
+    return CurveOut(job=job.id, losses=points)
+
+
+class Loss(NamedTuple):
+    """The loss of a merge that stands, or of the first weights."""
+
+    claim: str
+    round: int | None
+    merges: int
+    time: int | None
+    """Chain seconds of the merge."""
+    value: float | str
+    """As JSON says it."""
+
+
+def _losses(session: Session, job: str) -> list[Loss]:
+    """The losses of merges that stand, in order."""
+    rows = session.execute(
+        select(LossRow.claim, LossRow.round, LossRow.merges, ClaimRow.time, LossRow.loss)
+        .outerjoin(ClaimRow, ClaimRow.id == LossRow.claim)
+        .where(LossRow.job == job, (LossRow.claim == "") | ClaimRow.state.in_(STANDING))
         .order_by(LossRow.merges)
     )
-    return [(row, float(row.loss) if math.isfinite(float(row.loss)) else row.loss) for row in rows]
+    return [Loss(c, r, m, t, float(loss) if math.isfinite(float(loss)) else loss) for c, r, m, t, loss in rows]
 
 
 # -- accounts -------------------------------------------------------------------------------------------

@@ -24,6 +24,8 @@ def upgrade() -> None:
     with op.batch_alter_table("events") as batch_op:
         batch_op.add_column(sa.Column("game", sa.String(length=66), nullable=True))
     op.create_index(op.f("ix_events_game"), "events", ["game"])
+    op.drop_index(op.f("ix_claims_job_round_slot"), table_name="claims")
+    op.create_index(op.f("ix_claims_job_round_slot_state_paid"), "claims", ["job", "round", "slot", "state", "paid"])
     op.execute(GAMES[op.get_bind().dialect.name])
     op.create_table(
         "accounts",
@@ -65,6 +67,8 @@ def downgrade() -> None:
     op.drop_index(op.f("ix_locks_account"), table_name="locks")
     for table in ("locks", "accounts"):
         op.drop_table(table)
+    op.drop_index(op.f("ix_claims_job_round_slot_state_paid"), table_name="claims")
+    op.create_index(op.f("ix_claims_job_round_slot"), "claims", ["job", "round", "slot"])
     op.drop_index(op.f("ix_events_game"), table_name="events")
     with op.batch_alter_table("events") as batch_op:
         batch_op.drop_column("game")

@@ -83,6 +83,17 @@ def test_the_bisection_has_a_row_for_each_cut_and_ends_where_the_game_stands() -
         assert [text.text for text in picture.findall(f"{SVG}text")] == ["S_1 to S_4", "S_3 to S_4", "S_3"]
 
 
+def test_many_rounds_share_columns_and_no_claim_is_lost() -> None:
+    counts = [{"final": 3, "convicted": int(i == 700)} for i in range(1000)]
+    binned = drawing._binned(counts, 4)
+    assert len(binned) == 250
+    assert sum(c["final"] for c in binned) == 3000
+    assert sum(c["convicted"] for c in binned) == 1
+    drawn = parsed(drawing.strip("rounds", counts, ("final", "convicted")))
+    assert [path.get("class") for path in drawn] == ["s-final", "s-convicted"]
+    assert str(drawing.strip("rounds", counts, ("final",))).count("M") == 250
+
+
 def test_a_word_shows_its_bits_and_those_that_differ() -> None:
     shown = drawing.word("0x3f800001", "0x3f800000")
     assert shown.count("<i ") == 32
