@@ -48,7 +48,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache", "Vary": "Accept-Encoding",
 }  # fmt: skip
 COMPRESSED_BYTES = 1024
-ROUNDS_SHOWN = 60
+ROUNDS_SHOWN = 40
 STATES = views.FINAL_FIRST
 KINDS = ("escrowed", "paid", "refunded", "slashed", "burned", "deposited", "withdrawn", "unbonded")
 """The kinds of money that moved, in the order of the economy's page."""
@@ -299,6 +299,6 @@ def _failed(request: Request, status: int, message: str, hint: str) -> Response:
 def _html(request: Request, code: int, template: str, **values: Any) -> Response:
     body, headers = ENVIRONMENT.get_template(template).render(values).encode(), dict(HEADERS)
     if len(body) >= COMPRESSED_BYTES and "gzip" in request.headers.get("accept-encoding", ""):
-        body = gzip.compress(body, 4, mtime=0)
+        body = gzip.compress(body, 1, mtime=0)
         headers["Content-Encoding"] = "gzip"
     return Response(body, code, headers, "text/html; charset=utf-8")
