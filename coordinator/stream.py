@@ -19,6 +19,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Request, Response
 from sqlalchemy import func, select, tuple_
+from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -26,7 +27,6 @@ from starlette.types import Receive, Scope, Send
 from coordinator.db import Database
 from coordinator.models import EventRow
 from coordinator.rates import network
-from coordinator.views import event_id
 from lockstep.protocol.errors import LockstepError, TryLater, UsageError
 
 PERIOD_SECONDS = 1.0
@@ -34,6 +34,7 @@ BEAT_SECONDS = 15.0
 """A comment is sent after so long a silence, so that a client that has gone is noticed."""
 PAGE = 200
 """Events that are read at a time."""
+DIGITS = 8
 PAGES = 4
 """Places whose next events are kept until something new comes."""
 COLUMNS = (
@@ -60,17 +61,22 @@ class Position:
 
     block: int
     index: int
+    digits: str = ""
+    """The first digits of its block's hash; "" where nobody knows them."""
+
+    def __str__(self) -> str:
+        return f"{self.block}-{self.index}-{self.digits}"
 
 
 START = Position(-1, -1)
 
 
-def parse(text: str) -> tuple[Position, str]:
-    """(position, the first digits of its block's hash) of an id; raises UsageError."""
+def parse(text: str) -> Position:
+    """The position that an id names; raises UsageError."""
     found = ID.fullmatch(text)
     if found is None:
         raise UsageError(f"{text[:50]!r} is no event's id", hint="send back the `id` that an event had")
-    return Position(int(found[1]), int(found[2])), found[3]
+    return Position(int(found[1]), int(found[2]), found[3])
 
 
 class Stream:
@@ -86,7 +92,7 @@ class Stream:
         self._streams, self._per_address = streams, per_address
         self._listening: Counter[str] = Counter()
         """By address."""
-        self._newest = START
+        self._newest, self._version = START, 0
         self._moved = asyncio.Condition()
         self._watch: asyncio.Task[None] | None = None
         self._pages: dict[Position, Sequence[Any]] = {}
@@ -121,37 +127,35 @@ class Stream:
         newest = await run_in_threadpool(self._read_newest)
         if not last:
             return newest, False
-        position, digits = parse(last)
-        return (position, False) if await run_in_threadpool(self._stands, position, digits) else (newest, True)
+        position = parse(last)
+        return (position, False) if await run_in_threadpool(self._near, position) else (newest, True)
 
     async def events(self, position: Position, *, reset: bool = False) -> AsyncIterator[bytes]:
         """The events behind a position, and then whatever comes, as they go over the wire."""
         yield b"retry: 3000\n\n"
         if reset:
-            yield f"event: reset\nid: {position.block}-{position.index}-\ndata: {{}}\n\n".encode()
+            yield anew(position)
         while True:
+            seen = self._version
             try:
                 rows = await self._after(position)
+                if rows is None:
+                    position = await run_in_threadpool(self._read_newest)
+                    yield anew(position)
+                    continue
             except LockstepError:
                 # A database that does not answer is waited for, as between two events.
                 rows = []
             for row in rows:
                 yield wire(row)
             if rows:
-                position = Position(rows[-1].block, rows[-1].log_index)
-                continue
-            dropped = self._newest != START and (self._newest.block, self._newest.index) < (
-                position.block, position.index,
-            )  # fmt: skip
-            if dropped:
-                position = self._newest
-                yield f"event: reset\nid: {position.block}-{position.index}-\ndata: {{}}\n\n".encode()
-            if not await self._news(position):
+                position = _position(rows[-1])
+            elif not await self._news(seen):
                 yield b": beat\n\n"
 
     # -- inside
 
-    async def _after(self, position: Position) -> Sequence[Any]:
+    async def _after(self, position: Position) -> Sequence[Any] | None:
         known = self._pages.get(position)
         if known is None:
             known = await run_in_threadpool(self._read, position)
@@ -159,10 +163,10 @@ class Stream:
                 self._pages[position] = known
         return known
 
-    async def _news(self, position: Position) -> bool:
+    async def _news(self, seen: int) -> bool:
         try:
             async with asyncio.timeout(self._beat_seconds), self._moved:
-                await self._moved.wait_for(lambda: self._newest != position and self._newest != START)
+                await self._moved.wait_for(lambda: self._version != seen)
         except TimeoutError:
             return False
         return True
@@ -180,39 +184,54 @@ class Stream:
             if newest != self._newest:
                 self._pages.clear()
                 async with self._moved:
-                    self._newest = newest
+                    self._newest, self._version = newest, self._version + 1
                     self._moved.notify_all()
             await asyncio.sleep(self._period_seconds)
 
     def _read_newest(self) -> Position:
+        order = (EventRow.block.desc(), EventRow.log_index.desc())
         with self._database.reading() as session:
-            found = session.execute(
-                select(EventRow.block, EventRow.log_index)
-                .order_by(EventRow.block.desc(), EventRow.log_index.desc())
-                .limit(1)
-            ).first()
-        return START if found is None else Position(*found)
+            found = session.execute(select(*COLUMNS).order_by(*order).limit(1)).first()
+        return START if found is None else _position(found)
 
-    def _read(self, position: Position) -> Sequence[Any]:
+    def _read(self, position: Position) -> Sequence[Any] | None:
+        """The next events behind a position; None if the chain has dropped it."""
         behind = tuple_(EventRow.block, EventRow.log_index) > (position.block, position.index)
         query = select(*COLUMNS).where(behind).order_by(EventRow.block, EventRow.log_index).limit(PAGE)
         with self._database.reading() as session:
-            return session.execute(query).all()
+            # INVARIANT: what follows an event follows it on the chain that has it: both are read in one view.
+            return session.execute(query).all() if _stands(session, position) else None
 
-    def _stands(self, position: Position, digits: str) -> bool:
+    def _near(self, position: Position) -> bool:
         """Tells if the chain still has the event, and the client is not too far behind it."""
+        behind = tuple_(EventRow.block, EventRow.log_index) > (position.block, position.index)
+        newer = select(EventRow.block).where(behind).limit(CATCH_UP + 1).subquery()
         with self._database.reading() as session:
-            row = session.get(EventRow, (position.block, position.index))
-            if row is None or not row.block_hash.removeprefix("0x").startswith(digits):
+            if not _stands(session, position):
                 return False
-            behind = tuple_(EventRow.block, EventRow.log_index) > (position.block, position.index)
-            newer = select(EventRow.block).where(behind).limit(CATCH_UP + 1).subquery()
             return (session.scalar(select(func.count()).select_from(newer)) or 0) <= CATCH_UP
+
+
+def _stands(session: Session, position: Position) -> bool:
+    if position == START:
+        return True
+    place = (EventRow.block == position.block, EventRow.log_index == position.index)
+    found = session.scalar(select(EventRow.block_hash).where(*place))
+    return found is not None and found.removeprefix("0x").startswith(position.digits)
+
+
+def _position(row: Any) -> Position:
+    return Position(row.block, row.log_index, row.block_hash.removeprefix("0x")[:DIGITS])
+
+
+def anew(position: Position) -> bytes:
+    """The word to a client that what it had is not on the chain any more."""
+    return f"event: reset\nid: {position}\ndata: {{}}\n\n".encode()
 
 
 def wire(row: Any) -> bytes:
     """One event of the stream: where it stands and what it is about; /api/v1/chain has the rest."""
-    data = {"id": event_id(row), "block": row.block, "time": row.time, "contract": row.contract, "name": row.name,
+    data = {"id": str(_position(row)), "block": row.block, "time": row.time, "contract": row.contract, "name": row.name,
             "job": row.job, "game": row.game, "tx": row.tx}  # fmt: skip
     return f"id: {data['id']}\nevent: chain\ndata: {json.dumps(data)}\n\n".encode()
 

@@ -48,7 +48,7 @@ from coordinator.schema import (
     RunOut,
     TimelineOut,
 )
-from lockstep.protocol.errors import NotFoundError, UsageError
+from lockstep.protocol.errors import NotFoundError
 from lockstep.protocol.types import MERGE_SLOT, Seconds
 
 MADE = ("accepted", "final")
@@ -427,10 +427,3 @@ def dispute(context: ApiContext, game: str) -> DisputeOut:
         cursor = session.get(CursorRow, 1)
         now = Seconds(cursor.time if cursor else row.time)
         return DisputeOut.model_validate(disputes.told(session, log, named, now))
-
-
-def require_account(text: str) -> str:
-    """An address as the API takes it; raises UsageError."""
-    if len(text) != 42 or not text.startswith("0x") or any(c not in "0123456789abcdefABCDEF" for c in text[2:]):
-        raise UsageError(f"{text[:50]!r} is no account", hint="0x and 40 hex digits")
-    return text

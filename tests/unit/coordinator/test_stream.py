@@ -71,7 +71,7 @@ def test_a_client_gets_what_comes_after_it_came(database: Database) -> None:
         stream = stream_of(database)
         key = stream.enter("10.0.0.1")
         position, reset = await stream.begin(None)
-        assert (position, reset) == (Position(2, 1), False)
+        assert (position, reset) == (Position(2, 1, "abababab"), False)
         waiting = asyncio.create_task(taken(stream.events(position), 4))
         await asyncio.sleep(0.05)
         add(database, range(3, 5))
@@ -112,7 +112,7 @@ def test_who_stood_on_a_block_that_is_gone_reads_anew(database: Database, last: 
         stream.leave(key)
         return found
 
-    assert asyncio.run(listens()) == (Position(8, 1), True)
+    assert asyncio.run(listens()) == (Position(8, 1, "abababab"), True)
 
 
 def test_a_reorganisation_says_reset_to_those_who_listen(database: Database) -> None:
@@ -133,6 +133,45 @@ def test_a_reorganisation_says_reset_to_those_who_listen(database: Database) -> 
         return found
 
     assert asyncio.run(listens()) == ["reset", "3-0-cdcdcdcd", "3-1-cdcdcdcd"]
+
+
+def test_who_is_ahead_of_the_watch_is_not_told_to_read_anew(database: Database) -> None:
+    add(database, range(3))
+
+    async def listens() -> list[str]:
+        stream = stream_of(database, period_seconds=0.5)
+        key = stream.enter("10.0.0.1")
+        position, _ = await stream.begin(None)
+        await asyncio.sleep(0.1)
+        found = []
+        # Each is read as soon as it is there, long before the watch has seen it.
+        for block in range(3, 6):
+            add(database, range(block, block + 1))
+            found += await taken(stream.events(position), 2)
+            position = parse(found[-1])
+        stream.leave(key)
+        return found
+
+    assert asyncio.run(listens()) == [f"{block}-{i}-abababab" for block in range(3, 6) for i in range(2)]
+
+
+def test_a_reorganisation_between_two_looks_is_seen(database: Database) -> None:
+    add(database, range(5))
+
+    async def listens() -> list[str]:
+        stream = stream_of(database, period_seconds=0.3)
+        key = stream.enter("10.0.0.1")
+        position, _ = await stream.begin(None)
+        waiting = asyncio.create_task(taken(stream.events(position), 1))
+        await asyncio.sleep(0.1)
+        with database.session() as session:
+            session.execute(delete(EventRow).where(EventRow.block > 2))
+        add(database, range(3, 9), "cd")
+        found = await waiting
+        stream.leave(key)
+        return found
+
+    assert asyncio.run(listens()) == ["reset"], "the chain is longer than before, and another one"
 
 
 def test_few_may_listen_and_one_address_has_a_part(database: Database) -> None:
