@@ -18,6 +18,8 @@ CELL, GAP = 13, 2
 ROW, DROP = 22, 10
 BARS, LABELS, NARROW, WORDS = 560, 420, 350, 18
 """The width of the bisection's bars and of the words beside them; of narrow bars, and the height of words above."""
+POINTS = 300
+"""The most points of a drawn line."""
 COLUMNS = 300
 """The most columns of a strip; where there are more rounds, neighbours share one."""
 LEAST = 10
@@ -66,7 +68,7 @@ def chart(
 def _line(line: Series, xs: tuple[float, float], ys: tuple[float, float]) -> Markup:
     at = [
         (_place(x, xs, LEFT, WIDTH - RIGHT), _place(y, ys, HEIGHT - BOTTOM, TOP), what)
-        for x, y, what in line.points
+        for x, y, what in _thinned(line.points)
         if math.isfinite(x) and math.isfinite(y)
     ]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in at)
@@ -76,6 +78,12 @@ def _line(line: Series, xs: tuple[float, float], ys: tuple[float, float]) -> Mar
     dots = (Markup('<circle class="dot {}" cx="{:.1f}" cy="{:.1f}" r="3"><title>{}</title></circle>').format(
         line.style, x, y, what) for x, y, what in at)  # fmt: skip
     return drawn + Markup("").join(dots)
+
+
+def _thinned(points: Sequence[tuple[float, float, str]]) -> Sequence[tuple[float, float, str]]:
+    """At most POINTS of them and the last one: more are not seen."""
+    step = -(-len(points) // POINTS)
+    return points if step <= 1 else [*points[:-1:step], points[-1]]
 
 
 def sparkline(values: Sequence[float | str], title: str) -> Markup:

@@ -48,7 +48,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache", "Vary": "Accept-Encoding",
 }  # fmt: skip
 COMPRESSED_BYTES = 1024
-ROUNDS_SHOWN = 40
+ROUNDS_SHOWN = 30
 STATES = views.FINAL_FIRST
 KINDS = ("escrowed", "paid", "refunded", "slashed", "burned", "deposited", "withdrawn", "unbonded")
 """The kinds of money that moved, in the order of the economy's page."""

@@ -94,6 +94,14 @@ def test_many_rounds_share_columns_and_no_claim_is_lost() -> None:
     assert str(drawing.strip("rounds", counts, ("final",))).count("M") == 250
 
 
+def test_a_long_line_is_thinned_and_keeps_its_ends() -> None:
+    points = [(float(i), float(i), "") for i in range(1000)]
+    kept = drawing._thinned(points)
+    assert len(kept) <= drawing.POINTS + 1
+    assert (kept[0], kept[-1]) == (points[0], points[-1])
+    assert drawing._thinned(points[:300]) == points[:300]
+
+
 def test_a_word_shows_its_bits_and_those_that_differ() -> None:
     shown = drawing.word("0x3f800001", "0x3f800000")
     assert shown.count("<i ") == 32
