@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from coordinator.backing import StoreCalls
 from coordinator.db import Database
 from coordinator.descriptions import Descriptions
+from coordinator.kept import KeptPages
 from coordinator.nonces import Nonces
 from coordinator.quotas import Quotas
 from coordinator.rates import RequestRates
@@ -44,6 +45,8 @@ class ApiContext:
     """Calls to the store."""
     descriptions: Descriptions = field(default_factory=lambda: Descriptions(None))
     """Jobs in their authors' words; by default nobody is asked."""
+    kept: KeptPages = field(default_factory=KeptPages)
+    """Pages that were made of what the index still says."""
 
 
 def _context(request: Request) -> ApiContext:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gzip
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
@@ -26,13 +26,11 @@ from coordinator.schema import (
     Account,
     AccountOut,
     Bytes32,
-    CurveOut,
     EconomyOut,
     GridOut,
-    LossPoint,
     RunOut,
-    TimelineOut,
 )
+from coordinator.views import LossAt, RoundAt
 from lockstep.base.amounts import tokens
 from lockstep.base.naming import short
 from lockstep.protocol.errors import LockstepError
@@ -47,6 +45,7 @@ HEADERS = {
     "Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer", "Cross-Origin-Opener-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache", "Vary": "Accept-Encoding",
 }  # fmt: skip
+HTML = "text/html; charset=utf-8"
 COMPRESSED_BYTES = 1024
 ROUNDS_SHOWN = 30
 STATES = views.FINAL_FIRST
@@ -92,12 +91,27 @@ def runs(request: Request, context: Ctx, cursor: Cursor = None) -> Response:
 @router.get("/runs/{job}")
 def run(request: Request, context: Ctx, job: Bytes32, x: Axis = "step", before: Number = None) -> Response:
     """One run: its loss, its rounds by slots, its money."""
-    found, curve, line = views.whole(context, job)
+    version = views.version_of(context, job)
+    key = (job, x, before, version)
+    body = context.kept.get(key)
+    if body is None:
+        body = gzip.compress(_run(request, context, job, x, before), 1, mtime=0)
+        # INVARIANT: a page is kept only under the state that it shows: the index did not move meanwhile.
+        if views.version_of(context, job) == version:
+            context.kept.keep(key, body)
+    if _takes_gzip(request):
+        return Response(body, 200, {**HEADERS, "Content-Encoding": "gzip"}, HTML)
+    return Response(gzip.decompress(body), 200, HEADERS, HTML)
+
+
+def _run(request: Request, context: ApiContext, job: str, x: Axis, before: int | None) -> bytes:
+    found, losses, rounds = views.whole(context, job)
     shown = views.grid(context, job, before, ROUNDS_SHOWN)
-    return _page(
-        request, context, "run.html", run=found, curve=curve, timeline=line, grid=shown, axis=x, axes=AXES,
-        loss=_loss(curve, x), throughput=_throughput(line), heat=_heat(shown), states=_present(found),
-        strip=drawing.strip("all rounds by what became of their claims", [p.claims for p in line.rounds], STATES),
+    return _drawn(
+        "run.html", status=queries.status(context.database, context.aggregator), path=request.url.path, run=found,
+        losses=losses, rounds=rounds, grid=shown, axis=x, axes=AXES, loss=_loss(losses, x),
+        throughput=_throughput(rounds), heat=_heat(shown), states=_present(found),
+        strip=drawing.strip("all rounds by what became of their claims", [p.claims for p in rounds], STATES),
         games=queries.games(context.database, 50, None, job=job).items,
     )  # fmt: skip
 
@@ -162,10 +176,10 @@ def status(request: Request, context: Ctx) -> Response:
 # -- pictures -------------------------------------------------------------------------------------------
 
 
-def _loss(curve: CurveOut, axis: Axis) -> Any:
-    known = [p for p in curve.losses if isinstance(p.loss, int | float)]
+def _loss(losses: Sequence[LossAt], axis: Axis) -> Any:
+    known = [p for p in losses if isinstance(p.loss, int | float)]
     begun = known[0].time if known else 0
-    at: dict[str, Callable[[LossPoint], float]] = {
+    at: dict[str, Callable[[LossAt], float]] = {
         "step": lambda p: p.step,
         "tokens": lambda p: math.nan if p.tokens is None else p.tokens,
         "time": lambda p: (p.time - begun) / 3600,
@@ -175,8 +189,8 @@ def _loss(curve: CurveOut, axis: Axis) -> Any:
     return drawing.chart("loss", [Series("loss", points)], AXES[axis], "loss", drawing.number)
 
 
-def _throughput(line: TimelineOut) -> Any:
-    done = [p for p in line.rounds if p.state in ("lead", "final") and p.tokens]
+def _throughput(rounds: Sequence[RoundAt]) -> Any:
+    done = [p for p in rounds if p.state in ("lead", "final") and p.tokens]
     points = [
         (float(p.round), (p.tokens or 0) / max(1, p.updated - p.started), f"round {p.round}: {p.tokens} tokens")
         for p in done
@@ -297,8 +311,16 @@ def _failed(request: Request, status: int, message: str, hint: str) -> Response:
 
 
 def _html(request: Request, code: int, template: str, **values: Any) -> Response:
-    body, headers = ENVIRONMENT.get_template(template).render(values).encode(), dict(HEADERS)
-    if len(body) >= COMPRESSED_BYTES and "gzip" in request.headers.get("accept-encoding", ""):
+    body, headers = _drawn(template, **values), dict(HEADERS)
+    if len(body) >= COMPRESSED_BYTES and _takes_gzip(request):
         body = gzip.compress(body, 1, mtime=0)
         headers["Content-Encoding"] = "gzip"
-    return Response(body, code, headers, "text/html; charset=utf-8")
+    return Response(body, code, headers, HTML)
+
+
+def _drawn(template: str, **values: Any) -> bytes:
+    return ENVIRONMENT.get_template(template).render(values).encode()
+
+
+def _takes_gzip(request: Request) -> bool:
+    return "gzip" in request.headers.get("accept-encoding", "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import case, func, select
@@ -93,12 +93,30 @@ def run(context: ApiContext, job: str) -> RunOut:
         return _runs(context, session, [row])[0]
 
 
-def whole(context: ApiContext, job: str) -> tuple[RunOut, CurveOut, TimelineOut]:
+def version_of(context: ApiContext, job: str) -> Hashable:
+    """Everything that a run's page is made of, as a value that changes with it; raises NotFoundError.
+
+    The chain's part is the block that the index stands at: its rows are a fold over the events up to there.
+    """
+    with found(context.database, JobRow, job) as (session, row):
+        cursor = session.get(CursorRow, 1)
+        read = None if cursor is None else (
+            cursor.block, cursor.hash, cursor.reader, cursor.head, cursor.time, cursor.held, cursor.unprojected,
+        )  # fmt: skip
+        # Losses come when they are computed, not with a block; their times are the claims'.
+        losses = session.scalar(
+            select(func.aggregate_strings(LossRow.claim + LossRow.loss, ",")).where(LossRow.job == job)
+        )
+        described = context.descriptions.of(row)
+        return read, losses, None if described is None else described.model_dump_json()
+
+
+def whole(context: ApiContext, job: str) -> tuple[RunOut, Sequence[LossAt], Sequence[RoundAt]]:
     """The same as `run`, `curve` and `timeline`, with the claims counted and the losses read once."""
     with found(context.database, JobRow, job) as (session, row):
         tallies, losses = _tallies(session, job), _losses(session, job)
         return (
-            _runs(context, session, [row], tallies, losses)[0], _curve(context, session, row, tallies, losses),
+            _runs(context, session, [row], tallies, losses)[0], _curve(context, row, tallies, losses),
             _timeline(context, session, row, tallies),
         )  # fmt: skip
 
@@ -200,32 +218,46 @@ def grid(context: ApiContext, job: str, before: int | None, count: int) -> GridO
 def timeline(context: ApiContext, job: str) -> TimelineOut:
     """Every round of a run: when it was, what became of its claims, what it cost."""
     with found(context.database, JobRow, job) as (session, row):
-        return _timeline(context, session, row, _tallies(session, job))
+        rounds = _timeline(context, session, row, _tallies(session, job))
+        return TimelineOut(job=job, rounds=[RoundPoint(**point._asdict()) for point in rounds])
 
 
-def _timeline(context: ApiContext, session: Session, job: JobRow, tallies: Sequence[Any]) -> TimelineOut:
+class RoundAt(NamedTuple):
+    """A `RoundPoint` that costs little: a page has a thousand."""
+
+    round: int
+    state: str
+    started: int
+    updated: int
+    claims: dict[str, int]
+    tokens: int | None
+    paid: str
+
+
+def _timeline(context: ApiContext, session: Session, job: JobRow, tallies: Sequence[Any]) -> Sequence[RoundAt]:
     described = context.descriptions.of(job)
     each = None if described is None else described.tokens_per_step * int(role_of(job).get("inner_steps", 0))
     counted: dict[int, dict[str, int]] = defaultdict(dict)
     spent: dict[int, int] = defaultdict(int)
+    made: dict[int, int] = defaultdict(int)
     for number, state, paid, merge, n in tallies:
         spent[number] += int(paid) * n
         if not merge:
             counted[number][state] = counted[number].get(state, 0) + n
+            made[number] += n if state in MADE else 0
     rounds = session.execute(
         select(RoundRow.number, RoundRow.state, RoundRow.started, RoundRow.updated)
         .where(RoundRow.job == job.id)
         .order_by(RoundRow.number)
     )
-    points = [
-        RoundPoint(
+    return [
+        RoundAt(
             round=number, state=state, started=started, updated=updated, claims=counted[number],
             paid=str(spent[number]),
-            tokens=None if each is None else each * sum(counted[number].get(s, 0) for s in MADE),
+            tokens=None if each is None else each * made[number],
         )
         for number, state, started, updated in rounds
     ]  # fmt: skip
-    return TimelineOut(job=job.id, rounds=points)
 
 
 def _tallies(session: Session, job: str) -> Sequence[Any]:
@@ -237,12 +269,26 @@ def _tallies(session: Session, job: str) -> Sequence[Any]:
 def curve(context: ApiContext, job: str) -> CurveOut:
     """A run's losses, with what was spent until each of them."""
     with found(context.database, JobRow, job) as (session, row):
-        return _curve(context, session, row, _tallies(session, job), _losses(session, job))
+        losses = _curve(context, row, _tallies(session, job), _losses(session, job))
+        return CurveOut(job=job, losses=[LossPoint(**point._asdict()) for point in losses])
+
+
+class LossAt(NamedTuple):
+    """A `LossPoint` that costs little: a page has a thousand."""
+
+    merges: int
+    round: int | None
+    claim: str
+    loss: float | str
+    step: int
+    tokens: int | None
+    time: int
+    cost: str
 
 
 def _curve(
-    context: ApiContext, session: Session, job: JobRow, tallies: Sequence[Any], losses: Sequence[Loss]
-) -> CurveOut:  # fmt: skip
+    context: ApiContext, job: JobRow, tallies: Sequence[Any], losses: Sequence[Loss]
+) -> Sequence[LossAt]:  # fmt: skip
     described = context.descriptions.of(job)
     inner = int(role_of(job).get("inner_steps", 0))
     made: dict[int, int] = defaultdict(int)
@@ -257,14 +303,14 @@ def _curve(
             claims, cost = claims + made[number], cost + spent[number]
         last = max(last, behind)
         points.append(
-            LossPoint(
+            LossAt(
                 merges=kept.merges, round=kept.round, claim=kept.claim, loss=kept.value,
                 step=kept.merges * inner,
                 tokens=None if described is None else claims * inner * described.tokens_per_step,
                 time=job.time if kept.time is None else kept.time, cost=str(cost),
             )
         )  # fmt: skip
-    return CurveOut(job=job.id, losses=points)
+    return points
 
 
 class Loss(NamedTuple):

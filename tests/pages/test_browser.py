@@ -25,7 +25,7 @@ import uvicorn
 
 from coordinator.api import create_app
 from coordinator.assets import ASSETS
-from coordinator.models import EventRow
+from coordinator.models import CursorRow, EventRow
 from lockstep.storage import connections
 from tests.support.pages import LONG, Seeded, seeded
 
@@ -247,13 +247,17 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def test_a_page_comes_soon_however_long_the_run(large: Site) -> None:
-    """The processor's time of server and reader together is held to the bound: the clock's depends on who else works
-    here, and is written down beside it."""
+    """By the clock, as a reader waits for it. A run's page is also asked for as if a block had come before every
+    request: nothing of it is kept; that is written down, and held to the bound by the processor's time."""
     measured: dict[str, dict[str, float]] = {}
+    names = ("runs", "run", "worker-of-many", "disputes", "dispute-fraud", "claim", "economy", "chain")
     with httpx2.Client() as client:
-        for name in ("runs", "run", "worker-of-many", "disputes", "dispute-fraud", "claim", "economy", "chain"):
+        for name, fresh in [*((name, False) for name in names), ("run", True)]:
             path, waited, worked = large.pages[name], [], []
-            for _ in range(ASKED):
+            assert client.get(large.url + path).status_code == 200, "a server that has answered once"
+            for i in range(ASKED):
+                if fresh:
+                    _block_comes(large, 10**7 + i)
                 begun, before = time.perf_counter(), time.process_time()
                 answer = client.get(large.url + path)
                 waited.append(time.perf_counter() - begun)
@@ -261,7 +265,7 @@ def test_a_page_comes_soon_however_long_the_run(large: Site) -> None:
                 assert answer.status_code == 200, name
                 # Fifty a second are answered; a reader asks for fewer.
                 time.sleep(0.03)
-            measured[name] = {
+            measured[name + "-after-a-block" * fresh] = {
                 "p95_seconds": round(statistics.quantiles(waited, n=20)[-1], 4),
                 "median_seconds": round(statistics.median(waited), 4),
                 "p95_processor_seconds": round(statistics.quantiles(worked, n=20)[-1], 4),
@@ -269,5 +273,14 @@ def test_a_page_comes_soon_however_long_the_run(large: Site) -> None:
     PICTURES.mkdir(parents=True, exist_ok=True)
     (PICTURES / "speed.json").write_text(json.dumps(measured, indent=1) + "\n")
     print(json.dumps(measured))
-    slow = {name: found for name, found in measured.items() if found["p95_processor_seconds"] > PAGE_SECONDS}
+    slow = {
+        name: found
+        for name, found in measured.items()
+        if found["p95_processor_seconds" if "after" in name else "p95_seconds"] > PAGE_SECONDS
+    }
     assert not slow
+
+
+def _block_comes(site: Site, number: int) -> None:
+    with site.made.database.session() as session:
+        session.get_one(CursorRow, 1).block = number

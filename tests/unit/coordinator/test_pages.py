@@ -17,7 +17,8 @@ from starlette.testclient import TestClient
 from coordinator import pages
 from coordinator.api import create_app
 from coordinator.exports import table
-from coordinator.models import AccountRow, ClaimRow, EventRow, FlowRow, LockRow, LossRow
+from coordinator.models import AccountRow, ClaimRow, CursorRow, EventRow, FlowRow, LockRow, LossRow
+from coordinator.projections import claim_id_hex
 from coordinator.rates import RequestRates
 from coordinator.schema import ChainOut
 from lockstep.node.disputes import DisputeReader
@@ -328,6 +329,84 @@ def test_a_loss_that_is_no_number_is_a_word(market: Market, loss: str, shown: st
     finally:
         with market.made.database.session() as session:
             session.get_one(LossRow, (LONG, "")).loss = before
+
+
+# -- kept pages -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def drawn(market: Market, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The runs whose page was drawn anew."""
+    drawn: list[str] = []
+    plain = pages._run
+
+    def counting(*args: Any) -> bytes:
+        drawn.append(args[2])
+        return plain(*args)
+
+    monkeypatch.setattr(pages, "_run", counting)
+    return drawn
+
+
+def test_a_runs_page_is_drawn_once_while_nothing_moves(market: Market, drawn: list[str]) -> None:
+    path = f"/runs/{LONG}?before=17"
+    first = market.text(path)
+    assert [market.text(path) for _ in range(3)] == [first] * 3
+    plain = market.client.get(path, headers={"Accept-Encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    assert plain.text == first, "one that is read without compression is the same"
+    assert drawn == [LONG]
+    market.text(f"/runs/{LONG}?before=16")
+    market.text(f"/runs/{market.made.job}?before=17")
+    assert drawn == [LONG, LONG, market.made.job], "another page is another"
+
+
+def test_a_new_block_is_on_a_runs_page_at_once(market: Market, drawn: list[str]) -> None:
+    path = f"/runs/{LONG}?before=15"
+    before = market.text(path)
+    with market.made.database.session() as session:
+        cursor, claim = session.get_one(CursorRow, 1), session.get_one(ClaimRow, claim_id_hex(LONG, 14, 0, 0))
+        kept = cursor.block, claim.state
+        cursor.block, claim.state = cursor.block + 1, "convicted" if claim.state == "final" else "final"
+    try:
+        assert market.text(path) != before
+    finally:
+        with market.made.database.session() as session:
+            session.get_one(CursorRow, 1).block = kept[0]
+            session.get_one(ClaimRow, claim_id_hex(LONG, 14, 0, 0)).state = kept[1]
+    assert market.text(path) == before
+    assert len(drawn) == 2
+
+
+def test_a_new_loss_is_on_a_runs_page_at_once(market: Market) -> None:
+    path = f"/runs/{LONG}?before=14"
+    market.text(path)
+    with market.made.database.session() as session:
+        row = session.get_one(LossRow, (LONG, ""))
+        before, row.loss = row.loss, repr(5.4321)
+    try:
+        assert "5.4321" in market.text(path), "losses come when they are computed, not with a block"
+    finally:
+        with market.made.database.session() as session:
+            session.get_one(LossRow, (LONG, "")).loss = before
+
+
+def test_a_page_that_the_index_moved_under_is_not_kept(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, path = pages._run, f"/runs/{LONG}?before=13"
+
+    def moved(*args: Any) -> bytes:
+        with market.made.database.session() as session:
+            session.get_one(CursorRow, 1).block += 1
+        return b"a page of two states"
+
+    with market.made.database.reading() as session:
+        block = session.get_one(CursorRow, 1).block
+    monkeypatch.setattr(pages, "_run", moved)
+    assert market.text(path) == "a page of two states"
+    monkeypatch.setattr(pages, "_run", plain)
+    with market.made.database.session() as session:
+        session.get_one(CursorRow, 1).block = block
+    assert "a page of two states" not in market.text(path), "a reorganisation back to the first state"
 
 
 # -- exports, failures, limits --------------------------------------------------------------------------
