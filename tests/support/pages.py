@@ -68,12 +68,12 @@ class Seeded:
         )  # fmt: skip
 
 
-def seeded(folder: Path, *, rounds: int = 48, slots: int = 8) -> Seeded:
-    """A migrated index in `folder` with the court's games and a run of `rounds` x `slots`."""
+def seeded(folder: Path, *, rounds: int = 48, slots: int = 8, url: str | None = None) -> Seeded:
+    """A migrated index with the court's games and a run of `rounds` x `slots`, in `folder` or at a database's `url`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "store").mkdir(exist_ok=True)
     store = open_store(f"dir://{folder / 'store'}")
-    database = Database(f"sqlite:///{folder / 'index.sqlite'}")
+    database = Database(url or f"sqlite:///{folder / 'index.sqlite'}")
     database.migrate()
     made = Seeded(database, store, folder)
     _play(made)

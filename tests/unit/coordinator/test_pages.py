@@ -11,11 +11,13 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from alembic import command
 from sqlalchemy import delete, select
 from starlette.testclient import TestClient
 
 from coordinator import pages
 from coordinator.api import create_app
+from coordinator.db import alembic_config
 from coordinator.exports import table
 from coordinator.models import AccountRow, ClaimRow, CursorRow, EventRow, FlowRow, LockRow, LossRow
 from coordinator.projections import claim_id_hex
@@ -23,6 +25,7 @@ from coordinator.rates import RequestRates
 from coordinator.schema import ChainOut
 from lockstep.node.disputes import DisputeReader
 from lockstep.protocol.types import Address, GameId
+from tests.support import servers
 from tests.support.court import LIE
 from tests.support.pages import LONG, WORDS, Seeded, seeded
 
@@ -218,10 +221,6 @@ def test_the_economy_adds_up(market: Market) -> None:
 
 
 def test_an_index_of_an_older_schema_is_folded_anew(market: Market) -> None:
-    from alembic import command
-
-    from coordinator.db import alembic_config
-
     database = market.made.database
     tables = (AccountRow, LockRow, FlowRow)
 
@@ -407,6 +406,29 @@ def test_a_page_that_the_index_moved_under_is_not_kept(market: Market, monkeypat
     with market.made.database.session() as session:
         session.get_one(CursorRow, 1).block = block
     assert "a page of two states" not in market.text(path), "a reorganisation back to the first state"
+
+
+# -- PostgreSQL -----------------------------------------------------------------------------------------
+
+
+def test_postgresql_has_the_same_pages(market: Market, postgres: str, tmp_path: Any) -> None:
+    url = servers.create_database(postgres, "pages")
+    made = seeded(tmp_path, rounds=24, slots=4, url=url)
+    with TestClient(create_app(made.context()), raise_server_exceptions=False) as client:
+        other = Market(made, client)
+        for path in other.paths:
+            other.text(path)
+            assert other.text(path) == other.text(path), path
+        for path in ("run", "timeline", "grid", "losses"):
+            assert other.json(f"/jobs/{LONG}/{path}") == market.json(f"/jobs/{LONG}/{path}"), path
+        games = {verdict: other.json(f"/games/{game}") for verdict, game in made.games.items()}
+        command.downgrade(alembic_config(made.database.url), "0005")
+        made.database.migrate()
+        assert {verdict: other.json(f"/games/{game}") for verdict, game in made.games.items()} == games, (
+            "events know their games again"
+        )
+    made.court.arena.stop()  # type: ignore[union-attr]
+    made.database.close()
 
 
 # -- exports, failures, limits --------------------------------------------------------------------------
