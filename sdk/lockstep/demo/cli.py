@@ -86,8 +86,8 @@ def _kept(options: DemoOptions, screen: Screen) -> dict[str, Any]:
     with local.to_keep(folder, market):
         data = run(replace(options, folder=folder, keep=True), screen)
     screen.tell(Line("the demo is over; its market goes on", STEP))
-    local.up(folder, market)
-    return data
+    state = local.up(folder, market)
+    return data | {"pages": f"{state.coordinator}/"}
 
 
 def _summary(data: dict[str, Any]) -> str:
@@ -130,7 +130,8 @@ def _next(data: dict[str, Any]) -> list[str]:
         f"  lockstep dispute {verb} {short(game['game'])}" for game in data["games"][:1] for verb in ("show", "tree")
     ]
     return [
-        f"the market is up, its keys are in {data['kept']}; next, in any folder:",
+        f"the market is up, its keys are in {data['kept']}; its pages: {data['pages']}",
+        "next, in any folder:",
         *games,
         f"  lockstep train metrics {job}",
         f"  lockstep train pull {job} --out model && lockstep train audit model --claims 3",

@@ -136,6 +136,8 @@ def run(options: DemoOptions, screen: Screen) -> dict[str, Any]:
         world = build(folder, group, options.seed, devnet, names)
         say(Line(f"chain {devnet.url}, storage {world.storage_url}", QUIET))
         processes = _start_public(world, options)
+        pages = processes[0].wait_for("ready", READY_SECONDS)["url"]
+        say(Line(f"pages {pages}/: watch it in a browser", STRONG))
         import torch
 
         from lockstep.tracing.arithmetic import Arithmetic
@@ -167,6 +169,7 @@ def run(options: DemoOptions, screen: Screen) -> dict[str, Any]:
             process.stop()
         data = _weigh(world, handle, demo, course, options) | {"loss_first": first, "baseline_loss": baseline}
     data["kept"] = str(folder) if options.keep else None
+    data["pages"] = None
     data["seconds"] = round(time.monotonic() - begun, 1)
     return data
 
