@@ -110,7 +110,7 @@ def _run(request: Request, context: ApiContext, job: str, x: Axis, before: int |
     return _drawn(
         "run.html", status=queries.status(context.database, context.aggregator), path=request.url.path, run=found,
         losses=losses, rounds=rounds, grid=shown, axis=x, axes=AXES, loss=_loss(losses, x),
-        throughput=_throughput(rounds), heat=_heat(shown), states=_present(found),
+        throughput=_throughput(rounds), heat=_heat(shown), states=_present(found), glyphs=drawing.GLYPHS,
         strip=drawing.strip("all rounds by what became of their claims", [p.claims for p in rounds], STATES),
         games=queries.games(context.database, 50, None, job=job).items,
     )  # fmt: skip

@@ -15,9 +15,10 @@ from alembic import command
 from sqlalchemy import delete, select
 from starlette.testclient import TestClient
 
-from coordinator import pages
+from coordinator import drawing, pages
 from coordinator.api import create_app
 from coordinator.db import alembic_config
+from coordinator.descriptions import Descriptions
 from coordinator.exports import table
 from coordinator.models import AccountRow, ClaimRow, CursorRow, EventRow, FlowRow, LockRow, LossRow
 from coordinator.projections import claim_id_hex
@@ -328,6 +329,27 @@ def test_a_loss_that_is_no_number_is_a_word(market: Market, loss: str, shown: st
     finally:
         with market.made.database.session() as session:
             session.get_one(LossRow, (LONG, "")).loss = before
+
+
+def test_marks_of_the_heat_map_are_in_its_legend(market: Market) -> None:
+    shown = market.text(f"/runs/{LONG}")
+    states = market.json(f"/jobs/{LONG}/run")["claims_by_state"]
+    marked = {state for state in states if state in drawing.GLYPHS}
+    assert marked, "states of one colour differ by their marks"
+    for state in states:
+        named = rf'<li><span class="state s-{state}">{state}</span> '
+        found = re.search(named + '(?:<b aria-hidden="true">(.)</b> )?', shown)
+        assert found is not None, state
+        assert found[1] == drawing.GLYPHS.get(state), state
+
+
+def test_a_run_whose_tokens_nobody_knows_tells_its_steps(market: Market) -> None:
+    context = market.made.context(descriptions=Descriptions(None))
+    with TestClient(create_app(context), raise_server_exceptions=False) as client:
+        shown = client.get("/").text
+    steps = market.json(f"/jobs/{LONG}/run")["steps"]
+    assert f"<dt>steps</dt><dd>{steps:,}</dd>" in shown
+    assert "<dt>tokens</dt>" not in shown
 
 
 # -- kept pages -----------------------------------------------------------------------------------------
