@@ -185,9 +185,9 @@ TARGETS: dict[str, Target] = {
         mutators.often(mutators.headed(mutators.jsons)),
     ),
     "cursor": Target(
-        {"coordinator.api": ("_decode",)},
+        {"coordinator.queries": ("_decode",)},
         messages.cursor,
-        Change("coordinator.api", "whole(-LARGEST_INTEGER, LARGEST_INTEGER)", "whole(-LARGEST_INTEGER, 1 << 80)"),
+        Change("coordinator.queries", "whole(-LARGEST_INTEGER, LARGEST_INTEGER)", "whole(-LARGEST_INTEGER, 1 << 80)"),
         mutators.often(mutators.base64_jsons),
     ),
     "export": Target(
