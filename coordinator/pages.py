@@ -18,6 +18,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from coordinator import assets, drawing, problems, queries, views
 from coordinator.context import ApiContext, Ctx
@@ -283,6 +284,11 @@ def _digits(identity: str | None) -> str:
     return "–" if identity is None else identity.removeprefix("0x")
 
 
+def _dotted(name: str) -> Markup:
+    """A module path that a line may end in behind its dots, and nowhere inside a word."""
+    return Markup(".<wbr>").join(escape(part) for part in name.split("."))
+
+
 def _environment() -> Environment:
     made = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=True, trim_blocks=True,
@@ -290,7 +296,7 @@ def _environment() -> Environment:
     )  # fmt: skip
     made.filters |= {
         "short": short, "lst": _amount, "moment": _moment, "duration": _duration, "percent": _percent, "value": _value,
-        "slot": _slot, "digits": _digits, "spark": drawing.sparkline, "word": drawing.word,
+        "slot": _slot, "digits": _digits, "dotted": _dotted, "spark": drawing.sparkline, "word": drawing.word,
         "count": lambda n: "–" if n is None else f"{n:,}",
     }  # fmt: skip
     made.globals["asset"] = assets.url

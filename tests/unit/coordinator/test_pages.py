@@ -175,9 +175,15 @@ def test_the_contracts_value_on_the_page_is_the_events(market: Market) -> None:
     ours = market.json(f"/games/{game}")
     assert ours["op"]["name"].startswith("model.layers.0.mlp.")
     assert (ours["op"]["index"], ours["element"]) == (LIE.op, LIE.element)
-    for value in (ours["op"]["name"], str(ours["claimed_value"]), str(ours["contract_value"]), ours["replay"]):
+    for value in (pages._dotted(ours["op"]["name"]), str(ours["claimed_value"]), str(ours["contract_value"]), ours["replay"]):
         assert value in shown
     assert ours["replay"] == f"lockstep replay {ours['claim'][2:]}"
+
+
+def test_a_module_path_breaks_behind_its_dots_and_stays_text() -> None:
+    assert pages._dotted("model.layers.0.mlp") == "model.<wbr>layers.<wbr>0.<wbr>mlp"
+    assert pages._dotted(f"{WORDS}.x") == "&lt;script&gt;alert(1)&lt;/script&gt;.<wbr>x"
+    assert pages._dotted("payload") == "payload"
 
 
 def test_every_move_is_on_the_page(market: Market) -> None:
