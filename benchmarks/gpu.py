@@ -57,7 +57,7 @@ from lockstep.training.strategies import diloco
 
 
 @dataclass(frozen=True)
-class Case:
+class Workload:
     """A model and its batch."""
 
     build: Callable[[], nn.Module]
@@ -66,17 +66,17 @@ class Case:
 
 
 MODELS = {
-    "gpt-small": Case(lambda: GPT(GPTConfig(4096, 256, layers=6, heads=6, width=384)), 4096, Batch(8, 257)),
-    "gpt2-124m": Case(
+    "gpt-small": Workload(lambda: GPT(GPTConfig(4096, 256, layers=6, heads=6, width=384)), 4096, Batch(8, 257)),
+    "gpt2-124m": Workload(
         lambda: GPT(GPTConfig(50_257, 1024, layers=12, heads=12, width=768, bias=True)), 50_257, Batch(4, 1025)
     ),
-    "llama-124m": Case(
+    "llama-124m": Workload(
         lambda: Llama(LlamaConfig(32_000, 1024, layers=12, heads=12, kv_heads=4, width=768, hidden=2048)),
         32_000,
         Batch(4, 1025),
     ),
 }
-EMULATED = Case(lambda: GPT(GPTConfig(64, 16, layers=2, heads=2, width=80)), 64, Batch(4, 17))
+EMULATED = Workload(lambda: GPT(GPTConfig(64, 16, layers=2, heads=2, width=80)), 64, Batch(4, 17))
 SEED = bytes(32)
 SHAPES = [
     (2048, 384, 1152),
@@ -89,7 +89,7 @@ SHAPES = [
 """(M, K, N) of x[m, k] w[n, k]: those of gpt-small, and one that fills a device."""
 FLOATS, CODES, QUANTISED = "float32", "codes", "int8"
 RIVALS = {FLOATS: ("float32", "tf32"), CODES: ("int8", "bfloat16"), QUANTISED: ("float32", "bfloat16")}
-"""What torch multiplies in beside each of our products: of floats, of codes and scales, of floats to be quantised."""
+"""Torch's arithmetics beside each of our products: of floats, of codes and scales, of floats to be quantised."""
 PEERS = [(kind, name) for kind in ("eager", "compiled") for name in ("float32", "tf32", "bfloat16")]
 """torch's steps: how they run, and in which arithmetic."""
 
@@ -118,7 +118,7 @@ class Start:
     warm_seconds: float
     kernels: int
     launches: int
-    """Of one step."""
+    """Launches of one step."""
     megabytes: float
     """Memory of a step from state to state."""
     shown_megabytes: float
@@ -147,15 +147,15 @@ Programs = Mapping[tuple[str, str], Program]
 """The step of each model in each arithmetic."""
 
 
-def training_step(case: Case, products: str) -> Program:
+def training_step(workload: Workload, products: str) -> Program:
     """The Program of a step of training: forward, backward, clipping, AdamW."""
     arithmetic, spec = Arithmetic(products), diloco.Spec()
     return build_programs(
-        case.build(), next_token_loss, spec, batch=case.batch, rounds=6, slots=3, arithmetic=arithmetic
+        workload.build(), next_token_loss, spec, batch=workload.batch, rounds=6, slots=3, arithmetic=arithmetic
     ).step
 
 
-def beginning(program: Program, case: Case) -> tuple[list[Array | None], Array]:
+def beginning(program: Program, workload: Workload) -> tuple[list[Array | None], Array]:
     """Small parameters, zero moments; a dataset."""
     rng = np.random.default_rng(0)
     state: list[Array | None] = [
@@ -165,16 +165,16 @@ def beginning(program: Program, case: Case) -> tuple[list[Array | None], Array]:
         header = program.inputs[k]
         assert header is not None, "the state begins with parameters, then the anchor"
         state[k] = np.random.default_rng(1).standard_normal(header.shape, np.float32) * np.float32(0.02)
-    dataset = rng.integers(0, case.vocabulary, (1000, case.batch.row_length)).astype(np.int32)
+    dataset = rng.integers(0, workload.vocabulary, (1000, workload.batch.row_length)).astype(np.int32)
     dataset.flags.writeable = False
     return state, dataset
 
 
 def compare_roots(
-    device: Device, name: str, products: str, program: Program, case: Case, steps: int, threads: int
+    device: Device, name: str, products: str, program: Program, workload: Workload, steps: int, threads: int
 ) -> Roots:
     """Trains on both until a root differs."""
-    state, dataset = beginning(program, case)
+    state, dataset = beginning(program, workload)
     processor, ours = paths.compile(program, threads=threads), CudaExecutable(program, device=device)
     resident = ours.upload(state)
     root = ""
@@ -224,10 +224,12 @@ def _tf32(on: bool) -> None:
 class Peer:
     """The same step in PyTorch on the device, as people write it."""
 
-    def __init__(self, case: Case, arithmetic: str, compiled: bool) -> None:
-        model = case.build().cuda()
+    def __init__(self, workload: Workload, arithmetic: str, compiled: bool) -> None:
+        model = workload.build().cuda()
         self.parameters = list(model.parameters())
-        self.rows = torch.randint(0, case.vocabulary, (case.batch.rows, case.batch.row_length), device="cuda")
+        self.rows = torch.randint(
+            0, workload.vocabulary, (workload.batch.rows, workload.batch.row_length), device="cuda"
+        )
         self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-3, fused=True)
         self.arithmetic = arithmetic
         self.model = torch.compile(model) if compiled else model
@@ -244,13 +246,13 @@ class Peer:
         torch.cuda.synchronize()
 
 
-def peers(case: Case) -> dict[str, Callable[[], object]]:
+def peers(workload: Workload) -> dict[str, Callable[[], object]]:
     """torch's steps that this machine can take, by name; what it cannot take is told on stderr."""
     found: dict[str, Callable[[], object]] = {}
     for kind, arithmetic in PEERS:
         name = f"torch {arithmetic}, {kind}"
         try:
-            found[name] = tried(case, arithmetic, kind == "compiled")
+            found[name] = tried(workload, arithmetic, kind == "compiled")
         except RuntimeError as error:
             if isinstance(cause(error), torch.OutOfMemoryError):
                 print(f"{name} is skipped, it runs out of the device's memory: {error}", file=sys.stderr)
@@ -263,15 +265,15 @@ def peers(case: Case) -> dict[str, Callable[[], object]]:
     return found
 
 
-def tried(case: Case, arithmetic: str, compiled: bool) -> Callable[[], object]:
+def tried(workload: Workload, arithmetic: str, compiled: bool) -> Callable[[], object]:
     """torch's step after a first one, which compiles."""
-    step = Peer(case, arithmetic, compiled).step
+    step = Peer(workload, arithmetic, compiled).step
     step()
     return step
 
 
 def cause(error: Exception) -> Exception:
-    """What a backend of torch.compile raised, which torch wraps; any other error is its own cause."""
+    """The error of a backend of torch.compile, which torch wraps; any other error is its own cause."""
     inner = getattr(error, "inner_exception", None)
     return inner if isinstance(inner, Exception) else error
 
@@ -284,9 +286,9 @@ def forbids_compiling(error: Exception) -> bool:
     return isinstance(error, BackendCompilerFailed | GPUTooOldForTriton | TritonMissing)
 
 
-def steps_of(device: Device, program: Program, case: Case) -> tuple[Callable[[], object], Callable[[], object]]:
+def steps_of(device: Device, program: Program, workload: Workload) -> tuple[Callable[[], object], Callable[[], object]]:
     """A step, and a step with its state's root; each is done when it returns."""
-    state, dataset = beginning(program, case)
+    state, dataset = beginning(program, workload)
     executable = CudaExecutable(program, device=device)
     resident = executable.upload(state)
 
@@ -302,16 +304,18 @@ def steps_of(device: Device, program: Program, case: Case) -> tuple[Callable[[],
     return step, step_and_root
 
 
-def time_steps(device: Device, name: str, programs: Mapping[str, Program], case: Case, runs: int) -> Iterator[Time]:
+def time_steps(
+    device: Device, name: str, programs: Mapping[str, Program], workload: Workload, runs: int
+) -> Iterator[Time]:
     """Each arithmetic's step, without and with its root, against each of torch's."""
     ours = {
         (what, products): run
         for products, program in programs.items()
-        for what, run in zip(("step", "step and root"), steps_of(device, program, case), strict=True)
+        for what, run in zip(("step", "step and root"), steps_of(device, program, workload), strict=True)
     }
-    theirs = peers(case)
+    theirs = peers(workload)
     found = alternately(runs, *ours.values(), *theirs.values())
-    tokens = case.batch.rows * (case.batch.row_length - 1) * case.batch.accumulation
+    tokens = workload.batch.rows * (workload.batch.row_length - 1) * workload.batch.accumulation
     for (what, products), ms in zip(ours, found, strict=False):
         for against, base in zip(theirs, found[len(ours) :], strict=True):
             yield _time(what, name, products, against, ms, base, round(1e3 * tokens / ms))
@@ -420,12 +424,12 @@ def measure(arguments: argparse.Namespace) -> dict[str, object]:
     given = given or traced(arguments)
     results = []
     for name in arguments.model:
-        case, programs = MODELS[name], {products: given[name, products] for products in arguments.products}
+        workload, programs = MODELS[name], {products: given[name, products] for products in arguments.products}
         for products, program in programs.items():
             about = (name, products, program)
-            results.append(asdict(compare_roots(device, *about, case, arguments.steps, threads)))
+            results.append(asdict(compare_roots(device, *about, workload, arguments.steps, threads)))
             results.append(asdict(time_kernels(device, *about)))
-        results += map(asdict, time_steps(device, name, programs, case, arguments.runs))
+        results += map(asdict, time_steps(device, name, programs, workload, arguments.runs))
         torch.compiler.reset()  # or the next model is compiled as another form of this one
     for shape in SHAPES:
         for kind in RIVALS:
@@ -434,7 +438,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def read(file: Path, arguments: argparse.Namespace) -> Programs:
-    """What `--trace` wrote; raises UsageError for another file, and for one that lacks what is asked for."""
+    """The Programs that `--trace` wrote; raises UsageError for another file, or one that lacks what is asked for."""
     hint = "write the file anew: --trace FILE, with the same --model and --products"
     try:
         given = pickle.loads(file.read_bytes())

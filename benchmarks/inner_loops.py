@@ -69,7 +69,7 @@ ROWS = {
 
 
 @dataclass(frozen=True)
-class Loop:
+class InnerLoop:
     """The inner loop of one architecture; all counts are of a warp."""
 
     what: str
@@ -133,7 +133,7 @@ def _is_tensor(line: str) -> bool:
     return bool(found) and found.group(1).split(".")[0] in CLASSES["tensor"]  # type: ignore[union-attr]
 
 
-def count(architecture: str) -> tuple[Loop, list[str]]:
+def count(architecture: str) -> tuple[InnerLoop, list[str]]:
     """The inner loop of an architecture, and its lines."""
     with tempfile.TemporaryDirectory() as folder:
         image = Path(folder) / "codes.cubin"
@@ -150,10 +150,12 @@ def count(architecture: str) -> tuple[Loop, list[str]]:
     assert registers, "cuobjdump tells registers"
     counts = {kind: kinds[kind] for kind in (*CLASSES, "others")}
     slots = len(names) * WARPS // SCHEDULERS
-    return Loop(architecture, unit_of(architecture), int(registers.group(1)), len(names), **counts, slots=slots), lines
+    return InnerLoop(
+        architecture, unit_of(architecture), int(registers.group(1)), len(names), **counts, slots=slots
+    ), lines
 
 
-def table(loops: Sequence[Loop]) -> list[str]:
+def table(loops: Sequence[InnerLoop]) -> list[str]:
     """The lines of a Markdown table with a column for each loop."""
     rows = [
         " | ".join((name, *(f"{sum(asdict(loop)[kind] for kind in kinds):,}" for loop in loops)))

@@ -25,7 +25,7 @@ from tests.support.emulation import Mutant
 from tests.support.toyjob import TERMS, step_program
 from tests.unit.numerics.comparison import words
 
-CASE = gpu.Case(lambda: pytest.fail("no model is built"), 1000, Batch(1, TERMS))
+CASE = gpu.Workload(lambda: pytest.fail("no model is built"), 1000, Batch(1, TERMS))
 CONTEXT = StepContext(gpu.SEED, 0, 0, 1)
 DEFECT = "exact * (rows * columns)", "exact * rows * columns"
 
@@ -217,7 +217,7 @@ def steps(monkeypatch: pytest.MonkeyPatch, fails: dict[tuple[str, bool], Callabl
     """Names of torch's steps where some fail in this way."""
 
     class Peer:
-        def __init__(self, case: gpu.Case, arithmetic: str, compiled: bool) -> None:
+        def __init__(self, case: gpu.Workload, arithmetic: str, compiled: bool) -> None:
             self.step = fails.get((arithmetic, compiled), lambda: None)
 
     monkeypatch.setattr(gpu, "Peer", Peer)

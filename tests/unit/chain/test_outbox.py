@@ -381,7 +381,7 @@ def test_an_account_that_sends_nothing_more_has_what_was_undone_sent_again(
 
 
 def _balance_of(devnet: Local, wanted: int) -> bool:
-    """Whether the stranger has that much within some seconds."""
+    """True if the stranger has that much within some seconds."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline and devnet.w3.eth.get_balance(STRANGER) != wanted:
         time.sleep(0.02)

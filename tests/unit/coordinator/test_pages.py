@@ -39,7 +39,7 @@ class Market:
     client: TestClient
 
     def json(self, path: str) -> Any:
-        """What the API answers."""
+        """The API's answer."""
         answer = self.client.get(f"/api/v1{path}")
         assert answer.status_code == 200, answer.text
         return answer.json()
@@ -71,7 +71,7 @@ def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
 
 
 class Checked(HTMLParser):
-    """What a page must not have, by the policy that it is sent with; and what it must."""
+    """The faults of a page: parts that its policy forbids, and parts that it lacks."""
 
     def __init__(self) -> None:
         super().__init__()
