@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import re
-import shutil
 import statistics
 import threading
 import time
@@ -27,23 +25,17 @@ from coordinator.api import create_app
 from coordinator.assets import ASSETS
 from coordinator.models import CursorRow, EventRow
 from lockstep.storage import connections
+from tests.support import chromium
 from tests.support.pages import LONG, Seeded, seeded
 
 pytestmark = [pytest.mark.slow, pytest.mark.pages]
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "out/pages"
-AXE = ROOT / "out/axe/node_modules/axe-core/axe.min.js"
-CHROMIUM = os.environ.get("LOCKSTEP_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
 SCRIPT_BYTES = 60_000
 PAGE_SECONDS = 0.1
 """p95 of a page at 1,000 rounds x 16 slots."""
 ASKED = 40
-LOOKS = {
-    "light": {"color_scheme": "light", "viewport": {"width": 1200, "height": 900}},
-    "dark": {"color_scheme": "dark", "viewport": {"width": 1200, "height": 900}},
-    "phone": {"color_scheme": "light", "viewport": {"width": 390, "height": 844}, "device_scale_factor": 2},
-}
 
 
 @dataclass
@@ -103,36 +95,17 @@ class served:
         self._thread.join(20)
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    assert Path(CHROMIUM).exists(), "no Chromium: `apt-get install chromium`, or name one in LOCKSTEP_CHROMIUM"
-    with sync_playwright() as driver:
-        # As root Chromium has no sandbox of its own.
-        started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
 def opened(browser: Any, site: Site, path: str, **options: Any) -> tuple[Any, list[str]]:
-    """A page in a context of its own, and what it complained about."""
-    context = browser.new_context(locale="en-US", reduced_motion="reduce", **options)
-    page = context.new_page()
-    said: list[str] = []
-    page.on("console", lambda m: said.append(f"{m.type}: {m.text}") if m.type in ("error", "warning") else None)
-    page.on("pageerror", lambda e: said.append(f"exception: {e}"))
-    page.goto(site.url + path, wait_until="load")
-    return page, said
+    """A page of the seeded market, and what it complained about."""
+    return chromium.opened(browser, site.url + path, **options)
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", chromium.LOOKS)
 def test_every_page_in_every_look(browser: Any, site: Site, look: str) -> None:
-    assert AXE.exists(), "no axe-core: run `make test-pages`, which fetches it"
     PICTURES.mkdir(parents=True, exist_ok=True)
     faults: list[str] = []
     for name, path in site.pages.items():
-        page, said = opened(browser, site, path, **LOOKS[look])
+        page, said = opened(browser, site, path, **chromium.LOOKS[look])
         page.wait_for_timeout(400)
         page.screenshot(path=str(PICTURES / f"{name}-{look}.png"), full_page=True)
         if (name, look) == ("dispute-fraud", "light"):
@@ -141,15 +114,7 @@ def test_every_page_in_every_look(browser: Any, site: Site, look: str) -> None:
             page.screenshot(path=str(PICTURES / "dispute-above.png"), full_page=True, clip=clip)
         if name != "absent":
             faults += [f"{name} {look}: {line}" for line in said]
-        wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-        faults += [f"{name} {look}: {wide} px too wide"] if wide > 1 else []
-        page.evaluate(AXE.read_text())
-        found = page.evaluate("axe.run().then((r) => r.violations)")
-        faults += [
-            f"{name} {look}: axe {v['impact']} {v['id']}: {v['nodes'][0]['html'][:160]}"
-            for v in found
-            if v["impact"] in ("serious", "critical")
-        ]
+        faults += [f"{name} {look}: {fault}" for fault in chromium.serious(page)]
         page.context.close()
     assert faults == [], "\n".join(faults)
 

@@ -175,7 +175,8 @@ def test_the_contracts_value_on_the_page_is_the_events(market: Market) -> None:
     ours = market.json(f"/games/{game}")
     assert ours["op"]["name"].startswith("model.layers.0.mlp.")
     assert (ours["op"]["index"], ours["element"]) == (LIE.op, LIE.element)
-    for value in (pages._dotted(ours["op"]["name"]), str(ours["claimed_value"]), str(ours["contract_value"]), ours["replay"]):
+    path = pages._dotted(ours["op"]["name"])
+    for value in (path, str(ours["claimed_value"]), str(ours["contract_value"]), ours["replay"]):
         assert value in shown
     assert ours["replay"] == f"lockstep replay {ours['claim'][2:]}"
 
