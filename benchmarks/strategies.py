@@ -48,7 +48,7 @@ INNER = AdamW(learning_rate=3e-3, warmup=10)
 
 @dataclass(frozen=True)
 class Setting:
-    """What all rows of a table share."""
+    """The parameters that all rows of a table share."""
 
     size: str = "0.1M"
     steps: int = STEPS

@@ -46,6 +46,11 @@ def url(name: str) -> str:
     return f"/static/{name}?v={ASSETS[name].digest}"
 
 
+def takes_gzip(request: Request) -> bool:
+    """True if a client reads compressed answers."""
+    return "gzip" in request.headers.get("accept-encoding", "")
+
+
 @router.get("/static/{name}", responses=document.problems(404))
 def asset(request: Request, name: str, v: str = "") -> Response:
     """A file of the folder, by its name alone."""
@@ -58,6 +63,6 @@ def asset(request: Request, name: str, v: str = "") -> Response:
     }  # fmt: skip
     if request.headers.get("if-none-match") == headers["ETag"]:
         return Response(status_code=304, headers=headers)
-    if "gzip" in request.headers.get("accept-encoding", ""):
+    if takes_gzip(request):
         return Response(found.compressed, 200, headers | {"Content-Encoding": "gzip"}, found.media_type)
     return Response(found.body, 200, headers, found.media_type)

@@ -37,17 +37,8 @@ def _unlocked(session: Session, event: EventRow) -> None:
     _release(session, args["key"], amount)
 
 
-@on(VAULT, "Slashed")
+@on(VAULT, "Slashed", "BondTaken")
 def _taken(session: Session, event: EventRow) -> None:
-    args, amount = event.args, event.args["amount"]
-    _move(session, args["account"], locked=-int(amount), slashed=amount)
-    _release(session, args["key"], amount)
-    _flow(session, event, "slashed", amount)
-    _flow(session, event, "burned", args["burned"])
-
-
-@on(VAULT, "BondTaken")
-def _bond_taken(session: Session, event: EventRow) -> None:
     args, amount = event.args, event.args["amount"]
     _move(session, args["account"], locked=-int(amount), slashed=amount)
     _release(session, args["key"], amount)
@@ -90,13 +81,8 @@ def _paid_out(session: Session, event: EventRow) -> None:
     _flow(session, event, "paid", event.args["amount"])
 
 
-@on(MARKET, "JobDone")
+@on(MARKET, "JobDone", "JobCancelled")
 def _refunded(session: Session, event: EventRow) -> None:
-    _flow(session, event, "refunded", event.args["refunded"])
-
-
-@on(MARKET, "JobCancelled")
-def _refunded_early(session: Session, event: EventRow) -> None:
     _flow(session, event, "refunded", event.args["refunded"])
 
 

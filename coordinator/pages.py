@@ -100,7 +100,7 @@ def run(request: Request, context: Ctx, job: Bytes32, x: Axis = "step", before: 
         # INVARIANT: a page is kept only under the state that it shows: the index did not move meanwhile.
         if views.version_of(context, job) == version:
             context.kept.keep(key, body)
-    if _takes_gzip(request):
+    if assets.takes_gzip(request):
         return Response(body, 200, {**HEADERS, "Content-Encoding": "gzip"}, HTML)
     return Response(gzip.decompress(body), 200, HEADERS, HTML)
 
@@ -318,7 +318,7 @@ def _failed(request: Request, status: int, message: str, hint: str) -> Response:
 
 def _html(request: Request, code: int, template: str, **values: Any) -> Response:
     body, headers = _drawn(template, **values), dict(HEADERS)
-    if len(body) >= COMPRESSED_BYTES and _takes_gzip(request):
+    if len(body) >= COMPRESSED_BYTES and assets.takes_gzip(request):
         body = gzip.compress(body, 1, mtime=0)
         headers["Content-Encoding"] = "gzip"
     return Response(body, code, headers, HTML)
@@ -326,7 +326,3 @@ def _html(request: Request, code: int, template: str, **values: Any) -> Response
 
 def _drawn(template: str, **values: Any) -> bytes:
     return ENVIRONMENT.get_template(template).render(values).encode()
-
-
-def _takes_gzip(request: Request) -> bool:
-    return "gzip" in request.headers.get("accept-encoding", "")

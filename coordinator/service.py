@@ -93,6 +93,8 @@ class Coordinator:
         head = self._heads.look()
         if head == self._taken:
             self._indexer.touch()
+        else:
+            self._parts.party.outbox.tend()
         for _ in range(CATCH_UP_STEPS if head != self._taken else 0):
             # INVARIANT: while two providers differ nothing is done.
             self._differ = self._parts.party.check is not None

@@ -62,7 +62,7 @@ class Position:
     block: int
     index: int
     digits: str = ""
-    """The first digits of its block's hash; "" where nobody knows them."""
+    """The first digits of its block's hash, which tell it from the one in its place; "" where nobody knows them."""
 
     def __str__(self) -> str:
         return f"{self.block}-{self.index}-{self.digits}"
@@ -149,7 +149,7 @@ class Stream:
             for row in rows:
                 yield wire(row)
             if rows:
-                position = _position(rows[-1])
+                position = position_of(rows[-1])
             elif not await self._news(seen):
                 yield b": beat\n\n"
 
@@ -192,7 +192,7 @@ class Stream:
         order = (EventRow.block.desc(), EventRow.log_index.desc())
         with self._database.reading() as session:
             found = session.execute(select(*COLUMNS).order_by(*order).limit(1)).first()
-        return START if found is None else _position(found)
+        return START if found is None else position_of(found)
 
     def _read(self, position: Position) -> Sequence[Any] | None:
         """The next events behind a position; None if the chain has dropped it."""
@@ -220,7 +220,8 @@ def _stands(session: Session, position: Position) -> bool:
     return found is not None and found.removeprefix("0x").startswith(position.digits)
 
 
-def _position(row: Any) -> Position:
+def position_of(row: Any) -> Position:
+    """The place of an event: its id is the text of it."""
     return Position(row.block, row.log_index, row.block_hash.removeprefix("0x")[:DIGITS])
 
 
@@ -231,8 +232,8 @@ def anew(position: Position) -> bytes:
 
 def wire(row: Any) -> bytes:
     """One event of the stream: where it stands and what it is about; /api/v1/chain has the rest."""
-    data = {"id": str(_position(row)), "block": row.block, "time": row.time, "contract": row.contract, "name": row.name,
-            "job": row.job, "game": row.game, "tx": row.tx}  # fmt: skip
+    data = {"id": str(position_of(row)), "block": row.block, "time": row.time, "contract": row.contract,
+            "name": row.name, "job": row.job, "game": row.game, "tx": row.tx}  # fmt: skip
     return f"id: {data['id']}\nevent: chain\ndata: {json.dumps(data)}\n\n".encode()
 
 

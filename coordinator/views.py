@@ -48,6 +48,7 @@ from coordinator.schema import (
     RunOut,
     TimelineOut,
 )
+from coordinator.stream import position_of
 from lockstep.protocol.errors import NotFoundError
 from lockstep.protocol.types import MERGE_SLOT, Seconds
 
@@ -443,14 +444,9 @@ def chain(context: ApiContext, limit: int) -> ChainOut:
 def event_of(row: EventRow) -> EventOut:
     """An event as the stream and the chain's page have it."""
     return EventOut(
-        id=event_id(row), block=row.block, index=row.log_index, time=row.time, contract=row.contract, name=row.name,
-        job=row.job, game=row.game, tx=row.tx, args=_cut(row.args),
+        id=str(position_of(row)), block=row.block, index=row.log_index, time=row.time, contract=row.contract,
+        name=row.name, job=row.job, game=row.game, tx=row.tx, args=_cut(row.args),
     )  # fmt: skip
-
-
-def event_id(row: EventRow) -> str:
-    """block-index-hash: the hash tells a block from the one that took its place."""
-    return f"{row.block}-{row.log_index}-{row.block_hash.removeprefix('0x')[:8]}"
 
 
 def _cut(args: dict[str, Any]) -> dict[str, Any]:

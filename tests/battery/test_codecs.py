@@ -22,9 +22,10 @@ from lockstep.tracing import context, trace
 from lockstep.training.codecs.base import Codec, residual, wire_bits
 from lockstep.training.codecs.dct import DCT
 from lockstep.training.codecs.e3m0 import E3M0
+from lockstep.training.codecs.exact import Exact
 from lockstep.training.codecs.float16 import Float16
 from lockstep.training.codecs.int8 import Int8
-from lockstep.training.codecs.random_k import Exact, RandomK
+from lockstep.training.codecs.random_k import RandomK
 from lockstep.training.codecs.registry import CODECS
 from lockstep.training.codecs.sign import Sign
 from lockstep.training.codecs.topk import TopK

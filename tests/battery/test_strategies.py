@@ -24,11 +24,10 @@ from lockstep.presets import Terms
 from lockstep.protocol.programs import defects
 from lockstep.protocol.programs.defects import Held, ProgramParts
 from lockstep.protocol.types import MERGE_SLOT
-from lockstep.storage.cid import cid_from_bytes
 from lockstep.storage.dataset import Dataset
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.payload import load_payload, store_payload, varies, wire_length
-from lockstep.training.codecs.random_k import Exact
+from lockstep.training.codecs.exact import Exact
 from lockstep.training.codecs.uniform import Uniform
 from lockstep.training.describe import strategy_of
 from lockstep.training.job import Batch, training_job
@@ -56,6 +55,7 @@ from lockstep.training.strategies.base import Optimizer, Strategy
 from lockstep.training.strategies.registry import OPTIMIZERS, STRATEGIES
 from tests.adversarial.court import LONG, Court
 from tests.support import invalid
+from tests.support.stored import stored_bytes
 from tests.support.toyjob import TOY_TERMS
 
 CONFIG = GPTConfig(vocabulary=32, context=16, layers=1, heads=2, width=32)
@@ -165,7 +165,7 @@ def bits(state: Any) -> list[bytes | None]:
 
 
 def all_bits(state: Rehearsed) -> list[bytes | None]:
-    """Of everything that a later round starts from."""
+    """The bits of everything that a later round starts from."""
     carries = [x for carry in state.carries for x in carry or ()]
     return bits([*state.checkpoint.shared, *state.checkpoint.outer, *carries])
 
@@ -221,13 +221,6 @@ def test_it_resumes_in_the_middle_of_a_round(traced: Traced, tmp_path: Path) -> 
     assert bits(state) == bits(traced.trained(traced.start, 1, steps))
     encode = compile(traced.job.programs.encode)
     assert bits(encode.run(state, traced.context(steps + 1), DATA)) == bits(traced.payload())
-
-
-def stored_bytes(store: DirectoryStore, cid: str) -> int:
-    """Of a manifest and its blobs."""
-    node = store.get_node(cid)
-    links = [link for k in ("tensors", "carry") for link in node.get(k, ())]
-    return len(store.fetch_block(cid)) + sum(store.size(cid_from_bytes(bytes(link))) for link in links)
 
 
 def test_its_payload_comes_back_from_a_store_in_its_wire_format(traced: Traced, tmp_path: Path) -> None:
@@ -321,7 +314,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def digests() -> dict[str, str]:
-    """Of the first row of each strategy."""
+    """The digest of the first row of each strategy."""
     return {name: digest(made[0]) for name, made in STRATEGY_CASES.items()}
 
 

@@ -59,7 +59,7 @@ class Seeded:
     court: Court | None = None
 
     def context(self, **more: Any) -> ApiContext:
-        """What an API stands on."""
+        """The context of an API over this index."""
         options = {"descriptions": Descriptions(self.store, wait_seconds=20)} | more
         return ApiContext(
             self.database, Nonces(self.folder / "nonces.sqlite"), self.store, Address("0x" + "44" * 20),

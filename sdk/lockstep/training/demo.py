@@ -11,10 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from lockstep.base.naming import nearest
 from lockstep.execution.jobs import TrainingJob
 from lockstep.presets import DEVNET
-from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS
 from lockstep.protocol.types import Address, Seconds
 from lockstep.tracing.arithmetic import FLOAT32, Arithmetic
@@ -27,7 +25,7 @@ from lockstep.training.optimizers import AdamW
 from lockstep.training.parameters import initial_parameters
 from lockstep.training.strategies import diloco
 from lockstep.training.strategies.base import Strategy
-from lockstep.training.strategies.registry import STRATEGIES
+from lockstep.training.strategies.registry import strategy_named
 
 MODEL = GPTConfig(vocabulary=256, context=64, layers=4, heads=4, width=128)
 SPEC = diloco.Spec(
@@ -125,9 +123,7 @@ def demo_strategy(name: str) -> Strategy:
     """The strategy of a name as the demo runs it; UsageError if there is none."""
     if name == SPEC.name:
         return SPEC
-    if name not in STRATEGIES:
-        raise UsageError(f"no strategy is called {name!r}", nearest(name, STRATEGIES))
-    made: Any = STRATEGIES[name]()
+    made: Any = strategy_named(name)()
     return made if made.inner_steps <= MOST_STEPS else replace(made, inner_steps=MOST_STEPS)
 
 

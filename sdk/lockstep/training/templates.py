@@ -17,18 +17,14 @@ from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
-from lockstep.base.naming import nearest
-from lockstep.protocol.errors import UsageError
-from lockstep.training.strategies.registry import STRATEGIES
+from lockstep.training.strategies.registry import strategy_named
 
 WIDTH = 100
 
 
 def strategy_table(name: str) -> str:
     """Returns `[strategy]` and the tables of its pieces; UsageError if no strategy has this name."""
-    if name not in STRATEGIES:
-        raise UsageError(f"no strategy is called {name!r}", nearest(name, STRATEGIES))
-    strategy: Any = STRATEGIES[name]()
+    strategy: Any = strategy_named(name)()
     return "\n".join(_table(strategy, name, "strategy"))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,14 +45,6 @@ def job(store: ContentStore) -> Job:
     loaded = toyjob.load(store)
     cid = store.put(encode_program(loss_program(), store.put))
     return replace(loaded, spec=replace(loaded.spec, programs={**loaded.spec.programs, "loss": cid}))
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    made = Database(f"sqlite:///{tmp_path / 'index.sqlite'}")
-    made.migrate()
-    yield made
-    made.close()
 
 
 def merge_row(job: Job, number: int, state: str = "final") -> ClaimRow:

@@ -39,7 +39,7 @@ class Market:
     client: TestClient
 
     def json(self, path: str) -> Any:
-        """What the API answers."""
+        """The API's answer."""
         answer = self.client.get(f"/api/v1{path}")
         assert answer.status_code == 200, answer.text
         return answer.json()
@@ -71,7 +71,7 @@ def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
 
 
 class Checked(HTMLParser):
-    """What a page must not have, by the policy that it is sent with; and what it must."""
+    """The faults of a page: parts that its policy forbids, and parts that it lacks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -175,8 +175,8 @@ def test_the_contracts_value_on_the_page_is_the_events(market: Market) -> None:
     ours = market.json(f"/games/{game}")
     assert ours["op"]["name"].startswith("model.layers.0.mlp.")
     assert (ours["op"]["index"], ours["element"]) == (LIE.op, LIE.element)
-    path = pages._dotted(ours["op"]["name"])
-    for value in (path, str(ours["claimed_value"]), str(ours["contract_value"]), ours["replay"]):
+    values = str(ours["claimed_value"]), str(ours["contract_value"])
+    for value in (pages._dotted(ours["op"]["name"]), *values, ours["replay"]):
         assert value in shown
     assert ours["replay"] == f"lockstep replay {ours['claim'][2:]}"
 

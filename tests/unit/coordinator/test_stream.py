@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -17,15 +16,6 @@ from coordinator.stream import PAGE, Events, Position, Stream, parse
 from lockstep.protocol.errors import TryLater, UsageError
 
 from .conftest import JOB, Api
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    """An empty index, SQLite's."""
-    made = Database(f"sqlite:///{tmp_path / 'index.sqlite'}")
-    made.migrate()
-    yield made
-    made.close()
 
 
 def add(database: Database, blocks: range, digits: str = "ab") -> None:

@@ -13,7 +13,7 @@ from lockstep.protocol.errors import BlobMissing, Mismatch, PayloadInvalid, Usag
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.programs.program import F32, I32
 from lockstep.protocol.types import Cid
-from lockstep.storage import ContentStore, cid_from_bytes, cid_of, cid_of_block
+from lockstep.storage import ContentStore, cid_of, cid_of_block
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.links import link_of
 from lockstep.storage.payload import (
@@ -30,6 +30,7 @@ from lockstep.storage.payload import (
     store_payload,
     wire_length,
 )
+from tests.support.stored import stored_bytes
 
 N = 4 * BLOCK
 LARGE = 2 * PIECE + BLOCK
@@ -51,13 +52,6 @@ def quantised(values: np.ndarray) -> np.ndarray:
     scales = scales.view(np.float32)[:, None]
     codes = np.where(scales > 0, np.rint(blocks / np.where(scales > 0, scales, 1)), 0).astype(np.int8)
     return (codes.astype(np.float32) * scales).reshape(-1)
-
-
-def stored_bytes(store: ContentStore, cid: Cid) -> int:
-    """Of a manifest and its blobs."""
-    node = store.get_node(cid)
-    links = [link for k in ("tensors", "carry") for link in node.get(k, ())]
-    return len(store.fetch_block(cid)) + sum(store.size(cid_from_bytes(bytes(link))) for link in links)
 
 
 def manifest(store: ContentStore, **fields: object) -> Cid:

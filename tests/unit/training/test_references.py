@@ -23,7 +23,8 @@ from lockstep.protocol.errors import UsageError
 from lockstep.storage.payload import Checkpoint
 from lockstep.training.aggregates.mean import Average
 from lockstep.training.aggregates.robust import CentredClipping, GeometricMedian, Krum, Median, Trimmed
-from lockstep.training.codecs.random_k import Exact, RandomK
+from lockstep.training.codecs.exact import Exact
+from lockstep.training.codecs.random_k import RandomK
 from lockstep.training.codecs.topk import TopK
 from lockstep.training.models import GPT
 from lockstep.training.optimizers import Adam, Muon, Yogi
@@ -331,10 +332,8 @@ def test_onebit_is_adam_then_signs_over_a_frozen_second_moment() -> None:
 
 
 def rate_of(strategy: onebit.OneBit, r: int) -> float:
-    from lockstep.training.optimizers.schedule import rate_at
-
     o = strategy
-    return rate_at(r, ROUNDS, highest=o.learning_rate, warmup=o.warmup, final_fraction=o.final_fraction)
+    return o.rate(r, ROUNDS)
 
 
 def test_cocktail_keeps_the_largest_of_a_seeded_part_and_both_ends_keep_the_rest() -> None:

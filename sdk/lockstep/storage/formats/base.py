@@ -102,6 +102,12 @@ def carried(condition: Any, what: str) -> None:
         raise PayloadInvalid(what, "encode with the codec of this format")
 
 
+def check_size(what: str, elements: int) -> None:
+    """Raises UsageError unless parts of so many elements can be."""
+    if elements < 1:
+        raise UsageError(f"{what} of {elements}", "use at least 1 element")
+
+
 # -- parts of equal size -----------------------------------------------------------------------------------------------
 
 

@@ -7,13 +7,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from lockstep.protocol.errors import UsageError
 from lockstep.storage.formats.base import (
     Bytes,
     Codes,
     WireFormat,
     Words,
     carried,
+    check_size,
     joined,
     pack_bits,
     packed_length,
@@ -40,8 +40,7 @@ class E3M0Blocks(WireFormat):
     """Elements under one exponent."""
 
     def __post_init__(self) -> None:
-        if self.block < 1:
-            raise UsageError(f"blocks of {self.block}", "use at least 1 element")
+        check_size("blocks", self.block)
 
     def longest(self, n: int) -> int:
         """ceil(n / block) + ceil(n / 2)."""

@@ -8,8 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.protocol.errors import UsageError
-from lockstep.storage.formats.base import Bytes, WireFormat, Words, carried, require, words_of
+from lockstep.storage.formats.base import Bytes, WireFormat, Words, carried, check_size, require, words_of
 
 MAX_CODE = 127
 SHORT_SCALE = 0xFFFFFF00
@@ -34,8 +33,7 @@ class Int8Blocks(WireFormat):
     """Elements under one scale."""
 
     def __post_init__(self) -> None:
-        if self.block < 1:
-            raise UsageError(f"blocks of {self.block}", "use at least 1 element")
+        check_size("blocks", self.block)
 
     def longest(self, n: int) -> int:
         """n + 4 ceil(n / block)."""

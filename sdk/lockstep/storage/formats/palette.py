@@ -15,6 +15,7 @@ from lockstep.storage.formats.base import (
     WireFormat,
     Words,
     carried,
+    check_size,
     joined,
     pack_bits,
     packed_length,
@@ -46,8 +47,7 @@ class Palette(WireFormat):
 
     def __post_init__(self) -> None:
         check_width(self.width)
-        if self.group < 1:
-            raise UsageError(f"groups of {self.group}", "use at least 1 element")
+        check_size("groups", self.group)
 
     def longest(self, n: int) -> int:
         """4 x 2^width for each group, and width n / 8 rounded up."""

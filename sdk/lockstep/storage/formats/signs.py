@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from lockstep.protocol.errors import UsageError
 from lockstep.storage.formats.base import (
     Bytes,
     WireFormat,
     Words,
     carried,
+    check_size,
     joined,
     pack_bits,
     packed_length,
@@ -37,8 +37,7 @@ class Signs(WireFormat):
     """Elements under one magnitude."""
 
     def __post_init__(self) -> None:
-        if self.block < 1:
-            raise UsageError(f"blocks of {self.block}", "use at least 1 element")
+        check_size("blocks", self.block)
 
     def longest(self, n: int) -> int:
         """4 ceil(n / block) + ceil(n / 8)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -55,6 +55,13 @@ class Average:
         return {"name": "mean", **asdict(self)}
 
 
+def preceding(values: Sequence[Tensor], i: int) -> Iterator[tuple[int, Tensor]]:
+    """(j, bool (): whether value j comes before value i in ascending order), equals in slot order, for all other j."""
+    for j, y in enumerate(values):
+        if j != i:
+            yield j, (y <= values[i]) if j < i else (y < values[i])
+
+
 def median_of(values: Sequence[Tensor], mask: Tensor) -> Tensor:
     """The median of the values whose mask is 1: of an even number the mean of the middle two; of none 0.
 
@@ -62,12 +69,10 @@ def median_of(values: Sequence[Tensor], mask: Tensor) -> Tensor:
     """
     count = mask.sum().to(torch.int32)
     ranks = []
-    for i, x in enumerate(values):
+    for i in range(len(values)):
         below = torch.zeros((), dtype=torch.int32)
-        for j, y in enumerate(values):
-            if i != j:
-                before = (y <= x) if j < i else (y < x)
-                below = below + (before & (mask[j] > 0)).to(torch.int32)
+        for j, before in preceding(values, i):
+            below = below + (before & (mask[j] > 0)).to(torch.int32)
         ranks.append(torch.where(mask[i] > 0, below, -1))
     low, high = (count - 1) >> 1, count >> 1
     parts = []

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lockstep.protocol.errors import UsageError
 from lockstep.training.aggregates.base import heard, norms, weighted
+from lockstep.training.aggregates.mean import preceding
 from lockstep.training.codecs.base import Codec
 from lockstep.training.codecs.topk import TopK
 from lockstep.training.strategies.base import Shards
@@ -56,8 +57,8 @@ def sorted_values(values: Sequence[Tensor]) -> list[Tensor]:
 def ranks(values: Sequence[Tensor]) -> list[Tensor]:
     """i32 (): how many values come before each in ascending order, equals in slot order."""
     found = []
-    for i, x in enumerate(values):
-        before = [((y <= x) if j < i else (y < x)).to(torch.int32) for j, y in enumerate(values) if j != i]
+    for i in range(len(values)):
+        before = [precedes.to(torch.int32) for _, precedes in preceding(values, i)]
         found.append(reduce(torch.add, before) if before else torch.zeros((), dtype=torch.int32))
     return found
 

@@ -14,7 +14,7 @@ from lockstep.training.codecs.base import Elementwise, bits_of, bounded, flat_of
 
 TINY = 2.0**-100
 """Blocks no larger than this are sent as zeros: their scales would be subnormal."""
-_SHORT = -256
+SHORT = -256
 """Mask of the 16 high bits of a significand: such a scale times a code of 7 bits is exact."""
 
 
@@ -33,7 +33,7 @@ class Int8(Elementwise):
         """f32 [n]."""
         rows = rows_of(bounded(x), self.block)
         largest = rows.abs().amax(1, keepdim=True)
-        scale = float_of(bits_of(largest / wire.MAX_CODE) & _SHORT)
+        scale = float_of(bits_of(largest / wire.MAX_CODE) & SHORT)
         safe = torch.where(largest > TINY, scale, 1.0)
         codes = (rows / safe).round().to(torch.int32).to(torch.float32)
         return flat_of(torch.where(largest > TINY, codes * safe, 0.0), x.numel())

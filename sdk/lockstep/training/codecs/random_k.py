@@ -13,30 +13,12 @@ from torch import Tensor
 
 from lockstep.protocol.errors import UsageError
 from lockstep.storage.formats.base import WireFormat
-from lockstep.storage.formats.words import PlainWords
-from lockstep.training.codecs.base import Codec, Elementwise, bounded, flat_of, rows_of
+from lockstep.training.codecs.base import Codec, bounded, flat_of, rows_of
+from lockstep.training.codecs.exact import Exact
 
 _FACTORS = (0x2C1B3C6D, 0x297A2D39, 0x7FEB352D)
 """Odd numbers, one a turn."""
 _TURNS = len(_FACTORS)
-
-
-@dataclass(frozen=True)
-class Exact(Elementwise):
-    """Every element as it is; 32 bits each."""
-
-    @property
-    def format(self) -> WireFormat:
-        """Plain words."""
-        return PlainWords()
-
-    def encode(self, x: Tensor, round: Tensor) -> Tensor:  # noqa: A002
-        """f32 [n]."""
-        return bounded(x)
-
-    def to_dict(self) -> dict[str, Any]:
-        """`codec` of a strategy's description."""
-        return {"name": "exact"}
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from lockstep.protocol.errors import UsageError
-from lockstep.training.optimizers.schedule import rate_at
+from lockstep.training.optimizers.schedule import Scheduled
 from lockstep.training.parameters import Layout
 from lockstep.training.strategies.base import Shards, Transformation
 
 
 @dataclass(frozen=True)
-class AdamW:
+class AdamW(Scheduled):
     """AdamW (Loshchilov and Hutter 2019, algorithm 2) with clipping by the global norm, warm-up and cosine decay.
 
     Moments restart at zero every `restart` steps, and the bias correction with them; or they are carried, and with them
@@ -48,10 +48,6 @@ class AdamW:
     def to_dict(self) -> dict[str, Any]:
         """`inner` or `outer` of a strategy's description."""
         return {"name": "adamw", **asdict(self)}
-
-    def rate(self, step: int, steps: int) -> float:
-        """The learning rate of step 0 .. steps - 1."""
-        return rate_at(step, steps, highest=self.learning_rate, warmup=self.warmup, final_fraction=self.final_fraction)
 
     def table(self, steps: int, restart: int) -> Tensor:
         """f32 [steps, 3]: the factors of step c on the parameters, on their move, and on sqrt(v)."""

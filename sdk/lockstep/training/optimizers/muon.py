@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from lockstep.protocol.errors import UsageError
-from lockstep.training.optimizers.schedule import rate_at
+from lockstep.training.optimizers.schedule import Scheduled
 from lockstep.training.parameters import Layout, Parameter
 from lockstep.training.strategies.base import Shards, Transformation
 
@@ -29,7 +29,7 @@ _RMS = 0.2
 
 
 @dataclass(frozen=True)
-class Muon:
+class Muon(Scheduled):
     """Muon on matrices, AdamW on the rest; warm-up and cosine decay as AdamW has them."""
 
     learning_rate: float = 3e-3
@@ -57,10 +57,6 @@ class Muon:
     def to_dict(self) -> dict[str, Any]:
         """`inner` or `outer` of a strategy's description."""
         return {"name": "muon", **asdict(self)}
-
-    def rate(self, step: int, steps: int) -> float:
-        """The learning rate of step 0 .. steps - 1."""
-        return rate_at(step, steps, highest=self.learning_rate, warmup=self.warmup, final_fraction=self.final_fraction)
 
     def hidden(self, parameter: Parameter) -> bool:
         """True if a parameter is a matrix that is orthogonalised."""

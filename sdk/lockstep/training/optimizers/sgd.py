@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from lockstep.protocol.errors import UsageError
-from lockstep.training.optimizers.schedule import rate_at
+from lockstep.training.optimizers.schedule import Scheduled
 from lockstep.training.parameters import Layout
 from lockstep.training.strategies.base import Shards, Transformation
 
@@ -76,7 +76,7 @@ class Nesterov:
 
 
 @dataclass(frozen=True)
-class SignSGD:
+class SignSGD(Scheduled):
     """p (1 - rate decay) - rate sign(g), as DeMo applies its mean (2411.19870, algorithm 1); the sign of 0 is 0."""
 
     learning_rate: float = 1e-3
@@ -91,10 +91,6 @@ class SignSGD:
     def __post_init__(self) -> None:
         if not (self.learning_rate > 0 and self.weight_decay >= 0):
             raise UsageError(f"SignSGD cannot run with {self}", "the learning rate is above 0, the decay not below")
-
-    def rate(self, step: int, steps: int) -> float:
-        """The learning rate of step 0 .. steps - 1."""
-        return rate_at(step, steps, highest=self.learning_rate, warmup=self.warmup, final_fraction=self.final_fraction)
 
     def over(self, steps: int, restart: int | None, layout: Layout) -> Transformation:
         """No state; the schedule follows the counter."""

@@ -72,7 +72,7 @@ class Strategy(Protocol):
 
     @property
     def wire(self) -> str:
-        """The wire format that `encode` rounds to: a name that `storage.payload.form_named` knows.
+        """The wire format that `encode` rounds to: a name that `storage.payload.format_of` knows.
 
         A quote counts its bytes. A payload travels in it if decoding gives the same bits, else as f32.
         """

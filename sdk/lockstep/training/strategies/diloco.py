@@ -19,14 +19,10 @@ from lockstep.storage.formats.words import PlainWords
 from lockstep.storage.payload import BLOCK, F32_FORMAT, FORMATS, INT8_FORMAT, INT8_MAX
 from lockstep.training.aggregates.mean import Average
 from lockstep.training.codecs.base import Codec, Elementwise
+from lockstep.training.codecs.int8 import SHORT, TINY
 from lockstep.training.optimizers import AdamW, Nesterov
 from lockstep.training.strategies.base import Optimizer
 from lockstep.training.strategies.loop import Loop, Parts
-
-_SHORT_SCALE = -256
-"""Mask of the 16 high bits of a significand: such a scale times a code of 7 bits is exact."""
-_TINY = 2.0**-100
-"""Blocks no larger than this are sent as zeros: their scales would be subnormal."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +89,9 @@ class Blocks256(Elementwise):
         """f32 [P]: P is a multiple of 256."""
         blocks = x.reshape(-1, BLOCK)
         largest = blocks.abs().amax(1, keepdim=True)
-        scale = ((largest / INT8_MAX).view(torch.int32) & _SHORT_SCALE).view(torch.float32)
+        scale = ((largest / INT8_MAX).view(torch.int32) & SHORT).view(torch.float32)
         codes = (blocks / scale).round().to(torch.int32).to(torch.float32)
-        return torch.where(largest > _TINY, codes * scale, 0.0).reshape(-1)
+        return torch.where(largest > TINY, codes * scale, 0.0).reshape(-1)
 
     def to_dict(self) -> dict[str, Any]:
         """Its name."""

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from lockstep.training.aggregates.base import Aggregate
 from lockstep.training.aggregates.mean import Average
-from lockstep.training.codecs.random_k import Exact
+from lockstep.training.codecs.exact import Exact
 from lockstep.training.optimizers import SGD
 from lockstep.training.strategies.base import Optimizer
 from lockstep.training.strategies.loop import PARAMETERS, Loop, Parts

@@ -25,14 +25,14 @@ from lockstep.training.aggregates.base import Aggregate
 from lockstep.training.aggregates.mean import Average
 from lockstep.training.codecs.base import Elementwise, bounded
 from lockstep.training.codecs.sign import Sign
-from lockstep.training.optimizers.schedule import rate_at
+from lockstep.training.optimizers.schedule import Scheduled
 from lockstep.training.parameters import Layout
 from lockstep.training.strategies.base import Shards, Transformation
 from lockstep.training.strategies.loop import GRADIENT, Loop, Parts
 
 
 @dataclass(frozen=True)
-class OneBit(Loop):
+class OneBit(Scheduled, Loop):
     """1 bit a parameter once warm."""
 
     name: ClassVar[str] = "onebit"
@@ -142,5 +142,4 @@ class FrozenAdam:
 
     def _row(self, step: int, steps: int) -> list[float]:
         o, seen = self.of, min(step + 1, self.of.warm_rounds)
-        rate = rate_at(step, steps, highest=o.learning_rate, warmup=o.warmup, final_fraction=o.final_fraction)
-        return [rate, 1 / (1 - o.beta1 ** (step + 1)), 1 / math.sqrt(1 - o.beta2**seen)]
+        return [o.rate(step, steps), 1 / (1 - o.beta1 ** (step + 1)), 1 / math.sqrt(1 - o.beta2**seen)]

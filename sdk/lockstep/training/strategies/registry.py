@@ -3,6 +3,8 @@ tests/battery/test_strategies.py."""
 
 from __future__ import annotations
 
+from lockstep.base.naming import nearest
+from lockstep.protocol.errors import UsageError
 from lockstep.training.optimizers import SGD, Adam, AdamW, Muon, Nesterov, SignSGD, Yogi
 from lockstep.training.strategies import (
     allreduce,
@@ -40,6 +42,15 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "cocktail": cocktail.Cocktail,
     "onebit": onebit.OneBit,
 }
+
+
+def strategy_named(name: str) -> type[Strategy]:
+    """The kind of strategy that a name means; UsageError if there is none."""
+    if name not in STRATEGIES:
+        raise UsageError(f"no strategy is called {name!r}", nearest(name, STRATEGIES))
+    return STRATEGIES[name]
+
+
 OPTIMIZERS: dict[str, type[Optimizer]] = {
     "adamw": AdamW,
     "sgd": SGD,
