@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
-import re
 import statistics
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,14 +17,13 @@ from typing import Any
 
 import httpx2
 import pytest
-import uvicorn
 
 from coordinator.api import create_app
 from coordinator.assets import ASSETS
 from coordinator.models import CursorRow, EventRow
-from lockstep.storage import connections
 from tests.support import chromium
 from tests.support.pages import LONG, Seeded, seeded
+from tests.support.serving import Served
 
 pytestmark = [pytest.mark.slow, pytest.mark.pages]
 
@@ -67,32 +64,9 @@ class Site:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     made = seeded(tmp_path_factory.mktemp("site"))
-    with served(made) as url:
+    with Served(create_app(made.context())) as url:
         yield Site(made, url)
     made.database.close()
-
-
-class served:
-    """A server in a thread, as `lockstep coordinator up` runs it."""
-
-    def __init__(self, made: Seeded) -> None:
-        config = connections.config(create_app(made.context()), drain_seconds=1)
-        config.host, config.port = "127.0.0.1", 0
-        self._server = uvicorn.Server(config)
-        self._server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-        self._thread = threading.Thread(target=self._server.run, daemon=True)
-
-    def __enter__(self) -> str:
-        self._thread.start()
-        while not self._server.started:
-            assert self._thread.is_alive()
-            time.sleep(0.05)
-        host, port = self._server.servers[0].sockets[0].getsockname()[:2]
-        return f"http://{host}:{port}"
-
-    def __exit__(self, *_: object) -> None:
-        self._server.should_exit = True
-        self._thread.join(20)
 
 
 def opened(browser: Any, site: Site, path: str, **options: Any) -> tuple[Any, list[str]]:
@@ -126,7 +100,7 @@ def test_without_scripts_every_number_is_there(browser: Any, site: Site) -> None
     wanted = {
         f"/disputes/{site.made.games['fraud']}": [
             game["claimed_bits"], game["contract_bits"], str(game["claimed_value"]), str(game["contract_value"]),
-            game["op"]["name"], game["replay"],
+            game["op"]["name"], game["check"],
         ],
         f"/runs/{LONG}": [f"{run['tokens']:,}", f"{run['steps']:,}", str(losses[-1]["loss"])],
         "/": [str(run["losses"][-1])],
@@ -149,7 +123,7 @@ def test_a_bystander_follows_a_conviction_and_copies_the_command(browser: Any, s
     page.get_by_role("button", name="Copy").click()
     page.get_by_role("button", name="Copied").wait_for()
     copied = page.evaluate("navigator.clipboard.readText()")
-    assert re.fullmatch(r"lockstep replay [0-9a-f]{64}", copied)
+    assert copied == f"lockstep dispute check {site.made.games['fraud'][2:]} --network {site.url}"
     assert said == []
     page.context.close()
 
@@ -205,7 +179,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     # The chain in memory is not in a server's process: no collection goes through it.
     gc.collect()
     gc.freeze()
-    with served(made) as url:
+    with Served(create_app(made.context())) as url:
         yield Site(made, url)
     gc.unfreeze()
     made.database.close()

@@ -25,9 +25,11 @@ from coordinator.descriptions import Descriptions
 from coordinator.folds import apply
 from coordinator.indexer import Indexer
 from coordinator.models import ClaimRow, EventRow, JobRow, LossRow, NodeRow, RoundRow
+from coordinator.network import Network
 from coordinator.nonces import Nonces
 from coordinator.projections import claim_id_hex
 from lockstep.chain import games as chain_games
+from lockstep.chain.addresses import Addresses
 from lockstep.protocol.dispute.moves import Resolve
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.types import MERGE_SLOT, Address, Digest, GameId, Seconds
@@ -40,6 +42,8 @@ TOKEN = 10**18
 WORDS = "<script>alert(1)</script>"
 """What a stranger calls its model."""
 LONG = "0x" + keccak(b"a long run").hex()
+ADDRESSES = Addresses(31337, *(Address(f"0x{i:02x}" + "11" * 19) for i in range(8)))
+"""Of no contract: a served folder has no chain."""
 BEGUN = 1_800_000_000
 ROUND_SECONDS = 240
 
@@ -60,11 +64,11 @@ class Seeded:
 
     def context(self, **more: Any) -> ApiContext:
         """The context of an API over this index."""
-        options = {"descriptions": Descriptions(self.store, wait_seconds=20)} | more
+        network = Network(ADDRESSES if self.court is None else self.court.arena.contracts.addresses)
+        options = {"descriptions": Descriptions(self.store, wait_seconds=20), "network": network} | more
         return ApiContext(
             self.database, Nonces(self.folder / "nonces.sqlite"), self.store, Address("0x" + "44" * 20),
-            max_blob_bytes=1 << 20, market=Address("0x" + "11" * 20), chain_id=31337,
-            signed_for=lambda *_: False, poke=lambda _: None, **options,
+            max_blob_bytes=1 << 20, signed_for=lambda *_: False, poke=lambda _: None, **options,
         )  # fmt: skip
 
 
