@@ -8,11 +8,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,10 +31,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.chain, pytest.mark.pages, pytest.mar
 PICTURES = Path(__file__).parents[2] / "out/pages"
 PATIENCE = 900
 """Seconds for a part of the demo, on a machine that does other things."""
-REPLAYED = re.compile(
-    r"MISMATCH (?P<claim>[0-9a-f]{64}) .*: first at step (?P<step>\d+) of Program (?P<program>\w+), "
-    r"op (?P<op>\d+) \(\w+ (?P<name>[^)]*)\), element (?P<element>\d+)(?:, chunk (?P<chunk>\d+))?: "
-    r"claimed (?P<claimed>0x[0-9a-f]{8}), computed (?P<computed>0x[0-9a-f]{8})"
+CHECKED = re.compile(
+    r"MATCH (?P<game>[0-9a-f]{64}): step (?P<step>\d+) of Program (?P<program>\w+), "
+    r"op (?P<op>\d+) \(\w+ (?P<name>[^)]*)\), element (?P<element>\d+)(?:, chunk (?P<chunk>\d+))?: claimed "
+    r"(?P<claimed>0x[0-9a-f]{8}), the contract computed (?P<contract>0x[0-9a-f]{8}), "
+    r"this machine (?P<computed>0x[0-9a-f]{8})"
 )
 
 
@@ -207,13 +207,12 @@ def test_losses_of_the_page_are_those_of_metrics(browser: Any, lie: Lie) -> None
     losses = [point["loss"] for point in lie.run("train", "metrics", lie.told["job"])["losses"]]
     assert len(losses) > 1
     page, said = chromium.opened(browser, f"{lie.url}/runs/{lie.job}")
-    rows = page.locator("section[aria-labelledby=loss-title] tbody tr")
+    third = page.locator("section[aria-labelledby=loss-title] tbody td:nth-child(3)")
     # The coordinator computes them after each merge, one by one.
     until = time.monotonic() + PATIENCE
-    while rows.count() < len(losses) and time.monotonic() < until:
+    while len(ours := third.all_text_contents()) < len(losses) and time.monotonic() < until:
         time.sleep(2)
         page.reload()
-    ours = [row.locator("td").nth(2).text_content() for row in rows.all()]
     assert ours == [str(loss) for loss in losses]
     assert [float(text).hex() for text in ours] == [loss.hex() for loss in losses], "to the bit"
     print(f"{len(losses)} losses to the bit, the last {ours[-1]}")
@@ -221,46 +220,93 @@ def test_losses_of_the_page_are_those_of_metrics(browser: Any, lie: Lie) -> None
     page.context.close()
 
 
-def test_a_bystander_with_a_url_finds_the_number_and_the_same_by_the_copied_command(
-    browser: Any, lie: Lie, tmp_path: Path
+def copied(page: Any) -> str:
+    """What the page's button puts onto the clipboard."""
+    page.get_by_role("button", name="Copy").last.click()
+    page.get_by_role("button", name="Copied").wait_for()
+    return str(page.evaluate("navigator.clipboard.readText()"))
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
+    """Pastes a line into a shell whose user has nothing of the market: no key, no home, no settings."""
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(tmp_path), "OMP_NUM_THREADS": "1",
+        "LOCKSTEP_LOCAL": str(tmp_path / "no-market"),
+    }  # fmt: skip
+
+    def pasted(line: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            line, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE
+        )
+
+    return pasted
+
+
+def test_a_bystander_with_a_url_comes_to_the_number_by_links_and_computes_it_by_the_copied_command(
+    browser: Any, lie: Lie, stranger: Any
 ) -> None:
     page, said = chromium.opened(browser, lie.url)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_role("navigation").get_by_role("link", name="Disputes").click()
     page.locator("tbody tr", has_text="fraud").locator("a[href^='/disputes/']").first.click()
     page.locator("#contract").wait_for()
-    found, place = values(page), figures(page)
-    page.get_by_role("button", name="Copy").click()
-    page.get_by_role("button", name="Copied").wait_for()
-    copied = page.evaluate("navigator.clipboard.readText()")
+    found, place, line = values(page), figures(page), copied(page)
     claim = page.locator("main .sub a[href^='/claims/']").get_attribute("href").rpartition("/")[2]
-    assert copied == f"lockstep replay {claim.removeprefix('0x')}"
+    game = lie.live["game"].removeprefix("0x")
+    assert line == f"lockstep dispute check {game} --network {lie.url}"
+
+    done = stranger(line)
+    assert done.returncode == 0, done.stdout + done.stderr
+    print(f"{line}: {done.stdout.strip()}")
+    checked = CHECKED.search(done.stdout)
+    assert checked is not None, done.stdout
+    assert checked["game"] == game
+    assert int(checked["claimed"], 16) == found["claimed"]
+    assert int(checked["computed"], 16) == int(checked["contract"], 16) == found["contract"]
+    assert checked["step"] == place["step"].split(" of ")[0]
+    assert [checked[name] for name in ("program", "op", "name", "element")] == [
+        place[name] for name in ("Program", "op", "module path", "element")
+    ]
+    assert (checked["chunk"] or "–") == place["chunk"]
+
+    # The claim itself is a link further on; its command tells the lie by its own exit code.
+    page.locator("main .sub a[href^='/claims/']").click()
+    page.get_by_role("heading", name="Claim:").wait_for()
+    line = copied(page)
+    assert line == f"lockstep replay {claim.removeprefix('0x')} --network {lie.url}"
+    done = stranger(line)
+    assert done.returncode == 10, done.stdout + done.stderr
+    assert f"computed 0x{found['contract']:08x}, the contract 0x{found['contract']:08x}" in done.stdout
     assert said == []
     page.context.close()
 
-    # The market's addresses and nothing else of it: no key, no home, no index, no server's word.
-    known = tmp_path / "known"
-    known.mkdir()
-    for name in ("network.toml", "deployment.json"):
-        shutil.copy(lie.local / name, known)
-    environment = {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path),
-        "LOCKSTEP_LOCAL": str(known), "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
-    done = subprocess.run(
-        copied, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE
-    )
-    assert done.returncode == 10, done.stdout + done.stderr
-    replayed = REPLAYED.search(done.stdout)
-    assert replayed is not None, done.stdout
-    print(f"{copied}: {done.stdout.strip()}")
-    assert replayed["claim"] == claim.removeprefix("0x")
-    assert (int(replayed["claimed"], 16), int(replayed["computed"], 16)) == (found["claimed"], found["contract"])
-    assert replayed["step"] == place["step"].split(" of ")[0]
-    assert [replayed[name] for name in ("program", "op", "name", "element")] == [
-        place[name] for name in ("Program", "op", "module path", "element")
-    ]
-    assert (replayed["chunk"] or "–") == place["chunk"]
+
+def test_every_pages_command_works_as_it_is_copied(browser: Any, lie: Lie, stranger: Any) -> None:
+    page, said = chromium.opened(browser, lie.url)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    losses = [point["loss"] for point in lie.run("train", "metrics", lie.told["job"])["losses"]]
+    for path, shows in (
+        ("/", lie.told["job"].removeprefix("0x")[:8]),
+        ("/disputes", lie.live["game"].removeprefix("0x")[:8]),
+        ("/chain", "StakeVault"),
+        ("/economy", " events"),
+        (f"/runs/{lie.job}", ""),
+    ):
+        page.goto(lie.url + path, wait_until="load")
+        line = copied(page)
+        assert line.endswith(f" --network {lie.url}"), line
+        if path.startswith("/runs/"):
+            done = stranger(f"{line} --json")
+            assert [point["loss"].hex() for point in json.loads(done.stdout)["data"]["losses"]] == [
+                loss.hex() for loss in losses
+            ], "to the bit, from a URL alone"
+        else:
+            done = stranger(line)
+        assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
+        assert shows in done.stdout, f"{line}: {done.stdout}"
+    assert said == []
+    page.context.close()
 
 
 @pytest.mark.parametrize("look", chromium.LOOKS)
