@@ -24,7 +24,7 @@ KEPT_SIGNED = 16
 
 def accept(context: ApiContext, request: SignedRequest, announced: ClaimIn) -> str:
     """Check and keep an announcement; returns its ClaimId. Raises Mismatch or NotFoundError."""
-    market = context.network.addresses
+    market = context.published.addresses
     signed = SignedClaim.parse(announced.model_dump())
     signer = signed.signer(market.chain_id, market.market).lower()
     # INVARIANT: a claim is announced by the account that makes it, through the node that this account registered.

@@ -190,8 +190,8 @@ def status(context: Ctx) -> StatusOut:
 
 @public.get("/network", responses=document.problems())
 def network(context: Ctx) -> NetworkOut:
-    """What a stranger needs to check this market: its contracts, RPC endpoints, gateways; `--network URL` reads it."""
-    return context.network.document()
+    """Returns what a stranger needs to check this market: contracts, RPC endpoints, gateways (`--network URL`)."""
+    return context.published.document()
 
 
 @public.get("/runs", responses=PAGED)
@@ -229,7 +229,7 @@ def losses(context: Ctx, job: Bytes32, form: Format = "json") -> CurveOut:
 @public.get("/games/{game}", responses=ABSENT | exports.CSV)
 def game(request: Request, context: Ctx, game: Bytes32, form: Format = "json") -> DisputeOut:
     """One dispute: every move, the clocks, the bisection, both values and the contract's. As CSV: the moves."""
-    return exports.answer(views.dispute(context, game, context.network.url_of(request)), "moves", form)
+    return exports.answer(views.dispute(context, game, context.published.url_of(request)), "moves", form)
 
 
 @public.get("/accounts/{account}", responses=ABSENT | exports.CSV)

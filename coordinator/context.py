@@ -13,8 +13,8 @@ from coordinator.backing import StoreCalls
 from coordinator.db import Database
 from coordinator.descriptions import Descriptions
 from coordinator.kept import KeptPages
-from coordinator.network import Network
 from coordinator.nonces import Nonces
+from coordinator.published import PublishedMarket
 from coordinator.quotas import Quotas
 from coordinator.rates import RequestRates
 from lockstep.protocol.types import Address, Digest
@@ -31,7 +31,7 @@ class ApiContext:
     aggregator: Address
     """The account that this coordinator stakes and merges with."""
     max_blob_bytes: int
-    network: Network
+    published: PublishedMarket
     """The market, and what of it is published."""
     signed_for: Callable[[Address, Digest, bytes], bool]
     """Returns True if an account's key, or its delegate's, signed a digest; may ask the chain."""

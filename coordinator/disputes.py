@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from coordinator.folds import GAME, VAULT
 from coordinator.models import ClaimRow, EventRow, GameRow, JobRow, unhex
-from coordinator.network import command
+from coordinator.published import command
 from lockstep.chain import artifacts, games
 from lockstep.chain.games import LoggedEvent
 from lockstep.node.bisection import bisection, described, value_of

@@ -23,7 +23,7 @@ from markupsafe import Markup, escape
 from coordinator import assets, drawing, problems, queries, views
 from coordinator.context import ApiContext, Ctx
 from coordinator.drawing import Cell, Series
-from coordinator.network import command
+from coordinator.published import command
 from coordinator.schema import (
     Account,
     AccountOut,
@@ -95,7 +95,7 @@ def run(request: Request, context: Ctx, job: Bytes32, x: Axis = "step", before: 
     """One run: its loss, its rounds by slots, its money."""
     version = views.version_of(context, job)
     # The page has a command with the URL that was asked.
-    key = (job, x, before, context.network.url_of(request), version)
+    key = (job, x, before, context.published.url_of(request), version)
     body = context.kept.get(key)
     if body is None:
         body = gzip.compress(_run(request, context, job, x, before), 1, mtime=0)
@@ -151,7 +151,7 @@ def disputes(request: Request, context: Ctx, cursor: Cursor = None) -> Response:
 @router.get("/disputes/{game}")
 def dispute(request: Request, context: Ctx, game: Bytes32) -> Response:
     """One game: the bisection down to the number, who moved, clocks, bonds, the values and the contract's."""
-    found = views.dispute(context, game, context.network.url_of(request))
+    found = views.dispute(context, game, context.published.url_of(request))
     icicle = drawing.icicle("the bisection, from the claim down to the number", found.tree.model_dump())
     levels = drawing.levels_of(found.tree.model_dump())
     return _page(request, context, "dispute.html", game=found, icicle=icicle, levels=levels)
@@ -315,8 +315,8 @@ def _page(request: Request, context: ApiContext, template: str, **values: Any) -
 
 
 def _published(request: Request, context: ApiContext) -> dict[str, Any]:
-    """What the commands of a page need."""
-    return {"url": context.network.url_of(request), "network": context.network}
+    """Returns what the commands of a page need."""
+    return {"url": context.published.url_of(request), "market": context.published}
 
 
 def _failed(request: Request, status: int, message: str, hint: str) -> Response:

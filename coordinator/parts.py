@@ -10,8 +10,8 @@ from prometheus_client.registry import Collector
 from coordinator.context import ApiContext
 from coordinator.db import Database
 from coordinator.descriptions import Descriptions
-from coordinator.network import Network
 from coordinator.nonces import FILE_NAME, Nonces
+from coordinator.published import PublishedMarket
 from coordinator.rates import RequestRates
 from coordinator.settings import CoordinatorSettings
 from lockstep.node.guard.memory import GuardMemory, Scope
@@ -52,7 +52,7 @@ class CoordinatorParts:
             store=self.party.store,
             aggregator=self.me,
             max_blob_bytes=self.settings.max_blob_bytes,
-            network=Network.of(self.settings, self.party.addresses),
+            published=PublishedMarket.of(self.settings, self.party.addresses),
             signed_for=self.party.contracts.signed_for,
             poke=poke,
             account=account,

@@ -1,4 +1,4 @@
-"""What a stranger needs to check this market from this server's URL alone: /api/v1/network, the pages' commands.
+"""The market as strangers need it to check it from this server's URL alone: /api/v1/network, the pages' commands.
 
 Published are the deployment, RPC endpoints and gateways. The coordinator's own store and its RPC URL, which may hold a
 key, are not: content is read from here (/ipfs/CID), and an endpoint is named by its operator, or is on this machine.
@@ -23,23 +23,23 @@ HOST = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9a-f
 
 
 @dataclass(frozen=True)
-class Network:
-    """What is published of a market."""
+class PublishedMarket:
+    """The part of a market that anybody may know."""
 
     addresses: Addresses
     rpc_urls: tuple[str, ...] = ()
     gateways: tuple[str, ...] = ()
     url: str = ""
-    """Of this server, as strangers reach it; "": as each of them has asked for it."""
+    """This server's, as strangers reach it; "": as each of them has asked for it."""
 
     @staticmethod
-    def of(settings: CoordinatorSettings, addresses: Addresses) -> Network:
-        """What the operator publishes; without a word of theirs, the RPC endpoints of this machine that have no key."""
+    def of(settings: CoordinatorSettings, addresses: Addresses) -> PublishedMarket:
+        """Returns what the operator publishes; unless told otherwise, this machine's RPC endpoints without a key."""
         # INVARIANT: a URL that may hold a key is published only if its operator wrote it down as public.
         named = urls_of(settings.public_rpc) or [
             url for url in urls_of(settings.shared.rpc) if on_loopback(url) and redacted(url) == url.rstrip("/")
         ]
-        return Network(addresses, tuple(named), tuple(urls_of(settings.public_gateways)), settings.public_url)
+        return PublishedMarket(addresses, tuple(named), tuple(urls_of(settings.public_gateways)), settings.public_url)
 
     def document(self) -> NetworkOut:
         """The answer of /api/v1/network."""

@@ -155,7 +155,7 @@ class DeploymentOut(BaseModel):
 
 
 class NetworkOut(BaseModel):
-    """What a stranger needs to check this market: what `--network URL` reads."""
+    """The market as a stranger needs it to check it: `--network URL` reads this."""
 
     deployment: DeploymentOut
     rpc_urls: list[str]

@@ -25,9 +25,9 @@ from coordinator.descriptions import Descriptions
 from coordinator.folds import apply
 from coordinator.indexer import Indexer
 from coordinator.models import ClaimRow, EventRow, JobRow, LossRow, NodeRow, RoundRow
-from coordinator.network import Network
 from coordinator.nonces import Nonces
 from coordinator.projections import claim_id_hex
+from coordinator.published import PublishedMarket
 from lockstep.chain import games as chain_games
 from lockstep.chain.addresses import Addresses
 from lockstep.protocol.dispute.moves import Resolve
@@ -64,8 +64,8 @@ class Seeded:
 
     def context(self, **more: Any) -> ApiContext:
         """The context of an API over this index."""
-        network = Network(ADDRESSES if self.court is None else self.court.arena.contracts.addresses)
-        options = {"descriptions": Descriptions(self.store, wait_seconds=20), "network": network} | more
+        published = PublishedMarket(ADDRESSES if self.court is None else self.court.arena.contracts.addresses)
+        options = {"descriptions": Descriptions(self.store, wait_seconds=20), "published": published} | more
         return ApiContext(
             self.database, Nonces(self.folder / "nonces.sqlite"), self.store, Address("0x" + "44" * 20),
             max_blob_bytes=1 << 20, signed_for=lambda *_: False, poke=lambda _: None, **options,

@@ -77,7 +77,7 @@ def command() -> Any:
     for leaf in _leaves(tree):
         for rpc in [option for option in leaf.params if option.name == "rpc"]:
             network = copy(rpc)
-            network.name, network.opts, network.metavar = NETWORK, [f"--{NETWORK}"], "NAME|URL"
+            network.name, network.opts, network.metavar = NETWORK, [f"--{NETWORK}"], "NAME"
             network.help = "A market by name (local, or one of networks.toml) or by its coordinator's URL."
             network.expose_value, network.callback = False, _choose
             leaf.params.append(network)

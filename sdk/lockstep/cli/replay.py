@@ -148,7 +148,7 @@ def compute_again(contracts: Contracts, store: ContentStore, game: GameId, threa
 
 
 def _judged(contracts: Contracts, game: GameId) -> tuple[Finding, ClaimId]:
-    """What a contract found in a game, and about which claim."""
+    """Returns a contract's finding in a game, and the claim that it is about."""
     from lockstep.chain import games
     from lockstep.protocol.dispute.moves import Convicted, Opened, Wrong
 

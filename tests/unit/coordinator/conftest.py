@@ -21,9 +21,9 @@ from coordinator.api import create_app
 from coordinator.context import ApiContext
 from coordinator.db import Database
 from coordinator.models import ClaimRow, CursorRow, GameRow, JobRow, NodeRow, RoundRow
-from coordinator.network import Network
 from coordinator.nonces import Nonces
 from coordinator.projections import claim_id_hex
+from coordinator.published import PublishedMarket
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.signatures import recovered
 from lockstep.node.identity import NodeKey
@@ -104,7 +104,7 @@ def api(tmp_path: Path, database: Database) -> Iterator[Api]:
     nonces = Nonces(tmp_path / "nonces.sqlite")
     context = ApiContext(
         database, nonces, store, Address("0x" + "44" * 20), max_blob_bytes=1 << 20,
-        network=Network(Addresses(CHAIN_ID, *[MARKET] * 8)),
+        published=PublishedMarket(Addresses(CHAIN_ID, *[MARKET] * 8)),
         signed_for=lambda account, digest, signature: recovered(digest, signature) in (account, DELEGATE.address),
         poke=poked.append,
     )  # fmt: skip

@@ -20,8 +20,8 @@ from coordinator.api import create_app
 from coordinator.context import ApiContext
 from coordinator.db import Database
 from coordinator.indexer import Indexer
-from coordinator.network import Network, command
 from coordinator.nonces import Nonces
+from coordinator.published import PublishedMarket, command
 from coordinator.settings import CoordinatorSettings, resolve_coordinator
 from lockstep.base.settings import DEFAULTS
 from lockstep.chain.addresses import Addresses
@@ -74,7 +74,7 @@ def test_an_endpoint_that_may_hold_a_key_is_shown_only_if_its_operator_says_so(
     settings: CoordinatorSettings, rpc: str, public: str, shown: tuple[str, ...]
 ) -> None:
     given = replace(settings, shared=replace(settings.shared, rpc=rpc), public_rpc=public)
-    assert Network.of(given, ADDRESSES).rpc_urls == shown
+    assert PublishedMarket.of(given, ADDRESSES).rpc_urls == shown
 
 
 def test_settings_say_what_is_public(tmp_path: Path, settings: CoordinatorSettings) -> None:
@@ -83,11 +83,11 @@ def test_settings_say_what_is_public(tmp_path: Path, settings: CoordinatorSettin
         'coordinator_public_rpc = "https://a.example, https://b.example/v3/for-everybody"\n'
         'coordinator_public_gateways = "https://ipfs.example"\n'
     )
-    network = Network.of(resolve_coordinator(), ADDRESSES)
-    said = network.document().model_dump_json()
-    assert network.url == "https://lockstep.example"
-    assert network.rpc_urls == ("https://a.example", "https://b.example/v3/for-everybody")
-    assert network.gateways == ("https://ipfs.example",)
+    market = PublishedMarket.of(resolve_coordinator(), ADDRESSES)
+    said = market.document().model_dump_json()
+    assert market.url == "https://lockstep.example"
+    assert market.rpc_urls == ("https://a.example", "https://b.example/v3/for-everybody")
+    assert market.gateways == ("https://ipfs.example",)
     assert "0123456789abcdef" not in said
     assert "5001" not in said, "a store that takes content is nobody's business"
     assert Addresses.loads(json.dumps(json.loads(said)["deployment"]).encode()) == ADDRESSES
@@ -134,8 +134,8 @@ def test_the_command_names_the_url_that_was_asked_and_nobody_elses(made: Seeded)
         for path in (f"/runs/{LONG}", "/status"):
             for host in ("evil.example", "127.0.0.1:8700", "evil.example"):
                 assert f"--network http://{host}</code>" in shown(client, path, host), "kept pages are kept by URL"
-    network = Network(ADDRESSES, url="https://lockstep.example")
-    with TestClient(create_app(made.context(network=network))) as client:
+    published = PublishedMarket(ADDRESSES, url="https://lockstep.example")
+    with TestClient(create_app(made.context(published=published))) as client:
         assert "--network https://lockstep.example</code>" in shown(client, "/status", "evil.example")
         assert "evil.example" not in shown(client, f"/runs/{LONG}", "evil.example")
 
@@ -154,8 +154,8 @@ def test_a_command_is_one_line_of_a_shell() -> None:
 
 def test_without_an_endpoint_the_page_says_what_to_add(made: Seeded) -> None:
     for urls, told in (((), True), (("https://rpc.example",), False)):
-        network = Network(ADDRESSES, rpc_urls=urls)
-        with TestClient(create_app(made.context(network=network))) as client:
+        published = PublishedMarket(ADDRESSES, rpc_urls=urls)
+        with TestClient(create_app(made.context(published=published))) as client:
             assert ("publishes no RPC endpoint" in client.get("/status").text) is told
 
 
@@ -221,7 +221,7 @@ def lie(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lie]:
     Indexer(database, court.devnet.w3, addresses).catch_up()
     context = ApiContext(
         database, Nonces(folder / "nonces.sqlite"), court.store, Address("0x" + "44" * 20), max_blob_bytes=1 << 20,
-        network=Network(addresses, (court.devnet.url,)), signed_for=lambda *_: False, poke=lambda _: None,
+        published=PublishedMarket(addresses, (court.devnet.url,)), signed_for=lambda *_: False, poke=lambda _: None,
     )  # fmt: skip
     with Served(create_app(context)) as url:
         yield Lie(url, game, event, court)
