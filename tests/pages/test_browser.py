@@ -159,6 +159,7 @@ def test_news_come_without_a_reload(browser: Any, site: Site) -> None:
     page.get_by_text("Live.").wait_for()
     page.evaluate("window.kept = true")
     with site.made.database.session() as session:
+        session.get_one(CursorRow, 1).block = 10**6
         session.add(
             EventRow(
                 block=10**6, log_index=0, block_hash="0x" + "ab" * 32, tx="0x" + "cd" * 32, time=1_900_000_000,
@@ -167,6 +168,7 @@ def test_news_come_without_a_reload(browser: Any, site: Site) -> None:
         )  # fmt: skip
     page.get_by_role("cell", name="1000000", exact=True).wait_for(timeout=15_000)
     assert page.evaluate("window.kept"), "the page was not loaded anew"
+    assert "1,000,000" in page.locator("footer").inner_text(), "how far the index is, too"
     assert page.get_by_text("Live.").count() == 1
     assert said == []
     page.context.close()

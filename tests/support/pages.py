@@ -64,7 +64,10 @@ class Seeded:
 
     def context(self, **more: Any) -> ApiContext:
         """The context of an API over this index."""
-        published = PublishedMarket(ADDRESSES if self.court is None else self.court.arena.contracts.addresses)
+        published = PublishedMarket(ADDRESSES)
+        if self.court is not None:
+            arena = self.court.arena
+            published = PublishedMarket(arena.contracts.addresses, (arena.devnet.url,))
         options = {"descriptions": Descriptions(self.store, wait_seconds=20), "published": published} | more
         return ApiContext(
             self.database, Nonces(self.folder / "nonces.sqlite"), self.store, Address("0x" + "44" * 20),
