@@ -13,7 +13,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 WIDTH, HEIGHT = 720, 260
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 14, 34
+LEFT, RIGHT, TOP, BOTTOM = 64, 16, 24, 34
 CELL, GAP = 13, 2
 LARGE_CELL, FEW_COLUMNS = 24, 16
 """The width and height of a cell where the rounds are few."""
