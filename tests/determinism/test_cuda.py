@@ -9,8 +9,8 @@ import pytest
 
 from lockstep.numerics import paths
 from lockstep.numerics.arrays import Array, StepContext
-from lockstep.numerics.cuda import CudaExecutable, open_device
-from lockstep.numerics.cuda.device import Device
+from lockstep.numerics.cuda import CudaExecutable, generate, open_device
+from lockstep.numerics.cuda.device import MMA, UNITS, Device
 from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol.errors import UsageError
@@ -52,6 +52,19 @@ def integers(request: pytest.FixtureRequest) -> Program:
 def test_three_emulated_steps_of_integers(integers: Program, descending: bool) -> None:
     found = trained(integers, Emulator(descending=descending), 3, *start(integers))
     assert found == train(integers, 3, "auto", 1, "off")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("busy", [1, 10**9], ids=["large tiles", "small tiles"])
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("unit", [unit for unit in UNITS if unit != MMA])
+def test_three_emulated_steps_of_integers_on_every_unit(
+    integers: Program, unit: str, descending: bool, busy: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generate, "BUSY_BLOCKS", busy)
+    device = Emulator(unit=unit, descending=descending)
+    assert trained(integers, device, 3, *start(integers)) == train(integers, 3, "auto", 1, "off")
+    assert device.intact, "a kernel wrote beyond its tensor"
 
 
 @pytest.mark.slow
