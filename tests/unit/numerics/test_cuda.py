@@ -12,8 +12,7 @@ from lockstep.numerics.arrays import Array, StepContext, to_array
 from lockstep.numerics.builder import ProgramBuilder, Quantised
 from lockstep.numerics.cuda import CudaExecutable, generate, open_device
 from lockstep.numerics.cuda.emulator import Emulator
-from lockstep.numerics.cuda.generate import Space
-from lockstep.numerics.cuda.memory import plan
+from lockstep.numerics.cuda.memory import plan, reads, writes
 from lockstep.numerics.cuda.selftest import check_device
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol.errors import DoctorError, PayloadInvalid, UsageError
@@ -21,6 +20,7 @@ from lockstep.protocol.programs.program import F32, I32, Fold, Kind, Op, Program
 from tests.support.emulation import Both, Mutant
 from tests.support.random_ops import Maker
 from tests.unit.numerics.comparison import CONTEXT, normal, strange, words
+from tests.unit.numerics.test_quants import joined, two_limbs
 
 Data = Callable[[np.random.Generator, int], Array]
 SHAPES = [(2, 16, 32, 256), (3, 29, 70, 100), (1, 100, 130, 513), (1, 33, 2, 1100), (5, 8, 12, 20)]
@@ -219,19 +219,32 @@ def test_only_folds_that_keep_their_partial_results_are_bounded() -> None:
 
 @pytest.mark.parametrize("shown", [False, True])
 def test_no_op_lies_where_one_that_is_still_read_does(shown: bool) -> None:
-    for own in (products(), Maker(11).step().program):
-        launches = generate.generate(own).launches
+    for own in (products(), Maker(11).step().program, limbs()):
+        generated = generate.generate(own)
+        launches = generated.shown if shown else generated.launches
         arena = plan(own, launches, shown)
         assert set(arena.offsets) == set(range(len(own.ops))) or not shown, "all ops are shown"
-        last = {i: i for i in arena.offsets}
-        for i, ops in enumerate(launches):
+        written, read = writes(launches), reads(launches)
+        first = {op: i for i, ops in enumerate(written) if arena.needed[i] for op in ops & set(arena.offsets)}
+        assert set(first) == set(arena.offsets), "what has a place is computed"
+        last = dict(first)
+        for i, ops in enumerate(read):
             if arena.needed[i]:
-                last.update({p.entry: i for op in ops for p in op.arguments if p.space == Space.OP and p.entry in last})
+                last.update(dict.fromkeys(ops & set(last), i))
         for i, at in arena.offsets.items():
             for j, other in arena.offsets.items():
-                if i < j <= last[i]:
+                if i != j and first[i] <= first[j] <= last[i]:
                     sizes = own.ops[i].header.elements, own.ops[j].header.elements
                     assert at + sizes[0] <= other or other + sizes[1] <= at, f"ops {i} and {j} overlap"
+
+
+def limbs() -> Program:
+    """Quants that run in the place of the first of them."""
+    b = ProgramBuilder([(F32, 4 * 256)])
+    x = b.input(0).reshape(4, 256)
+    parts = [two_limbs(b, b.map((4, 256), [x]), 16, 1 << 31, str(n)) for n in range(3)]
+    left, right = (joined(b, [high, low], name) for name, (high, low) in zip("ab", parts, strict=False))
+    return b.finish([b.qdot(left.unsqueeze(1), right), parts[2][1].codes])
 
 
 # --- the edges ---------------------------------------------------------------------------------------------

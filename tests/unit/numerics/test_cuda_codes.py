@@ -232,7 +232,7 @@ def test_without_a_defect_warp_groups_have_the_processors_words(descending: bool
 def test_magnitudes_that_nobody_waits_for_show() -> None:
     b = ProgramBuilder([(F32, 4000)])
     made = b.quant(b.input(0).reshape(2, 2000))
-    before = "magnitudes[threadIdx.x] = most;\n    __syncthreads();"
+    before = "magnitudes[threadIdx.x] = most;\n        __syncthreads();"
     assert differs(b.finish([made.codes, made.scales]), Mutant(before, before.split("\n")[0]))
 
 

@@ -15,11 +15,12 @@ from typing import NamedTuple
 from lockstep.numerics.builder import row_major
 from lockstep.numerics.cuda.device import SHARED_BYTES
 from lockstep.numerics.cuda.matrix import Matrix, matrix_of
+from lockstep.numerics.cuda.quants import Array, QuantGroup, Target, alone, quant_groups
 from lockstep.numerics.cuda.views import position, seen_through, word
 from lockstep.numerics.loops import FLOATS, OTHERS
 from lockstep.numerics.scalar import Op as Opcode
 from lockstep.protocol.errors import UsageError
-from lockstep.protocol.programs.program import CHUNK, F32, Fold, Instr, Kind, Op, Program, Tag, View, groups_of
+from lockstep.protocol.programs.program import CHUNK, Fold, Instr, Kind, Op, Program, Tag, View, groups_of
 
 MAP_THREADS = 256
 FOLD_THREADS = 128
@@ -46,10 +47,12 @@ class Space(IntEnum):
     CONTEXT = 4
     DATASET = 5
     SCRATCH = 6
+    VALUE = 7
+    """Nowhere: the argument is its offset."""
 
 
 class KernelArgument(NamedTuple):
-    """An argument of a kernel: a word of a tensor or of a region."""
+    """An argument of a kernel: a word of a tensor or of a region, or a number."""
 
     space: Space
     entry: int = 0
@@ -57,8 +60,12 @@ class KernelArgument(NamedTuple):
     """Words."""
 
 
+NOWHERE = KernelArgument(Space.VALUE)
+"""The address of what is not written."""
+
+
 class Launch(NamedTuple):
-    """One kernel with its grid and arguments; the output's place is the last one."""
+    """One kernel with its grid and arguments; the places of its outputs are the last ones."""
 
     kernel: str
     blocks: int
@@ -66,6 +73,11 @@ class Launch(NamedTuple):
     arguments: tuple[KernelArgument, ...]
     shared: int = 0
     """Bytes of shared memory beside what the kernel declares."""
+    outputs: int = 1
+
+
+Launches = Sequence[Sequence[Launch]]
+"""What is launched in the place of each op."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +85,10 @@ class Generated:
     """The kernels of a Program and how its ops launch them."""
 
     source: str
-    launches: tuple[tuple[Launch, ...], ...]
-    """Per op, in order."""
+    launches: Launches
+    """Of a step: what is launched in the place of an op may compute later ones, too."""
+    shown: Launches
+    """Of a game, which sees all outputs: every op by itself."""
     scratch_words: int
     draws: tuple[tuple[int, int], ...]
     """(first draw, rows) of each DRAW, in order."""
@@ -91,9 +105,14 @@ def generate(program: Program, shared_bytes: int = SHARED_BYTES) -> Generated:
     Raises UsageError for a fold with more partial results than 2^31.
     """
     writer = _Writer(program, shared_bytes)
-    launches = tuple(tuple(writer.op(i, op)) for i, op in enumerate(program.ops))
+    shown = tuple(tuple(writer.op(i, op)) for i, op in enumerate(program.ops))
+    launches = list(shown)
+    for group in quant_groups(program):
+        for i in group.members:
+            launches[i] = ()
+        launches[group.place] = (writer.quants(group),)
     source = '#include "kernels.cuh"\n\n' + "\n".join(writer.kernels.values())
-    return Generated(source, launches, writer.scratch_words, tuple(writer.draws))
+    return Generated(source, tuple(launches), shown, writer.scratch_words, tuple(writer.draws))
 
 
 class _Terms(NamedTuple):
@@ -131,7 +150,7 @@ class _Writer:
         if op.kind == Kind.FOLD:
             return self._fold(op, out)
         if op.kind == Kind.QUANT:
-            return [self._quant(op, out)]
+            return [self.quants(alone(i, op))]
         if op.kind == Kind.GATHER:
             return [self._gather(op, out)]
         if op.kind == Kind.CONCAT:
@@ -280,28 +299,51 @@ LOCKSTEP_EXPORT(@)
         sources = [_place(op.views[j]) for j in (matrix.left[0], matrix.right[0], matrix.left[1], matrix.right[1])]
         return Launch(self._kernel("codes", text), blocks, CODE_THREADS, (*sources, out), shared)
 
-    def _quant(self, op: Op, out: KernelArgument) -> Launch:
-        """One thread for each word of codes, also where only their scales are wanted."""
-        view, k, words = op.views[0], op.k_extents[0], op.p0
+    def quants(self, group: QuantGroup) -> Launch:
+        """The launch of quants of one tensor: one thread for each word of its codes."""
+        op, view = group.op, group.op.views[0]
+        k, words = op.k_extents[0], op.p0
         row = groups_of(k, words) * words
         extents = (*op.extents[:-1], row)
-        parameters = "const Word* __restrict__ from, const Word* __restrict__ context, "
         vector = not any(x % 4 for x in (k, view.offset, *view.strides[:-1]))
+        limbs, targets = range(len(group.streams)), [f"to{j}" for j in range(len(group.targets))]
+        members = "\n".join(
+            self._writes(Array(limb, scales), group.targets) for limb in (0, 1) for scales in (False, True)
+        )
+        streams = [f"stream{limb}" for limb in limbs]
+        parameters = [
+            "const Word* __restrict__ from", "const Word* __restrict__ context", *(f"Word {name}" for name in streams),
+            *(f"Word* __restrict__ {name}" for name in targets),
+        ]  # fmt: skip
         text = f"""\
 struct @_quant {{
     static constexpr Word K = {word(k)}, WORDS = {word(words)}, ROW = {word(row)}, ALL = {word(prod(extents))};
-    static constexpr Word STREAM = {word(op.p1)};
-    static constexpr bool POWER = {_bool(op.takes_powers)}, SCALES = {_bool(op.dtype == F32)}, VECTOR = {_bool(vector)};
+    static constexpr bool POWER = {_bool(op.takes_powers)}, VECTOR = {_bool(vector)}, TWO = {_bool(len(limbs) == 2)};
     LOCKSTEP_MEMBER static Word row([[maybe_unused]] Word i) {{ return {position(extents, view.strides[:-1])}; }}
+    Word {", ".join(f"*{name}" for name in targets)};
+{members}
 }};
-LOCKSTEP_KERNEL({QUANT_THREADS}) @({parameters}Word* __restrict__ out) {{
-    quantise<@_quant>(from, context, out);
+LOCKSTEP_KERNEL({QUANT_THREADS}) @({", ".join(parameters)}) {{
+    quantise(from, context, {", ".join([*streams, "0u"][:2])}, @_quant{{{", ".join(targets)}}});
 }}
 LOCKSTEP_EXPORT(@)
 """
         blocks = -(-prod(extents) // QUANT_THREADS)
-        sources = (_place(view), KernelArgument(Space.CONTEXT))
-        return Launch(self._kernel("quant", text), blocks, QUANT_THREADS, (*sources, out))
+        arguments = (
+            _place(view), KernelArgument(Space.CONTEXT),
+            *(KernelArgument(Space.VALUE, 0, stream) for stream in group.streams),
+            *(NOWHERE if t.op is None else KernelArgument(Space.OP, t.op, t.offset) for t in group.targets),
+        )  # fmt: skip
+        return Launch(self._kernel("quant", text), blocks, QUANT_THREADS, arguments, outputs=len(group.targets))
+
+    @staticmethod
+    def _writes(array: Array, targets: Sequence[Target]) -> str:
+        """The member that `quantise` calls with a row of an array, a place in it and the word there."""
+        name = f"{'scale' if array.scales else 'codes'}_{array.limb}"
+        own = [(j, word(target.pitch)) for j, target in enumerate(targets) if target.array == array]
+        lines = [f"        if (to{j}) to{j}[static_cast<int>(row * {pitch} + at)] = x;\n" for j, pitch in own]
+        parameters = ", ".join(f"[[maybe_unused]] Word {parameter}" for parameter in ("row", "at", "x"))
+        return f"    LOCKSTEP_MEMBER void {name}({parameters}) const {{\n{''.join(lines)}    }}"
 
     def _levels(
         self,

@@ -13,7 +13,7 @@ import numpy as np
 from lockstep.numerics import reference
 from lockstep.numerics.arrays import Array, StepContext, to_array
 from lockstep.numerics.cuda.device import Address, Device, Kernels, addresses
-from lockstep.numerics.cuda.generate import Generated, Space, generate
+from lockstep.numerics.cuda.generate import Launches, Space, generate
 from lockstep.numerics.cuda.memory import plan, reads
 from lockstep.numerics.resident import DeviceFailed
 from lockstep.protocol.merkle import EMPTY, TensorHeader, tensor_root_of_tree
@@ -129,7 +129,7 @@ class Loaded:
         self._program, self._device = program, device
         self._generated = generate(program, device.shared_bytes)
         self._arena = plan(program, self._generated.launches)
-        self._all = plan(program, self._generated.launches, shown=True)
+        self._all = plan(program, self._generated.shown, shown=True)
         self.need = self._needed()
         free = available(device)
         if self.need.step > free:
@@ -145,9 +145,9 @@ class Loaded:
         self._empties = self.pool.filled(np.frombuffer(b"".join(EMPTY), np.uint32))
         self._dataset: tuple[Array, Buffer] | None = None
         self._results = {alias.index for alias in program.outputs if alias.kind == Alias.OP_KIND}
-        self._reads = reads(self._generated.launches)
+        self._reads = reads(self._generated.shown)
         needed = self._arena.needed
-        self._step = _Packed(self._generated, [i for i in range(len(program.ops)) if needed[i]])
+        self._step = _Packed(self._generated.launches, [i for i in range(len(program.ops)) if needed[i]])
         _programs.setdefault(device, weakref.WeakSet()).add(self)
 
     @property
@@ -205,7 +205,7 @@ class Loaded:
             if op in wanted:
                 each(op, where[Space.OP, op])
 
-        _Packed(self._generated, sorted(run)).launch(self._kernels, where, after)
+        _Packed(self._generated.shown, sorted(run)).launch(self._kernels, where, after)
 
     def roots(
         self, state: Sequence[DeviceTensor | None], context: StepContext, dataset: Array | None
@@ -281,6 +281,7 @@ class Loaded:
         where = {(Space.CONST, k): const.address for k, const in enumerate(self._consts)}
         where[Space.CONTEXT, 0] = self._context.address
         where[Space.SCRATCH, 0] = self._scratch.address
+        where[Space.VALUE, 0] = 0
         if rows is not None:
             where[Space.DATASET, 0] = rows.address
         where.update({(Space.STATE, k): held.buffer.address for k, held in enumerate(state) if held is not None})
@@ -309,12 +310,13 @@ def available(device: Device) -> int:
 class _Packed:
     """Launches with their arguments in one array, so that a step only fills in where tensors lie."""
 
-    def __init__(self, generated: Generated, ops: Sequence[int]) -> None:
-        self._launches = [(i, generated.launches[i]) for i in ops]
+    def __init__(self, launches: Launches, ops: Sequence[int]) -> None:
+        self._launches = [(i, launches[i]) for i in ops]
         places = [place for _, own in self._launches for launch in own for place in launch.arguments]
         self._slots: dict[tuple[Space, int], int] = {}
         self._slot = np.array([self._slots.setdefault(place[:2], len(self._slots)) for place in places], np.int64)
-        self._offset = np.array([4 * place.offset for place in places], np.uint64)
+        offsets = [place.offset * (1 if place.space == Space.VALUE else 4) for place in places]
+        self._offset = np.array(offsets, np.uint64)
         self._cells = np.zeros(len(places), np.uint64)
         self._addresses = addresses(self._cells)
 
