@@ -9,14 +9,15 @@ import pytest
 
 from lockstep.numerics import paths
 from lockstep.numerics.arrays import Array, StepContext
-from lockstep.numerics.cuda import CudaExecutable, generate, open_device
-from lockstep.numerics.cuda.device import MMA, UNITS, Device
+from lockstep.numerics.cuda import CudaExecutable, open_device
+from lockstep.numerics.cuda.device import UNITS, Device
 from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.programs.program import Program
 from tests.determinism import training_run
 from tests.determinism.training_run import GOLDEN, SEED, gpt, start, train
+from tests.unit.numerics.test_cuda_codes import FORMS, take
 
 MODELS = ("gpt", "llama", "encoder", "cnn", "lora")
 
@@ -55,13 +56,13 @@ def test_three_emulated_steps_of_integers(integers: Program, descending: bool) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("busy", [1, 10**9], ids=["large tiles", "small tiles"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("descending", [False, True])
-@pytest.mark.parametrize("unit", [unit for unit in UNITS if unit != MMA])
-def test_three_emulated_steps_of_integers_on_every_unit(
-    integers: Program, unit: str, descending: bool, busy: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("unit", UNITS)
+def test_three_emulated_steps_of_integers_in_every_form(
+    integers: Program, unit: str, descending: bool, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(generate, "BUSY_BLOCKS", busy)
+    take(form, monkeypatch)
     device = Emulator(unit=unit, descending=descending)
     assert trained(integers, device, 3, *start(integers)) == train(integers, 3, "auto", 1, "off")
     assert device.intact, "a kernel wrote beyond its tensor"

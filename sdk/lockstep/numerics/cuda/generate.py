@@ -33,6 +33,13 @@ CODE_THREADS = 256
 """kCodeThreads of integers.cuh."""
 BUSY_BLOCKS = 120
 """Blocks that keep a large device busy: below it a product is cut finer."""
+FEW_TILES = BUSY_BLOCKS // 4
+"""Tiles of a product of codes below which its groups become blocks of their own. What they write for a fold takes the
+memory as long as the multiprocessor computes four of them."""
+LEAST_SPLIT = 8
+"""Groups that are worth the fold's launch."""
+MOST_SPLIT_WORDS = 1 << 26
+"""Words that these blocks leave to a fold."""
 
 CONTEXT_WORDS = 11
 """round, slot, t and the seed; the rows that the Program's draws read come after them."""
@@ -236,7 +243,7 @@ LOCKSTEP_EXPORT(@)
 
     def _fold(self, op: Op, out: KernelArgument) -> list[Launch]:
         if op.mode == Fold.QDOT:
-            return [self._qdot(op, out)]
+            return self._qdot(op, out)
         views = [seen_through(self.program, op, view) for view in op.views]
         product = self._product(op, views, out) if op.mode == Fold.DOT else None
         if product is not None:
@@ -251,7 +258,7 @@ LOCKSTEP_EXPORT(@)
         terms = [_terms(view, op.extents, sources) for view in views]
         return self._levels(Fold(op.mode), elements, op.k_terms, terms, sources, out, 0)
 
-    def _qdot(self, op: Op, out: KernelArgument) -> Launch:
+    def _qdot(self, op: Op, out: KernelArgument) -> list[Launch]:
         """Tiles of a matrix product; of what is none, one thread for each output."""
         matrix = matrix_of(op, op.views, ((0, 2), (1, 3)))
         if matrix is not None:
@@ -261,14 +268,16 @@ LOCKSTEP_EXPORT(@)
         steps = (word(view.strides[-1]) for view in op.views[2:])
         shape = ", ".join((word(op.k_extents[0]), word(op.p0), *steps))
         lines = [f"const Word r = product_of_codes<{shape}>({', '.join(at)});"]
-        return self._each("qdot", op.extents, sources, lines, "r", out)
+        return [self._each("qdot", op.extents, sources, lines, "r", out)]
 
-    def _code_product(self, op: Op, matrix: Matrix, out: KernelArgument) -> Launch:
+    def _code_product(self, op: Op, matrix: Matrix, out: KernelArgument) -> list[Launch]:
         m, n, batches = matrix.rows, matrix.columns, prod(matrix.counts)
-        side, words = 128, op.p0
-        if -(-m // side) * -(-n // side) * batches < BUSY_BLOCKS or _shared_by_codes(side, words) > self.shared_bytes:
-            side = 64
-        blocks, shared = -(-m // side) * -(-n // side) * batches, _shared_by_codes(side, words)
+        words, groups, elements = op.p0, op.k_extents[0], prod(op.extents)
+        large, small = (-(-m // side) * -(-n // side) * batches for side in (128, 64))
+        fits = large >= BUSY_BLOCKS and _shared_by_codes(128, words) <= self.shared_bytes
+        side, tiles = (128, large) if fits else (64, small)
+        split = tiles < FEW_TILES and groups >= LEAST_SPLIT and elements * groups <= MOST_SPLIT_WORDS
+        shared = _shared_by_codes(side, words)
         operands = []
         for rows, axis, (codes, scales) in ((m, matrix.m, matrix.left), (n, -1, matrix.right)):
             walk, scale_walk = matrix.walks[codes], matrix.walks[scales]
@@ -284,7 +293,9 @@ LOCKSTEP_EXPORT(@)
         text = f"""\
 struct @_codes {{
     static constexpr int SIDE = {side};
-    static constexpr Word WORDS = {word(words)}, GROUPS = {word(op.k_extents[0])};
+    static constexpr bool SPLIT = {_bool(split)};
+    static constexpr Word WORDS = {word(words)}, GROUPS = {word(1 if split else groups)};
+    static constexpr Word BATCHES = {word(batches)}, ELEMENTS = {word(elements)};
     static constexpr Word ROW_STRIDE = {word(matrix.own[matrix.m])};
     LOCKSTEP_MEMBER static Word batch([[maybe_unused]] Word i) {{ return {matrix.place(matrix.own)}; }}
     struct Left {operands[0]};
@@ -297,7 +308,9 @@ LOCKSTEP_KERNEL({CODE_THREADS}, {128 // side}) @({parameters}Word* out) {{
 LOCKSTEP_EXPORT(@)
 """
         sources = [_place(op.views[j]) for j in (matrix.left[0], matrix.right[0], matrix.left[1], matrix.right[1])]
-        return Launch(self._kernel("codes", text), blocks, CODE_THREADS, (*sources, out), shared)
+        blocks, to = (tiles * groups, KernelArgument(Space.SCRATCH)) if split else (tiles, out)
+        launch = Launch(self._kernel("codes", text), blocks, CODE_THREADS, (*sources, to), shared)
+        return [launch, *self._above(Fold.DOT, elements, groups, out, 0)] if split else [launch]
 
     def quants(self, group: QuantGroup) -> Launch:
         """The launch of quants of one tensor: one thread for each word of its codes."""
