@@ -12,7 +12,8 @@ from lockstep.numerics.arrays import Array, StepContext, to_array
 from lockstep.numerics.builder import ProgramBuilder, Quantised
 from lockstep.numerics.cuda import CudaExecutable, generate, open_device
 from lockstep.numerics.cuda.emulator import Emulator
-from lockstep.numerics.cuda.memory import plan, reads, writes
+from lockstep.numerics.cuda.generate import reads, writes
+from lockstep.numerics.cuda.memory import plan
 from lockstep.numerics.cuda.selftest import check_device
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol.errors import DoctorError, PayloadInvalid, UsageError
@@ -224,7 +225,7 @@ def test_no_op_lies_where_one_that_is_still_read_does(shown: bool) -> None:
         launches = generated.shown if shown else generated.launches
         arena = plan(own, launches, shown)
         assert set(arena.offsets) == set(range(len(own.ops))) or not shown, "all ops are shown"
-        written, read = writes(launches), reads(launches)
+        written, read = list(map(writes, launches)), list(map(reads, launches))
         first = {op: i for i, ops in enumerate(written) if arena.needed[i] for op in ops & set(arena.offsets)}
         assert set(first) == set(arena.offsets), "what has a place is computed"
         last = dict(first)

@@ -76,10 +76,7 @@ def test_two_limbs_and_their_copies_are_one_kernel_for_each_tensor(
     for extra in (False, True):
         b, (product, *more) = product_of_limbs(*shape)
         program = b.finish([product, *(more if extra else [])])
-        generated = generate(program)
-        needed = plan(program, generated.launches).needed
-        launched = [name for name, runs in zip(program.names, needed, strict=True) if runs]
-        assert launched == ["x.high.codes", "y.high.codes", "product"]
+        assert launched(program) == ["x.high.codes", "y.high.codes", "product"]
         Both(program, descending=extra).agree(state_of(program, data), CONTEXT)
 
 
@@ -161,6 +158,57 @@ def test_an_op_that_a_later_one_computes_has_a_place_until_its_last_reader() -> 
     Both(program).agree(state_of(program), CONTEXT)
 
 
+# --- maps ---------------------------------------------------------------------------------------------------
+
+
+def launched(program: Program) -> list[str]:
+    """Names of the ops in whose place something runs."""
+    needed = plan(program, generate(program).launches).needed
+    return [name for name, runs in zip(program.names, needed, strict=True) if runs]
+
+
+@pytest.mark.parametrize("data", [normal, strange])
+@pytest.mark.parametrize("terms", [128, 100, 37])
+def test_a_map_is_computed_where_it_is_quantised(terms: int, data: Data) -> None:
+    """Its output is in memory only if somebody else reads it: a fold, quants of other groups, the state. If its quants
+    come later, and others read it, it runs by itself: codes would be there beside it."""
+    b = ProgramBuilder([(F32, 6 * terms), (F32, 6 * terms), (F32, terms)])
+    x, y = b.input(0).reshape(6, terms), b.input(1).reshape(terms, 6)
+    row = b.input(2).unsqueeze(0).expand(6, terms)
+
+    def summed(name: str) -> Tensor:
+        return b.map((6, terms), [x, y.permute(1, 0), row], lambda e, x, y, z: e.fadd(e.fmul(x, y), z), name=name)
+
+    tensors, made = {}, []
+    for name in ("alone", "folded", "kept", "twice"):
+        tensors[name] = summed(name)
+        made.append(b.quant(tensors[name], 8, STREAM, name=name))
+    made.append(b.quant(tensors["twice"], 4, name="again"))
+    made.append(b.quant(summed("partly").slice(1, 0, terms - 1), 8, name="part"))
+    early = summed("early")
+    total = b.sum(tensors["folded"], name="sum")
+    made.append(b.quant(early, 8, name="late"))
+    outputs = [tensors["kept"], total, b.max(early, name="max"), *(part for q in made for part in (q.codes, q.scales))]
+    program = b.finish(outputs)
+    places = ["alone", "folded", "kept", "twice", "again.codes", "partly", "part.codes", "early", "sum", "late.codes"]
+    assert launched(program) == [*places, "max"]
+    arena = plan(program, generate(program).launches)
+    assert [program.names[op] for op in arena.offsets] == ["folded", "twice", "partly", "early"]
+    for descending in (False, True):
+        Both(program, descending=descending).agree(state_of(program, data), CONTEXT)
+
+
+def test_a_copy_that_a_product_reads_through_is_not_stored_for_it() -> None:
+    b = ProgramBuilder([(F32, 64 * 64), (F32, 64 * 64)])
+    x, y = (b.input(j).reshape(64, 64) for j in range(2))
+    turned = b.map((64, 64), [x.permute(1, 0)], name="turned")
+    made = b.quant(turned, name="q")
+    program = b.finish([b.dot(y.unsqueeze(1), turned, name="product"), made.codes, made.scales])
+    assert launched(program) == ["turned", "product"]
+    assert not plan(program, generate(program).launches).offsets
+    Both(program).agree(state_of(program), CONTEXT)
+
+
 # --- what would break them ---------------------------------------------------------------------------------
 
 DEFECTS = {
@@ -170,13 +218,17 @@ DEFECTS = {
     "the first limb's scale": ("else to.scale_1(row, at / Quant::WORDS, word(scale.scale));", ""),
     "a rest of nothing": ("static_cast<float>(code), scale.scale)", "static_cast<float>(code), scale.inverse)"),
     "a row less": ("row = i / Quant::ROW,", "row = (i + 1) / Quant::ROW,"),
+    "a map that nobody stores": ("store_four<K>(made", "if (K == 0) store_four<K>(made"),
+    "another element of a map": ("number / ROW * K + first + j", "number / ROW * ROW + first + j"),
 }
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_defect_shows(defect: str) -> None:
     b, outputs = product_of_limbs(20, 12, 512, 64)
-    program = b.finish(outputs)
+    doubled = b.map((20, 500), [b.input(0).reshape(20, 512).slice(1, 0, 500)], lambda e, x: e.fadd(x, x))
+    made = b.quant(doubled)
+    program = b.finish([*outputs, b.sum(doubled), made.codes])
     before, after = DEFECTS[defect]
     shown = (differs(program, Mutant(before, after, descending=descending)) for descending in (False, True))
     assert any(shown), f"the emulation does not show {defect}"

@@ -87,6 +87,18 @@ Launches = Sequence[Sequence[Launch]]
 """What is launched in the place of each op."""
 
 
+def reads(launches: Sequence[Launch]) -> set[int]:
+    """The ops whose outputs are read."""
+    arguments = (own.arguments[: len(own.arguments) - own.outputs] for own in launches)
+    return {place.entry for own in arguments for place in own if place.space == Space.OP}
+
+
+def writes(launches: Sequence[Launch]) -> set[int]:
+    """The ops whose outputs, or parts of them, are computed."""
+    arguments = (own.arguments[len(own.arguments) - own.outputs :] for own in launches)
+    return {place.entry for own in arguments for place in own if place.space == Space.OP}
+
+
 @dataclass(frozen=True)
 class Generated:
     """The kernels of a Program and how its ops launch them."""
@@ -114,7 +126,7 @@ def generate(program: Program, shared_bytes: int = SHARED_BYTES) -> Generated:
     writer = _Writer(program, shared_bytes)
     shown = tuple(tuple(writer.op(i, op)) for i, op in enumerate(program.ops))
     launches = list(shown)
-    for group in quant_groups(program):
+    for group in quant_groups(program, list(map(reads, shown))):
         for i in group.members:
             launches[i] = ()
         launches[group.place] = (writer.quants(group),)
@@ -201,6 +213,12 @@ LOCKSTEP_EXPORT(@)
 
     def _map(self, op: Op, out: KernelArgument) -> Launch:
         sources: list[KernelArgument] = []
+        lines, result = self._registers(op, sources)
+        return self._each("map", op.extents, sources, lines, result, out)
+
+    @staticmethod
+    def _registers(op: Op, sources: list[KernelArgument]) -> tuple[list[str], str]:
+        """Lines that compute element `i` of a map, and the name of the result."""
         lines = [
             f"[[maybe_unused]] const Word r{j} = {_read(view, op.extents, sources)};" for j, view in enumerate(op.views)
         ]
@@ -208,7 +226,7 @@ LOCKSTEP_EXPORT(@)
             f"[[maybe_unused]] const Word r{len(op.views) + k} = {_evaluate(instr)};"
             for k, instr in enumerate(op.instrs)
         ]
-        return self._each("map", op.extents, sources, lines, f"r{len(lines) - 1}", out)
+        return lines, f"r{len(lines) - 1}"
 
     def _gather(self, op: Op, out: KernelArgument) -> Launch:
         sources: list[KernelArgument] = []
@@ -314,40 +332,73 @@ LOCKSTEP_EXPORT(@)
 
     def quants(self, group: QuantGroup) -> Launch:
         """The launch of quants of one tensor: one thread for each word of its codes."""
-        op, view = group.op, group.op.views[0]
+        op = group.op
         k, words = op.k_extents[0], op.p0
         row = groups_of(k, words) * words
         extents = (*op.extents[:-1], row)
-        vector = not any(x % 4 for x in (k, view.offset, *view.strides[:-1]))
+        sources: list[KernelArgument] = []
+        read = self._values(group, sources)
         limbs, targets = range(len(group.streams)), [f"to{j}" for j in range(len(group.targets))]
+        targets += ["made"] * group.stores
+        pointers = [f"p{j}" for j in range(len(sources))]
         members = "\n".join(
             self._writes(Array(limb, scales), group.targets) for limb in (0, 1) for scales in (False, True)
         )
         streams = [f"stream{limb}" for limb in limbs]
         parameters = [
-            "const Word* __restrict__ from", "const Word* __restrict__ context", *(f"Word {name}" for name in streams),
-            *(f"Word* __restrict__ {name}" for name in targets),
+            *(f"const Word* __restrict__ {name}" for name in [*pointers, "context"]),
+            *(f"Word {name}" for name in streams), *(f"Word* __restrict__ {name}" for name in targets),
         ]  # fmt: skip
         text = f"""\
 struct @_quant {{
     static constexpr Word K = {word(k)}, WORDS = {word(words)}, ROW = {word(row)}, ALL = {word(prod(extents))};
-    static constexpr bool POWER = {_bool(op.takes_powers)}, VECTOR = {_bool(vector)}, TWO = {_bool(len(limbs) == 2)};
-    LOCKSTEP_MEMBER static Word row([[maybe_unused]] Word i) {{ return {position(extents, view.strides[:-1])}; }}
+    static constexpr bool POWER = {_bool(op.takes_powers)}, TWO = {_bool(len(limbs) == 2)};
+{"".join(f"    const Word* {name};" + chr(10) for name in pointers)}\
     Word {", ".join(f"*{name}" for name in targets)};
+{read}
 {members}
 }};
 LOCKSTEP_KERNEL({QUANT_THREADS}) @({", ".join(parameters)}) {{
-    quantise(from, context, {", ".join([*streams, "0u"][:2])}, @_quant{{{", ".join(targets)}}});
+    quantise(context, {", ".join([*streams, "0u"][:2])}, @_quant{{{", ".join([*pointers, *targets])}}});
 }}
 LOCKSTEP_EXPORT(@)
 """
         blocks = -(-prod(extents) // QUANT_THREADS)
         arguments = (
-            _place(view), KernelArgument(Space.CONTEXT),
+            *sources, KernelArgument(Space.CONTEXT),
             *(KernelArgument(Space.VALUE, 0, stream) for stream in group.streams),
             *(NOWHERE if t.op is None else KernelArgument(Space.OP, t.op, t.offset) for t in group.targets),
+            *([KernelArgument(Space.OP, group.source)] if group.source is not None and group.stores else []),
         )  # fmt: skip
-        return Launch(self._kernel("quant", text), blocks, QUANT_THREADS, arguments, outputs=len(group.targets))
+        return Launch(self._kernel("quant", text), blocks, QUANT_THREADS, arguments, outputs=len(targets))
+
+    def _values(self, group: QuantGroup, sources: list[KernelArgument]) -> str:
+        """The member that gives the values of a word of codes, of which the first one is number `first` of its row:
+        those of a tensor, or of a map, which are stored if somebody else reads them."""
+        op, view, k = group.op, group.op.views[0], group.op.k_extents[0]
+        if group.source is None:
+            sources.append(_place(view))
+            row = position((*op.extents[:-1], groups_of(k, op.p0) * op.p0), view.strides[:-1])
+            vector = _bool(not any(x % 4 for x in (k, view.offset, *view.strides[:-1])))
+            return f"""\
+    LOCKSTEP_MEMBER Four read([[maybe_unused]] Word i, Word first) const {{
+        return four_of<K, {vector}>(p0 + static_cast<int>({row} + first), first);
+    }}"""
+        lines, result = self._registers(self.program.ops[group.source], sources)
+        body = "\n".join(f"            {line}" for line in lines)
+        store = "\n        store_four<K>(made + (number / ROW * K + first), first, own);" if group.stores else ""
+        return f"""\
+    LOCKSTEP_MEMBER Four read(Word number, Word first) const {{
+        Four own{{}};
+#pragma unroll
+        for (Word j = 0; j < 4; ++j) {{
+            if (first + j >= K) continue;
+            [[maybe_unused]] const Word i = number / ROW * K + first + j;
+{body}
+            own.lane[j] = {result};
+        }}{store}
+        return own;
+    }}"""
 
     @staticmethod
     def _writes(array: Array, targets: Sequence[Target]) -> str:

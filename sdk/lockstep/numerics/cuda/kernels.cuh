@@ -291,22 +291,37 @@ constexpr int kQuantThreads = 256;
 // Codes of rows of K values, in ROW words, and the scales of their groups; where there are TWO limbs, also those of what the first
 // ones leave of the values. Thread i reads the four values of word i, and finds the group's greatest magnitude with the threads of
 // its other words, which all are in its block. `Quant` writes word `at` of a row, or a scale's, wherever it is wanted.
+// Four values of a row of K, of which the first is number `first`; VECTOR where they are aligned, and all inside or all outside.
+template <Word K, bool VECTOR>
+LOCKSTEP_INLINE Four four_of(const Word* from, Word first) {
+    Four four{};
+    if constexpr (VECTOR) {
+        if (first < K) four = *reinterpret_cast<const Four*>(from);
+    } else {
+#pragma unroll
+        for (Word j = 0; j < 4; ++j)
+            if (first + j < K) four.lane[j] = from[j];
+    }
+    return four;
+}
+template <Word K>
+LOCKSTEP_INLINE void store_four(Word* to, Word first, const Four& four) {
+    if constexpr (K % 4 == 0) {
+        if (first < K) *reinterpret_cast<Four*>(to) = four;
+    } else {
+#pragma unroll
+        for (Word j = 0; j < 4; ++j)
+            if (first + j < K) to[j] = four.lane[j];
+    }
+}
+
 template <class Quant>
-LOCKSTEP_INLINE void quantise(const Word* from, const Word* context, Word high_stream, Word low_stream, const Quant& to) {
+LOCKSTEP_INLINE void quantise(const Word* context, Word high_stream, Word low_stream, const Quant& to) {
     alignas(16) __shared__ Word magnitudes[kQuantThreads];
     const Word i = blockIdx.x * static_cast<Word>(kQuantThreads) + threadIdx.x, row = i / Quant::ROW, at = i % Quant::ROW, first = 4 * at;
     const bool inside = i < Quant::ALL;
     Four own{};
-    if (inside) {
-        const Word* values = from + static_cast<int>(Quant::row(i) + first);
-        if constexpr (Quant::VECTOR) {
-            if (first < Quant::K) own = *reinterpret_cast<const Four*>(values);
-        } else {
-#pragma unroll
-            for (Word j = 0; j < 4; ++j)
-                if (first + j < Quant::K) own.lane[j] = values[j];
-        }
-    }
+    if (inside) own = to.read(i, first);
     Four random{};
 #pragma unroll
     for (int limb = 0; limb < (Quant::TWO ? 2 : 1); ++limb) {

@@ -13,8 +13,8 @@ import numpy as np
 from lockstep.numerics import reference
 from lockstep.numerics.arrays import Array, StepContext, to_array
 from lockstep.numerics.cuda.device import Address, Device, Kernels, addresses
-from lockstep.numerics.cuda.generate import Launches, Space, generate
-from lockstep.numerics.cuda.memory import plan, reads
+from lockstep.numerics.cuda.generate import Launches, Space, generate, reads
+from lockstep.numerics.cuda.memory import plan
 from lockstep.numerics.resident import DeviceFailed
 from lockstep.protocol.merkle import EMPTY, TensorHeader, tensor_root_of_tree
 from lockstep.protocol.programs.program import Alias, Program
@@ -145,7 +145,7 @@ class Loaded:
         self._empties = self.pool.filled(np.frombuffer(b"".join(EMPTY), np.uint32))
         self._dataset: tuple[Array, Buffer] | None = None
         self._results = {alias.index for alias in program.outputs if alias.kind == Alias.OP_KIND}
-        self._reads = reads(self._generated.shown)
+        self._reads = list(map(reads, self._generated.shown))
         needed = self._arena.needed
         self._step = _Packed(self._generated.launches, [i for i in range(len(program.ops)) if needed[i]])
         _programs.setdefault(device, weakref.WeakSet()).add(self)

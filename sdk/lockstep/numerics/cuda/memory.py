@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
-from lockstep.numerics.cuda.generate import Launches, Space
+from lockstep.numerics.cuda.generate import Launches, reads, writes
 from lockstep.protocol.programs.program import Alias, Program
 
 ALIGNMENT = 64
@@ -22,33 +22,11 @@ class Arena(NamedTuple):
     words: int
 
 
-def reads(launches: Launches) -> list[set[int]]:
-    """Per op: the ops whose outputs are read in its place."""
-    return _entries(launches, of_outputs=False)
-
-
-def writes(launches: Launches) -> list[set[int]]:
-    """Per op: the ops whose outputs are computed in its place."""
-    return _entries(launches, of_outputs=True)
-
-
-def _entries(launches: Launches, of_outputs: bool) -> list[set[int]]:
-    return [
-        {
-            place.entry
-            for launch in own
-            for k, place in enumerate(launch.arguments)
-            if place.space == Space.OP and (k >= len(launch.arguments) - launch.outputs) == of_outputs
-        }
-        for own in launches
-    ]
-
-
 def plan(program: Program, launches: Launches, shown: bool = False) -> Arena:
     """The arena of a Program whose ops launch what is given; `shown`: of all ops, the Program's outputs too, each there
     until its last reader has run, and at least until it is computed."""
     kept = set() if shown else {alias.index for alias in program.outputs if alias.kind == Alias.OP_KIND}
-    read, written = reads(launches), writes(launches)
+    read, written = list(map(reads, launches)), list(map(writes, launches))
     wanted = set(kept)
     needed = [False] * len(program.ops)
     last_reader: dict[int, int] = {}

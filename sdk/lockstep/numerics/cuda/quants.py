@@ -1,4 +1,4 @@
-"""Quants of one tensor as one launch: codes, scales, those of what they leave of it, and concats of these.
+"""Quants of one tensor as one launch: codes, scales, those of what they leave of it, concats of these, and its map.
 
 In the committed form each of them is an op that reads the tensor; the processor's planner (quants.cpp) finds the same
 groups.
@@ -7,7 +7,7 @@ groups.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from math import prod
@@ -42,7 +42,7 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True)
 class QuantGroup:
-    """Quants of one tensor, run in the place of the first of them."""
+    """Quants of one tensor, run in the place of the first of the members."""
 
     op: Op
     """One of them: its view, its rows, their groups."""
@@ -51,6 +51,10 @@ class QuantGroup:
     targets: tuple[Target, ...]
     members: frozenset[int]
     """All ops that need no launch of their own."""
+    source: int | None = None
+    """The map whose elements the kernel computes; None: it reads the tensor."""
+    stores: bool = False
+    """True if somebody else reads the map's output."""
 
     @property
     def place(self) -> int:
@@ -75,9 +79,12 @@ def alone(i: int, op: Op) -> QuantGroup:
     return QuantGroup(op, (op.p1,), _own_targets(op, 0, *own), frozenset([i]))
 
 
-def quant_groups(program: Program) -> list[QuantGroup]:
-    """The quants of a Program by the tensors that they read, with all that one kernel gives beside them."""
-    return _Finder(program).groups()
+def quant_groups(program: Program, reads: Sequence[Collection[int]] | None = None) -> list[QuantGroup]:
+    """The quants of a Program by the tensors that they read, with all that one kernel gives beside them.
+
+    `reads` are the ops whose outputs each op reads, where these are not the ones of its views.
+    """
+    return _Finder(program, reads).groups()
 
 
 def _own_targets(op: Op, limb: int, codes: int | None, scales: int | None) -> tuple[Target, ...]:
@@ -86,11 +93,13 @@ def _own_targets(op: Op, limb: int, codes: int | None, scales: int | None) -> tu
 
 
 class _Finder:
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, reads: Sequence[Collection[int]] | None) -> None:
         self.program = program
+        if reads is None:
+            reads = [{view.index for view in op.views if view.tag == Tag.OP} for op in program.ops]
         self.readers: defaultdict[int, list[int]] = defaultdict(list)
-        for i, op in enumerate(program.ops):
-            for source in dict.fromkeys(view.index for view in op.views if view.tag == Tag.OP):
+        for i, own in enumerate(reads):
+            for source in own:
                 self.readers[source].append(i)
         self.kept = {alias.index for alias in program.outputs if alias.kind == Alias.OP_KIND}
         self.pair_of = {op: pair for pair in self._pairs() for op in pair.ops}
@@ -148,8 +157,22 @@ class _Finder:
         streams = tuple(0 if pair.codes is None else ops[pair.codes].p1 for pair in limbs)
         if len(limbs) > 1 or copies:
             targets = [target for target in targets if target.op is not None]
-        members = frozenset([*arrays, *between, *copies])
-        return QuantGroup(op, streams, tuple(sorted(targets, key=lambda target: target.array)), members)
+        members = {*arrays, *between, *copies}
+        source = self._source(op, done)
+        stores = source is not None and (source in self.kept or bool(set(self.readers[source]) - members))
+        if source is not None and stores and min(members) != source + 1:
+            source, stores = None, False  # codes would lie beside the map's output for longer
+        members |= set() if source is None else {source}
+        targets.sort(key=lambda target: target.array)
+        return QuantGroup(op, streams, tuple(targets), frozenset(members), source, stores)
+
+    def _source(self, op: Op, done: set[int]) -> int | None:
+        """The map whose output a quant reads as a whole and in its order, if no other group computes it."""
+        view = op.views[0]
+        if view.tag != Tag.OP or self.program.ops[view.index].kind != Kind.MAP or view.index in done:
+            return None
+        rows = (*op.extents[:-1], op.k_extents[0])
+        return view.index if self._reads_all(view, rows, (*view.strides[:-2], view.strides[-1])) else None
 
     def _concat(self, reader: int, arrays: dict[int, Array]) -> list[Target]:
         """What an op copies, if it is a concat of whole arrays side by side and of nothing else."""
