@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -10,7 +10,8 @@ import pytest
 from lockstep.numerics import paths
 from lockstep.numerics.arrays import Array, StepContext, to_array
 from lockstep.numerics.builder import ProgramBuilder, Quantised
-from lockstep.numerics.cuda import CudaExecutable, generate, open_device
+from lockstep.numerics.cuda import CudaExecutable, generate, loaded, open_device
+from lockstep.numerics.cuda.device import Kernels, Node
 from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.numerics.cuda.generate import reads, writes
 from lockstep.numerics.cuda.memory import plan
@@ -266,6 +267,92 @@ def test_the_state_stays_on_the_device() -> None:
         array.tolist() for state in (second, third) for array in executable.download(state)[:1] if array is not None
     ]
     assert values == [[2.0] * 4, [4.0] * 4], "an earlier state stays what it was"
+
+
+def again() -> Program:
+    """A step whose state has three tensors of one size, which a launch of each op computes."""
+    b = ProgramBuilder([(F32, 300)] * 3)
+    x, y, z = (b.input(k) for k in range(3))
+    return b.finish(
+        [
+            b.map((300,), [x, y], lambda e, x, y: e.fadd(e.fmul(x, e.f32(0.5)), y), name="sum"),
+            b.map((300,), [y, z], lambda e, y, z: e.fsub(y, z), name="difference"),
+            b.map((300,), [z, x], lambda e, z, x: e.fmul(z, x), name="product"),
+        ]
+    )
+
+
+class Counting(Emulator):
+    """A device that counts what is launched by itself, and what was recorded before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alone, self.together, self.recorded = 0, 0, 0
+
+    def load(self, source: str) -> CountedKernels:
+        return CountedKernels(self, super().load(source))
+
+
+class CountedKernels:
+    def __init__(self, device: Counting, kernels: Kernels) -> None:
+        self._device, self._kernels = device, kernels
+
+    def launch(self, name: str, blocks: int, threads: int, shared: int, arguments: int) -> None:
+        self._device.alone += 1
+        self._kernels.launch(name, blocks, threads, shared, arguments)
+
+    def record(self, nodes: Sequence[Node]) -> Callable[[], None]:
+        start = self._kernels.record(nodes)
+        self._device.recorded += 1
+
+        def counted() -> None:
+            self._device.together += 1
+            start()
+
+        return counted
+
+
+def test_a_step_whose_tensors_lie_where_they_did_is_started_at_once() -> None:
+    program, device = again(), Counting()
+    executable, processor = CudaExecutable(program, device=device), paths.compile(program)
+    state: Sequence[Array | None] = filled(program, normal)
+    resident = executable.upload(state)
+    for _ in range(20):
+        resident = executable.step(resident, CONTEXT)
+        state = processor.run(state, CONTEXT)
+        for own, other in zip(executable.download(resident), state, strict=True):
+            assert (own is None) == (other is None)
+            if own is not None and other is not None:
+                np.testing.assert_array_equal(words(own), words(other))
+    assert device.recorded <= loaded.GRAPHS
+    assert device.together >= 12
+    assert device.alone + 3 * device.together == 3 * 20
+
+
+def test_a_recorded_step_is_given_up_for_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sets of places in turn, and room for one."""
+    monkeypatch.setattr(loaded, "GRAPHS", 1)
+    program, device = again(), Counting()
+    executable = CudaExecutable(program, device=device)
+    resident = executable.upload(filled(program, normal))
+    for _ in range(8):
+        resident = executable.step(resident, CONTEXT)
+    assert (device.recorded, device.together) == (0, 0)
+    assert len(executable._loaded._step._recorded) == 1
+
+
+def test_an_executable_keeps_few_recorded_steps() -> None:
+    """Of a caller that keeps all its states every step has other places, and nothing is recorded."""
+    program, device = again(), Counting()
+    executable = CudaExecutable(program, device=device)
+    states = [executable.upload(filled(program, normal))]
+    for _ in range(loaded.GRAPHS + 3):
+        states.append(executable.step(states[-1], CONTEXT))
+    assert (device.recorded, device.together) == (0, 0)
+    first = executable.step(states[0], CONTEXT)
+    assert [words(a).tolist() for a in executable.download(first) if a is not None] == [
+        words(a).tolist() for a in executable.download(states[1]) if a is not None
+    ]
 
 
 def test_a_profile_names_the_ops_that_run() -> None:
