@@ -11,7 +11,7 @@ from lockstep.numerics import paths
 from lockstep.numerics.arrays import Array, StepContext, to_array
 from lockstep.numerics.builder import ProgramBuilder, Quantised
 from lockstep.numerics.cuda import CudaExecutable, generate, loaded, open_device
-from lockstep.numerics.cuda.device import Kernels, Node
+from lockstep.numerics.cuda.device import Kernels, RecordedLaunch
 from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.numerics.cuda.generate import reads, writes
 from lockstep.numerics.cuda.memory import plan
@@ -301,7 +301,7 @@ class CountedKernels:
         self._device.alone += 1
         self._kernels.launch(name, blocks, threads, shared, arguments)
 
-    def record(self, nodes: Sequence[Node]) -> Callable[[], None]:
+    def record(self, nodes: Sequence[RecordedLaunch]) -> Callable[[], None]:
         start = self._kernels.record(nodes)
         self._device.recorded += 1
 

@@ -100,7 +100,7 @@ class Device(Protocol):
         """Waits until all earlier calls are done."""
 
 
-class Node(NamedTuple):
+class RecordedLaunch(NamedTuple):
     """A launch that is recorded: see `Kernels.launch`."""
 
     kernel: str
@@ -114,7 +114,7 @@ class Node(NamedTuple):
 class Kernels(Protocol):
     """Compiled kernels by name."""
 
-    def record(self, nodes: Sequence[Node]) -> Callable[[], None]:
+    def record(self, nodes: Sequence[RecordedLaunch]) -> Callable[[], None]:
         """A function that starts all of these, in order; raises DeviceFailed where they cannot be recorded."""
 
     def launch(self, name: str, blocks: int, threads: int, shared: int, arguments: Address) -> None:
@@ -204,7 +204,7 @@ class Cuda:
         """Starts a function of a module."""
         _value(self._driver.cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, shared, 0, arguments, 0))
 
-    def graph(self, calls: Iterable[tuple[Any, Node]]) -> Callable[[], None]:
+    def graph(self, calls: Iterable[tuple[Any, RecordedLaunch]]) -> Callable[[], None]:
         """A function that starts functions of a module one after the other, as one graph."""
         self.enter()
         graph = _value(self._driver.cuGraphCreate(0))
@@ -275,7 +275,7 @@ class _Module:
     def launch(self, name: str, blocks: int, threads: int, shared: int, arguments: Address) -> None:
         self._device.launch(self._function(name, shared), blocks, threads, shared, arguments)
 
-    def record(self, nodes: Sequence[Node]) -> Callable[[], None]:
+    def record(self, nodes: Sequence[RecordedLaunch]) -> Callable[[], None]:
         return self._device.graph((self._function(node.kernel, node.shared), node) for node in nodes)
 
     def _function(self, name: str, shared: int) -> Any:

@@ -15,7 +15,17 @@ import numpy as np
 from lockstep.base.machine import memory
 from lockstep.numerics import libraries
 from lockstep.numerics.built import kernels as _native
-from lockstep.numerics.cuda.device import FOLDER, HEADERS, MMA, UNITS, Address, DeviceMemory, Node, Words, addresses
+from lockstep.numerics.cuda.device import (
+    FOLDER,
+    HEADERS,
+    MMA,
+    UNITS,
+    Address,
+    DeviceMemory,
+    RecordedLaunch,
+    Words,
+    addresses,
+)
 from lockstep.numerics.fused import ISA_FLAGS
 from lockstep.numerics.resident import DeviceFailed
 from lockstep.protocol.errors import DoctorError
@@ -133,7 +143,7 @@ class EmulatedKernels:
         with _turn:
             function(*sizes, ctypes.c_bool(self._descending), ctypes.c_void_p(arguments))
 
-    def record(self, nodes: Sequence[Node]) -> Callable[[], None]:
+    def record(self, nodes: Sequence[RecordedLaunch]) -> Callable[[], None]:
         """See `Kernels`."""
         recorded = [(node, addresses(node.arguments)) for node in nodes]
 

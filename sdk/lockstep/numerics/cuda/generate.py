@@ -84,7 +84,7 @@ class Launch(NamedTuple):
 
 
 Launches = Sequence[Sequence[Launch]]
-"""What is launched in the place of each op."""
+"""The launches in the place of each op."""
 
 
 def reads(launches: Sequence[Launch]) -> set[int]:
@@ -105,9 +105,9 @@ class Generated:
 
     source: str
     launches: Launches
-    """Of a step: what is launched in the place of an op may compute later ones, too."""
+    """A step's: launches in the place of an op may compute later ones, too."""
     shown: Launches
-    """Of a game, which sees all outputs: every op by itself."""
+    """A game's, which sees all outputs: every op by itself."""
     scratch_words: int
     draws: tuple[tuple[int, int], ...]
     """(first draw, rows) of each DRAW, in order."""

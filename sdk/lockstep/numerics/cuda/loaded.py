@@ -13,7 +13,7 @@ import numpy as np
 
 from lockstep.numerics import reference
 from lockstep.numerics.arrays import Array, StepContext, to_array
-from lockstep.numerics.cuda.device import Address, Device, Kernels, Node, addresses
+from lockstep.numerics.cuda.device import Address, Device, Kernels, RecordedLaunch, addresses
 from lockstep.numerics.cuda.generate import Launches, Space, generate, reads
 from lockstep.numerics.cuda.memory import plan
 from lockstep.numerics.resident import DeviceFailed
@@ -363,10 +363,10 @@ class _Packed:
             del self._recorded[next(iter(self._recorded))]
         return start
 
-    def _nodes(self) -> list[Node]:
+    def _nodes(self) -> list[RecordedLaunch]:
         nodes, at = [], 0
         for launch in (launch for _, own in self._launches for launch in own):
             arguments = self._cells[at : at + len(launch.arguments)].copy()
-            nodes.append(Node(launch.kernel, launch.blocks, launch.threads, launch.shared, arguments))
+            nodes.append(RecordedLaunch(launch.kernel, launch.blocks, launch.threads, launch.shared, arguments))
             at += len(launch.arguments)
         return nodes

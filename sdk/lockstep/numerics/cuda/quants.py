@@ -23,7 +23,7 @@ MOST_TARGETS = 16
 
 
 class Array(NamedTuple):
-    """What a quant gives for each group of its rows."""
+    """Codes or scales of a tensor's groups, or of what these leave of it."""
 
     limb: int
     """0 of the tensor, 1 of what the first codes and scales leave of it."""
@@ -47,7 +47,7 @@ class QuantGroup:
     op: Op
     """One of them: its view, its rows, their groups."""
     streams: tuple[int, ...]
-    """Of each limb's codes; 0: to nearest."""
+    """The stream of each limb's codes; 0: to nearest."""
     targets: tuple[Target, ...]
     members: frozenset[int]
     """All ops that need no launch of their own."""
@@ -175,7 +175,7 @@ class _Finder:
         return view.index if self._reads_all(view, rows, (*view.strides[:-2], view.strides[-1])) else None
 
     def _concat(self, reader: int, arrays: dict[int, Array]) -> list[Target]:
-        """What an op copies, if it is a concat of whole arrays side by side and of nothing else."""
+        """The parts that an op copies, if it is a concat of whole arrays side by side and of nothing else."""
         op = self.program.ops[reader]
         if op.kind != Kind.CONCAT or op.p0 + 1 != len(op.extents):
             return []
@@ -298,6 +298,6 @@ def _walk(extents: Sequence[int], strides: Strides) -> tuple[list[int], list[int
 
 
 def _shows(op: Op, operand: int) -> tuple[Tag, int, int, tuple[list[int], list[int]]]:
-    """What a map's operand is, whatever axes the map has."""
+    """The operand of a map, the same whatever axes the map has."""
     view = op.views[operand]
     return view.tag, view.index, view.offset, _walk(op.extents, view.strides)
