@@ -275,8 +275,10 @@ def test_without_a_defect_warp_groups_have_the_processors_words(descending: bool
 def test_magnitudes_that_nobody_waits_for_show() -> None:
     b = ProgramBuilder([(F32, 4000)])
     made = b.quant(b.input(0).reshape(2, 2000))
-    before = "magnitudes[threadIdx.x] = most;\n        __syncthreads();"
-    assert differs(b.finish([made.codes, made.scales]), Mutant(before, before.split("\n")[0]))
+    program = b.finish([made.codes, made.scales])
+    for before in ("all[threadIdx.x] = own;\n        __syncthreads();", "/ 8] = own;\n            __syncthreads();"):
+        after = before.split("\n")[0]
+        assert any(differs(program, Mutant(before, after, descending=descending)) for descending in (False, True))
 
 
 def test_lanes_that_part_show(small: Program) -> None:

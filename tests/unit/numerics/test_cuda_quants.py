@@ -212,12 +212,13 @@ def test_a_copy_that_a_product_reads_through_is_not_stored_for_it() -> None:
 # --- what would break them ---------------------------------------------------------------------------------
 
 DEFECTS = {
-    "magnitudes that are still read": ("if (limb > 0) __syncthreads();", "(void)0;"),
+    "magnitudes that are still read": ("if constexpr (!EIGHTS) __syncthreads();", ""),
+    "eights of another group": ("eights + threadIdx.x / WORDS * (WORDS / NEAR)", "eights"),
     "the first limb's values": ("own.lane[j] = word(f32::sub(x,", "(void)word(f32::sub(x,"),
     "the first limb's stream": ("limb == 0 ? high_stream : low_stream", "limb == 0 ? low_stream : high_stream"),
     "the first limb's scale": ("else to.scale_1(row, at / Quant::WORDS, word(scale.scale));", ""),
     "a rest of nothing": ("static_cast<float>(code), scale.scale)", "static_cast<float>(code), scale.inverse)"),
-    "a row less": ("row = i / Quant::ROW,", "row = (i + 1) / Quant::ROW,"),
+    "rows by two": ("row = i / Quant::ROW,", "row = i / Quant::ROW / 2 * 2,"),
     "a map that nobody stores": ("store_four<K>(made", "if (K == 0) store_four<K>(made"),
     "another element of a map": ("number / ROW * K + first + j", "number / ROW * ROW + first + j"),
 }
@@ -226,6 +227,7 @@ DEFECTS = {
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_defect_shows(defect: str) -> None:
     b, outputs = product_of_limbs(20, 12, 512, 64)
+    outputs += [limb.codes for limb in limbs_of(b, b.input(1).reshape(12, 512), 8, 0, "narrow")]
     doubled = b.map((20, 500), [b.input(0).reshape(20, 512).slice(1, 0, 500)], lambda e, x: e.fadd(x, x))
     made = b.quant(doubled)
     program = b.finish([*outputs, b.sum(doubled), made.codes])

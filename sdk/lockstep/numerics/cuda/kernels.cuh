@@ -291,6 +291,48 @@ constexpr int kQuantThreads = 256;
 // Codes of rows of K values, in ROW words, and the scales of their groups; where there are TWO limbs, also those of what the first
 // ones leave of the values. Thread i reads the four values of word i, and finds the group's greatest magnitude with the threads of
 // its other words, which all are in its block. `Quant` writes word `at` of a row, or a scale's, wherever it is wanted.
+template <Word N>
+LOCKSTEP_INLINE Word greatest_of(const Word* of) {
+    Word most = 0;
+    if constexpr (N % 4 == 0) {
+#pragma unroll
+        for (Word j = 0; j < N; j += 4) {
+            const Four four = *reinterpret_cast<const Four*>(of + j);
+#pragma unroll
+            for (const Word x : four.lane) most = x > most ? x : most;
+        }
+    } else {
+#pragma unroll
+        for (Word j = 0; j < N; ++j) most = of[j] > most ? of[j] : most;
+    }
+    return most;
+}
+
+// What the threads of a group find among their magnitudes: by eights, then among the eights.
+template <Word WORDS>
+struct Magnitudes {
+    static constexpr bool EIGHTS = WORDS > 8;
+    Word (&all)[kQuantThreads];
+    Word (&eights)[kQuantThreads / 8];
+
+    LOCKSTEP_MEMBER Word greatest(Word own) const {
+        constexpr Word NEAR = EIGHTS ? 8 : WORDS;
+        all[threadIdx.x] = own;
+        __syncthreads();
+        own = greatest_of<NEAR>(all + threadIdx.x / NEAR * NEAR);
+        if constexpr (EIGHTS) {
+            if (threadIdx.x % 8 == 0) eights[threadIdx.x / 8] = own;
+            __syncthreads();
+            own = greatest_of<WORDS / NEAR>(eights + threadIdx.x / WORDS * (WORDS / NEAR));
+        }
+        return own;
+    }
+    // Gives the magnitudes away; where they are read before the eights, that barrier has done so.
+    LOCKSTEP_MEMBER void release() const {
+        if constexpr (!EIGHTS) __syncthreads();
+    }
+};
+
 // Four values of a row of K, of which the first is number `first`; VECTOR where they are aligned, and all inside or all outside.
 template <Word K, bool VECTOR>
 LOCKSTEP_INLINE Four four_of(const Word* from, Word first) {
@@ -317,7 +359,9 @@ LOCKSTEP_INLINE void store_four(Word* to, Word first, const Four& four) {
 
 template <class Quant>
 LOCKSTEP_INLINE void quantise(const Word* context, Word high_stream, Word low_stream, const Quant& to) {
-    alignas(16) __shared__ Word magnitudes[kQuantThreads];
+    alignas(16) __shared__ Word all[kQuantThreads];
+    alignas(16) __shared__ Word eights[kQuantThreads / 8];
+    const Magnitudes<Quant::WORDS> magnitudes{all, eights};
     const Word i = blockIdx.x * static_cast<Word>(kQuantThreads) + threadIdx.x, row = i / Quant::ROW, at = i % Quant::ROW, first = 4 * at;
     const bool inside = i < Quant::ALL;
     Four own{};
@@ -325,16 +369,12 @@ LOCKSTEP_INLINE void quantise(const Word* context, Word high_stream, Word low_st
     Four random{};
 #pragma unroll
     for (int limb = 0; limb < (Quant::TWO ? 2 : 1); ++limb) {
-        if (limb > 0) __syncthreads();  // the others have read the first limb's magnitudes
+        if (limb > 0) magnitudes.release();
         Word most = 0;
 #pragma unroll
         for (const Word x : own.lane) most = (x & ~f32::SIGN) > most ? x & ~f32::SIGN : most;
-        magnitudes[threadIdx.x] = most;
-        __syncthreads();
+        most = magnitudes.greatest(most);
         if (!inside) continue;
-        const Word* group = magnitudes + threadIdx.x / Quant::WORDS * Quant::WORDS;
-#pragma unroll
-        for (Word j = 0; j < Quant::WORDS; ++j) most = group[j] > most ? group[j] : most;
         const codes::Scale scale = codes::scale_of(most, Quant::POWER);
         if (at % Quant::WORDS == 0) {
             if (limb == 0) to.scale_0(row, at / Quant::WORDS, word(scale.scale));
