@@ -38,7 +38,8 @@ MAX_PARAMETERS = 80_000_000
 Loss = Callable[[Any, Tensor], Tensor]
 
 _SIZES: dict[str, int] = {
-    **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "embedding_size", "emb_dim", "word_embed_proj_dim"), 64),
+    **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "embedding_size", "emb_dim"), 64),
+    "word_embed_proj_dim": 64,
     **dict.fromkeys(("embed_dim", "model_dim", "output_hidden_size", "lru_width", "attention_hidden_size"), 64),
     **dict.fromkeys(("intermediate_size", "d_ff", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim", "d_inner"), 128),
     **dict.fromkeys(("ffn_hidden_size", "hidden_dim", "dff", "dim_ff", "shared_intermediate_size"), 128),

@@ -20,11 +20,13 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import PythonKeyTracer, make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules import module as torch_module
 
 from lockstep.protocol.errors import LockstepError, LoweringError
 from lockstep.tracing.functions import Replaced, without_checkpointing
 from lockstep.tracing.graph import Origin
+from lockstep.tracing.known import Known
 
 _TORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parent)
@@ -110,9 +112,15 @@ def capture(fn: Callable[..., Any], examples: Sequence[torch.Tensor]) -> fx.Grap
         allow_fallback_kernels=True, allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True
     ):
         fakes = [torch.empty(e.shape, dtype=e.dtype, device="cpu") for e in examples]
-    with recorder.recording(), without_checkpointing(), Replaced():
+    known = Known()
+
+    def watched(*tensors: torch.Tensor) -> Any:
+        with known:
+            return fn(*tensors)
+
+    with recorder.recording(), without_checkpointing(), sdpa_kernel(SDPBackend.MATH), Replaced(known):
         try:
-            graph_module = make_fx(fn, tracing_mode="fake", _allow_non_fake_inputs=True)(*fakes)
+            graph_module = make_fx(watched, tracing_mode="fake", _allow_non_fake_inputs=True)(*fakes)
             if any(_mutates(n) for n in graph_module.graph.nodes):
                 again = torch.func.functionalize(
                     lambda *args: _Retrace(graph_module, recorder).run(*args), remove="mutations"

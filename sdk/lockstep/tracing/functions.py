@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,8 +13,11 @@ import torch.utils.checkpoint
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F  # noqa: N812
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from lockstep.protocol.errors import LoweringError
+from lockstep.tracing import guards, recurrent
+from lockstep.tracing.known import Known
 from lockstep.tracing.sources import random_words
 
 DROPOUT_STREAM = 1 << 30
@@ -24,8 +28,9 @@ _FRACTION_BITS = 24
 class Replaced(TorchFunctionMode):
     """Calls our formula where torch would choose; one for each Program, because it counts the dropouts."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: Known) -> None:
         super().__init__()
+        self.known = known
         self.dropouts = 0
         self.formulas: dict[Any, Callable[..., Any]] = {
             F.scaled_dot_product_attention: self.attention,
@@ -33,10 +38,29 @@ class Replaced(TorchFunctionMode):
             torch.dropout: lambda x, p, train: self.dropout(x, p, train),
             F.batch_norm: batch_norm,
             torch._grouped_mm: grouped_product,
+            F.one_hot: self.one_hot,
+            torch.Tensor.__bool__: self.truth,
+            torch._assert_async: lambda *_args: None,
+            **recurrent.formulas(self.dropout),
         }
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self.formulas.get(func, func)(*args, **(kwargs or {}))
+
+    def truth(self, x: torch.Tensor) -> bool:
+        """A tensor as a condition: its value where it is constant; where only a guard asks, what lets it pass."""
+        value = self.known.real(x)
+        if value is None:
+            passing = guards.passing(sys._getframe(2))
+            return x.__bool__() if passing is None else passing
+        with _disable_current_modes():
+            return bool(value)
+
+    def one_hot(self, x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+        """1 at the class, else 0; the number of classes must be given."""
+        if num_classes < 0:
+            return F.one_hot(x)
+        return (x.unsqueeze(-1) == torch.arange(num_classes)).to(torch.int64)
 
     def attention(
         self,

@@ -154,3 +154,68 @@ def group_norm_backward(
     grad_weight = low.graph.reshape(total(low, weighted, axes), (channels,)) if wanted[1] else Unlowered(_UNASKED)
     grad_bias = low.graph.reshape(total(low, grad, axes), (channels,)) if wanted[2] else Unlowered(_UNASKED)
     return low.graph.reshape(low.f(Op.FMUL, rest, scale), x.shape), grad_weight, grad_bias
+
+
+# --- weight norm -------------------------------------------------------------------------------------------
+
+
+def _others(x: Node, dim: int) -> tuple[int, ...]:
+    return tuple(i for i in range(len(x.shape)) if i != dim % len(x.shape))
+
+
+@rule("_weight_norm_interface")
+def weight_norm(low: Lowering, v: Node, g: Node, dim: int = 0) -> tuple[Node, Node]:
+    """g v / |v|, the norms over all axes but one (Salimans and Kingma 2016, equation 2); with the norms."""
+    norms = low.f(Op.FSQRT, total(low, low.f(Op.FMUL, v, v), _others(v, dim)))
+    return low.f(Op.FMUL, v, low.f(Op.FDIV, g, norms)), low.graph.reshape(norms, g.shape)
+
+
+@rule("_weight_norm_interface_backward")
+def weight_norm_backward(low: Lowering, grad: Node, v: Node, g: Node, norms: Node, dim: int) -> tuple[Node, Node]:
+    """Gradients of v and g (Salimans and Kingma 2016, equation 3)."""
+    along = total(low, low.f(Op.FMUL, grad, v), _others(v, dim))
+    norms = low.graph.reshape(norms, along.shape)
+    of_g = low.f(Op.FDIV, along, norms)
+    unit = low.f(Op.FDIV, v, norms)
+    scale = low.f(Op.FDIV, low.graph.reshape(g, along.shape), norms)
+    of_v = low.f(Op.FMUL, scale, low.f(Op.FSUB, grad, low.f(Op.FMUL, unit, of_g)))
+    return of_v, low.graph.reshape(of_g, g.shape)
+
+
+# --- root mean square --------------------------------------------------------------------------------------
+
+
+def _last(x: Node, shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(range(len(x.shape) - len(shape), len(x.shape)))
+
+
+@rule("_fused_rms_norm")
+def rms_norm(
+    low: Lowering, x: Node, shape: Sequence[int], weight: Node | None, eps: float | None = None
+) -> tuple[Node, Node]:
+    """x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019, equation 4); with 1 / sqrt(...)."""
+    squares = average(low, low.f(Op.FMUL, x, x), _last(x, shape))
+    rstd = _rstd(low, squares, 2.0**-23 if eps is None else eps)
+    y = low.f(Op.FMUL, x, rstd)
+    return y if weight is None else low.f(Op.FMUL, y, weight), rstd
+
+
+@rule("_fused_rms_norm_backward")
+def rms_norm_backward(
+    low: Lowering,
+    grad: Node,
+    x: Node,
+    shape: Sequence[int],
+    rstd: Node,
+    weight: Node | None,
+    wanted: Sequence[bool],
+) -> tuple[Any, Any]:
+    """Gradients of x and weight."""
+    axes, outer = _last(x, shape), tuple(range(len(x.shape) - len(shape)))
+    normed = low.f(Op.FMUL, x, rstd)
+    inner = grad if weight is None else low.f(Op.FMUL, grad, weight)
+    along = average(low, low.f(Op.FMUL, inner, normed), axes)
+    of_x = low.f(Op.FMUL, low.f(Op.FSUB, inner, low.f(Op.FMUL, normed, along)), rstd)
+    if not wanted[1]:
+        return of_x, Unlowered(_UNASKED)
+    return of_x, low.graph.reshape(total(low, low.f(Op.FMUL, grad, normed), outer), shape)

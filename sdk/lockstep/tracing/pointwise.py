@@ -478,7 +478,7 @@ def view_dtype(low: Lowering, x: Node, _dtype: Any) -> Node:
     return low.graph.bitcast(x, low.dtype)
 
 
-@rule("clone", "detach", "alias", "lift_fresh_copy")
+@rule("clone", "detach", "alias", "lift", "lift_fresh_copy")
 def same(low: Lowering, x: Node, **_kwargs: Any) -> Node:
     """The same values."""
     return x

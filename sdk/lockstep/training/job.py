@@ -244,9 +244,13 @@ def mean_loss(
 
 
 def gradient(model: nn.Module, loss: Loss, layout: Layout, shards: Sequence[Tensor], rows: Tensor) -> list[Tensor]:
-    """Returns the loss's gradient by the shards, by autograd; the rest of the model is constant."""
+    """Returns the loss's gradient by the shards, by autograd; the rest of the model is constant.
+
+    A parameter that the loss does not use has the gradient zero.
+    """
     leaves = {name: part.detach().requires_grad_() for name, part in layout.split(*shards).items()}
-    grads = torch.autograd.grad(loss_at(model, loss, leaves, rows), list(leaves.values()))
+    value = loss_at(model, loss, leaves, rows)
+    grads = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, materialize_grads=True)
     return layout.shards(dict(zip(leaves, grads, strict=True)))
 
 

@@ -13,7 +13,7 @@ from lockstep.protocol.programs.rules import MAX_FUNCTIONS, MAX_INSTRS, MAX_OPER
 from lockstep.tracing import trace
 from lockstep.tracing.capture import capture
 from lockstep.tracing.lowering import RULES
-from tests.unit.tracing import wide
+from tests.unit.tracing import functions, wide
 from tests.unit.tracing.helpers import Case, grad_of, ints, m, ramp, rows
 from tests.unit.tracing.windows import WINDOWS
 
@@ -376,10 +376,23 @@ def test_approximation_is_as_good_as_documented(name: str) -> None:
     compare(LOOSE[name], 4e-7)
 
 
+def more(name: str) -> Case:
+    """A case of `functions.py` and its gradient, flat."""
+    if name in functions.VALUES:
+        return lambda x: [y.reshape(-1) for y in functions.VALUES[name](x)]
+    case = functions.GRADIENTS[name]
+    return lambda x: [case(x).reshape(-1), grad_of(case)(x)]
+
+
+@pytest.mark.parametrize("name", [*functions.GRADIENTS, *functions.VALUES])
+def test_rule_made_of_others_computes_what_torch_computes(name: str) -> None:
+    compare(more(name), 2e-6)
+
+
 def test_every_rule_has_a_case() -> None:
     x = torch.linspace(-1, 1, N)
-    seen: set[str] = set()
-    for case in (*FLOATS.values(), *LOOSE.values()):
+    seen = {f"aten.{name}" for name in functions.RANDOM.split()}
+    for case in (*FLOATS.values(), *LOOSE.values(), *map(more, (*functions.GRADIENTS, *functions.VALUES))):
         module = capture(case, [x])
         seen |= {str(node.target).removesuffix(".default") for node in module.graph.nodes}
     untested = {name for name in RULES if not name.startswith("lockstep.")} - seen
