@@ -42,7 +42,7 @@ class Known(TorchDispatchMode):
             return None
         if value.numel() > MAX_ELEMENTS or value.untyped_storage()._cdata in self._written:
             return None
-        return value.detach()
+        return value  # not detached: a mode below would make that a fake
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         leaves, spec = tree_flatten((args, kwargs or {}))
@@ -51,6 +51,8 @@ class Known(TorchDispatchMode):
         if unknown or func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags:
             if func._schema.is_mutable:
                 self._forget(func, args, kwargs or {})
+            if func is _A.index.Tensor:
+                args = (args[0], self._placed(args[1]))
             return func(*args, **(kwargs or {}))
         given, named = tree_unflatten(values, spec)
         by_mask = func is _A.index.Tensor and any(i is not None and i.dtype == torch.bool for i in given[1])
@@ -63,6 +65,18 @@ class Known(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         self._follow(func, result, given, named)
         return result
+
+    def _placed(self, indices: Any) -> list[Any]:
+        """The indices, a known mask as the places where it holds."""
+        placed: list[Any] = []
+        for index in indices:
+            value = None if index is None or index.dtype != torch.bool else self.real(index)
+            if value is None:
+                placed.append(index)
+                continue
+            with _disable_current_modes(), torch.no_grad():
+                placed += value.nonzero(as_tuple=True)
+        return placed
 
     def _follow(self, func: Any, result: Any, given: Any, named: Any) -> None:
         fakes = [r for r in tree_leaves(result) if isinstance(r, FakeTensor)]

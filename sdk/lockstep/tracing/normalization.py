@@ -198,24 +198,3 @@ def rms_norm(
     rstd = _rstd(low, squares, 2.0**-23 if eps is None else eps)
     y = low.f(Op.FMUL, x, rstd)
     return y if weight is None else low.f(Op.FMUL, y, weight), rstd
-
-
-@rule("_fused_rms_norm_backward")
-def rms_norm_backward(
-    low: Lowering,
-    grad: Node,
-    x: Node,
-    shape: Sequence[int],
-    rstd: Node,
-    weight: Node | None,
-    wanted: Sequence[bool],
-) -> tuple[Any, Any]:
-    """Gradients of x and weight."""
-    axes, outer = _last(x, shape), tuple(range(len(x.shape) - len(shape)))
-    normed = low.f(Op.FMUL, x, rstd)
-    inner = grad if weight is None else low.f(Op.FMUL, grad, weight)
-    along = average(low, low.f(Op.FMUL, inner, normed), axes)
-    of_x = low.f(Op.FMUL, low.f(Op.FSUB, inner, low.f(Op.FMUL, normed, along)), rstd)
-    if not wanted[1]:
-        return of_x, Unlowered(_UNASKED)
-    return of_x, low.graph.reshape(total(low, low.f(Op.FMUL, grad, normed), outer), shape)

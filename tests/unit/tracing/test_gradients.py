@@ -252,10 +252,7 @@ VALUES: dict[str, Case] = {
 ALL_GRADIENTS = [*GRADIENTS.items(), *functions.GRADIENTS.items()]
 ALL_VALUES = [*VALUES.items(), *functions.VALUES.items()]
 
-REFUSED: dict[str, Case] = {
-    # The gradient of a product needs it; its own gradient asks for positions of zeros.
-    "cumprod": lambda x: m(x).cumprod(1),
-}
+REFUSED: dict[str, Case] = {}
 
 
 def names(key: str) -> set[str]:

@@ -14,6 +14,7 @@ from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.paths import compile  # noqa: A004
 from lockstep.protocol.errors import LoweringError
 from lockstep.tracing import trace
+from tests.unit.tracing import functions
 from tests.unit.tracing.helpers import Case, m
 
 N = 24
@@ -87,19 +88,8 @@ def test_computed_half_is_refused() -> None:
 # --- guards ------------------------------------------------------------------------------------------------
 
 
-def guarded(x: torch.Tensor) -> torch.Tensor:
-    """Every form of a guard that only tells."""
-    assert x.isfinite().all(), "finite"
-    assert not (x > 100).any()
-    if (x > 50).any() or not (x > -50).all():
-        raise ValueError("out of range")
-    if (x < -50).any():
-        logger.warning("small")
-    return x * 2
-
-
 def test_guard_that_raises_or_logs_is_passed() -> None:
-    same(guarded)
+    same(functions.guarded)
 
 
 def test_condition_with_another_branch_is_refused() -> None:
