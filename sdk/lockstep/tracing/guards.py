@@ -17,16 +17,18 @@ _LOGGERS = ("logger", "logging", "warnings", "log")
 
 def passing(frame: FrameType | None) -> bool | None:
     """The truth that lets the guard pass which the frame's current instruction evaluates; None if it is no guard."""
+    # Modes of torch stand between the statement and its condition.
+    while frame is not None and frame.f_code.co_name == "__torch_function__":
+        frame = frame.f_back
     if frame is None:
         return None
     places = list(frame.f_code.co_positions())
-    line, end_line, column, end_column = places[frame.f_lasti // 2]
-    if line is None or column is None:
-        return None
-    for statement in _guards(frame.f_code.co_filename):
-        nots = _nots(statement.test, (line, end_line, column, end_column))
-        if nots is not None:
-            return (nots % 2 == 0) == isinstance(statement, ast.Assert)
+    # A jump has the place of its whole statement; the instruction before it made the value that it asks.
+    for at in (frame.f_lasti // 2, frame.f_lasti // 2 - 1):
+        for statement in _guards(frame.f_code.co_filename):
+            nots = _nots(statement.test, places[at])
+            if nots is not None:
+                return (nots % 2 == 0) == isinstance(statement, ast.Assert)
     return None
 
 

@@ -180,21 +180,3 @@ def weight_norm_backward(low: Lowering, grad: Node, v: Node, g: Node, norms: Nod
     scale = low.f(Op.FDIV, low.graph.reshape(g, along.shape), norms)
     of_v = low.f(Op.FMUL, scale, low.f(Op.FSUB, grad, low.f(Op.FMUL, unit, of_g)))
     return of_v, low.graph.reshape(of_g, g.shape)
-
-
-# --- root mean square --------------------------------------------------------------------------------------
-
-
-def _last(x: Node, shape: Sequence[int]) -> tuple[int, ...]:
-    return tuple(range(len(x.shape) - len(shape), len(x.shape)))
-
-
-@rule("_fused_rms_norm")
-def rms_norm(
-    low: Lowering, x: Node, shape: Sequence[int], weight: Node | None, eps: float | None = None
-) -> tuple[Node, Node]:
-    """x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019, equation 4); with 1 / sqrt(...)."""
-    squares = average(low, low.f(Op.FMUL, x, x), _last(x, shape))
-    rstd = _rstd(low, squares, 2.0**-23 if eps is None else eps)
-    y = low.f(Op.FMUL, x, rstd)
-    return y if weight is None else low.f(Op.FMUL, y, weight), rstd
