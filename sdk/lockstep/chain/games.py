@@ -12,7 +12,7 @@ from lockstep.chain.ranges import logs_of, span_of
 from lockstep.protocol.dispute import game, moves
 from lockstep.protocol.errors import Mismatch, NotFoundError
 from lockstep.protocol.hashing import keccak
-from lockstep.protocol.jobs import Body
+from lockstep.protocol.jobs import Body, ClaimStatus
 from lockstep.protocol.market.ids import body_hash
 from lockstep.protocol.types import (
     Address,
@@ -115,11 +115,14 @@ def claim(market: contracts.Market, claim_id: ClaimId, body: Body, carried: move
 
     `carried`: the words of the claim whose carry is in its S_0.
 
-    Raises `NotFoundError` if there is none, `Mismatch` if it says something else.
+    Raises `NotFoundError` if there is none or it is not revealed, `Mismatch` if it says something else.
     """
     held = market.claim(claim_id)
     if not held.transitions:
         raise NotFoundError(f"no claim {claim_id.hex()}", "check the id and the addresses file")
+    # Until then its digest is that of a commitment, and says nothing about a body.
+    if held.status < ClaimStatus.REVEALED:
+        raise NotFoundError(f"the claim {claim_id.hex()} is not revealed", "wait for its event Revealed")
     if held.digest != body_hash(body):
         raise Mismatch(f"the claim {claim_id.hex()} says something else", "take its roots from the event Revealed")
     params = market.params(held.job)

@@ -82,7 +82,7 @@ def application(store: DirectoryStore, *, max_bytes: int = MAX_REQUEST_BYTES) ->
     return Starlette(
         routes=routes,
         middleware=[Middleware(_NoWebPages)],
-        exception_handlers={LockstepError: _kubo_error, HTTPException: _http_error},
+        exception_handlers={LockstepError: _kubo_error, HTTPException: _http_error, Exception: _unexpected_error},
     )
 
 
@@ -289,6 +289,12 @@ async def _kubo_error(request: Request, error: Exception) -> Response:
         message = f"block was not found locally (offline): ipld: could not find {cid}"
     elif isinstance(error, BlobCorrupt):
         message = f"block in storage has different hash than requested: {message}"
+    return JSONResponse({"Message": message, "Code": 0, "Type": "error"}, status_code=500)
+
+
+async def _unexpected_error(request: Request, error: Exception) -> Response:
+    # Starlette raises it again, for the log; the client learns its kind and no path of this machine.
+    message = f"the store failed unexpectedly: {type(error).__name__}"
     return JSONResponse({"Message": message, "Code": 0, "Type": "error"}, status_code=500)
 
 

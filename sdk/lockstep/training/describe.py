@@ -187,12 +187,13 @@ def _start(described: Mapping[str, Any], folder: Path, model: nn.Module) -> NDAr
     """Returns the weights that training starts from; None if the seed makes them."""
     if "start" not in described:
         return None
-    earlier = load_model(folder / described["start"])
+    path = _path(folder, described["start"], "start")
+    earlier = load_model(path)
     names = [{n: tuple(p.shape) for n, p in m.named_parameters()} for m in (model, earlier)]
     # INVARIANT: training goes on from a model of the same parameters, by name and shape.
     if names[0] != names[1]:
         raise UsageError(
-            f"the model in {folder / described['start']} has other parameters than [model]",
+            f"the model in {path} has other parameters than [model]",
             "its config.json says which model it is",
         )
     return flat_parameters(earlier)
@@ -206,7 +207,7 @@ def _evaluation(described: Mapping[str, Any], folder: Path) -> TrainingJob:
             f"[evaluation] cannot be combined with {', '.join(beside)}" if beside else "[evaluation] without a model",
             'write model = "a folder of an exported model", and no key of training',
         )
-    model = load_model(folder / given.model)
+    model = load_model(_path(folder, given.model, "evaluation.model"))
     texts = _text(described, folder)
     batch = _batch(described, model, texts.vocabulary)
     offered = _offer(described, rounds=1, steps=given.batches)
@@ -254,7 +255,7 @@ def _model(described: Mapping[str, Any], folder: Path) -> nn.Module:
             raise UsageError(
                 "[adapters] needs a base, and no [model] beside it", 'base = "the folder of an exported model"'
             )
-        path = folder / given.pop("base")
+        path = _path(folder, given.pop("base"), "adapters.base")
         checked = _value(LoRAConfig, given, "adapters")
         return adapt(load_model(path), rank=checked.rank, alpha=checked.alpha, targets=checked.targets)
     given = dict(_table(described, "model"))
@@ -295,15 +296,28 @@ class _Text:
 
 
 def _text(described: Mapping[str, Any], folder: Path) -> _Text:
-    path = folder / str(described["texts"])
+    path = _path(folder, described["texts"], "texts")
     given = _value(Tokens, _table(described, "tokens"), "tokens")
     if not given.tokenizer:
         if "tokens" in described:
             raise UsageError("[tokens] without a tokenizer", 'tokenizer = "a tokenizer.json", or no [tokens] for bytes')
         return _Text(path, None, BYTE_VOCABULARY)
-    tokenizer = Tokenizer.read(folder / given.tokenizer)
+    tokenizer = Tokenizer.read(_path(folder, given.tokenizer, "tokens.tokenizer"))
     tokenizer.separator(given.separator)
     return _Text(path, Recipe(tokenizer.data, given.separator, unknown=given.unknown), tokenizer.vocabulary)
+
+
+def _path(folder: Path, written: str, where: str) -> Path:
+    """The path that a key names; UsageError if the system refuses to look for it. That it exists is not asked."""
+    path = folder / written
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"{where} is {written[:40]!r}: {why}", "write the path of a file or folder") from error
+    return path
 
 
 def _all(folder: Path) -> bytes:
