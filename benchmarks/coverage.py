@@ -82,7 +82,8 @@ def attempt(name: str, family: str) -> dict[str, Any]:
         where = traceback.extract_tb(error.__traceback__)[-1]
         return {
             "outcome": REFUSED,
-            "reason": f"DEFECT {type(error).__name__}: {str(error).splitlines()[0]} at {Path(where.filename).name}:{where.lineno}",
+            "reason": f"DEFECT {type(error).__name__}: {str(error).splitlines()[0]} "
+            f"at {Path(where.filename).name}:{where.lineno}",
             "level": case.level,
         }
     return {
