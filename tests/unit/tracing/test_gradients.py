@@ -17,7 +17,6 @@ from torch.nn import functional as F  # noqa: N812
 
 from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.paths import compile  # noqa: A004
-from lockstep.protocol.errors import LoweringError
 from lockstep.tracing import trace
 from lockstep.tracing.capture import capture
 from lockstep.tracing.lowering import RULES
@@ -252,8 +251,6 @@ VALUES: dict[str, Case] = {
 ALL_GRADIENTS = [*GRADIENTS.items(), *functions.GRADIENTS.items()]
 ALL_VALUES = [*VALUES.items(), *functions.VALUES.items()]
 
-REFUSED: dict[str, Case] = {}
-
 
 def names(key: str) -> set[str]:
     """The rules of a case."""
@@ -307,14 +304,6 @@ def test_value_is_float64_s_and_has_no_slope(key: str, case: Case) -> None:
             assert not torch.autograd.grad(y.sum(), leaf)[0].any(), "where it has a slope, the slope is zero"
 
 
-@pytest.mark.parametrize("key", REFUSED)
-def test_value_is_float64_s_and_its_gradient_is_an_error(key: str) -> None:
-    check(lambda x: [REFUSED[key](x).reshape(-1)], 1e-6)
-    with pytest.raises(LoweringError) as caught:
-        trace(both(REFUSED[key]), torch.zeros(N))
-    assert caught.value.hint, "an error says what to do"
-
-
 @pytest.mark.parametrize(("key", "case"), ALL_GRADIENTS)
 def test_gradient_goes_through_the_rules_that_a_case_is_named_by(key: str, case: Case) -> None:
     x = torch.linspace(-1, 1, N)
@@ -331,13 +320,11 @@ def test_value_comes_from_the_rules_that_a_case_is_named_by(key: str, case: Case
 
 
 def test_every_rule_is_checked() -> None:
-    differentiated, valued, refused = (
-        set().union(*map(names, t)) for t in (dict(ALL_GRADIENTS), dict(ALL_VALUES), REFUSED)
-    )
+    differentiated, valued = (set().union(*map(names, t)) for t in (dict(ALL_GRADIENTS), dict(ALL_VALUES)))
     # Extrema of integers have no gradient, those of floats have one.
     assert differentiated & valued == names("max amin"), "a rule either has a gradient or has none"
     rules = {name for name in RULES if not name.startswith("lockstep.")}
-    assert differentiated | valued | refused | names(functions.RANDOM) == rules, "every rule, and nothing that is none"
+    assert differentiated | valued | names(functions.RANDOM) == rules, "every rule, and nothing that is none"
 
 
 def _target(node: fx.Node) -> str:
