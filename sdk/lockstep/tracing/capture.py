@@ -26,6 +26,7 @@ from torch.nn.modules import module as torch_module
 from lockstep.protocol.errors import LockstepError, LoweringError
 from lockstep.tracing.functions import Replaced, without_checkpointing
 from lockstep.tracing.graph import Origin
+from lockstep.tracing.host import HINT, HostDraws
 from lockstep.tracing.known import Known
 
 _TORCH = str(Path(torch.__file__).parent)
@@ -105,9 +106,31 @@ class _Retrace(fx.Interpreter):
 def capture(fn: Callable[..., Any], examples: Sequence[torch.Tensor]) -> fx.GraphModule:
     """The aten graph of `fn` on fake tensors like the examples, whose values and devices nothing reads.
 
-    Raises LoweringError where torch cannot trace it.
+    Raises LoweringError where torch cannot trace it, and where the host draws numbers.
     """
-    recorder = _Recorder()
+    draws = HostDraws()
+    with draws.watching():
+        graph_module = _captured(fn, examples, _Recorder())
+        if draws.drawn() is None:
+            return graph_module
+        recorder = _Recorder()
+        again: list[fx.GraphModule] = []
+        found = draws.located(
+            lambda: again.append(_captured(fn, examples, recorder)),
+            lambda frame: (recorder.stack[-1] if recorder.stack else "", _line(frame.f_code, frame.f_lineno)),
+        )
+    # INVARIANT: a Program holds no number that the host drew.
+    if found:
+        name, module, place = found
+        raise LoweringError(
+            f"module `{module or '(top level)'}` uses numbers drawn on the host ({name}) at "
+            f"{place or 'an unknown line'}",
+            hint=HINT,
+        )
+    return again[0]
+
+
+def _captured(fn: Callable[..., Any], examples: Sequence[torch.Tensor], recorder: _Recorder) -> fx.GraphModule:
     with FakeTensorMode(
         allow_fallback_kernels=True, allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True
     ):

@@ -14,6 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from lockstep.protocol.errors import LoweringError
+from lockstep.tracing.host import HINT
+
 MAX_ELEMENTS = 1 << 18
 """The largest constant whose value is followed."""
 _A = torch.ops.aten
@@ -46,6 +49,8 @@ class Known(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         leaves, spec = tree_flatten((args, kwargs or {}))
+        if any(isinstance(x, torch.Generator) for x in leaves):
+            raise LoweringError(f"a draw from a torch.Generator ({func})", hint=HINT)
         values = [self.real(x) if isinstance(x, torch.Tensor) else x for x in leaves]
         unknown = any(v is None and isinstance(x, torch.Tensor) for x, v in zip(leaves, values, strict=True))
         if unknown or func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags:

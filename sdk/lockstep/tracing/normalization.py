@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from lockstep.numerics.scalar import Op
+from lockstep.protocol.errors import LoweringError
 from lockstep.tracing.graph import Node
 from lockstep.tracing.lowering import Lowering, Unlowered, rule
 from lockstep.tracing.reductions import average, total
@@ -55,6 +56,13 @@ def batch_norm(
 
     In training the moments are the batch's, and returned; else they are the running ones, which nothing here writes.
     """
+    # INVARIANT: running statistics that a step would write are never taken for constants.
+    if training and (running_mean is not None or running_var is not None):
+        raise LoweringError(
+            "it writes running statistics",
+            hint="use track_running_stats=False, a GroupNorm, model.eval(), or torch.nn.functional.batch_norm "
+            "with the statistics in the state",
+        )
     if training:
         mean, rstd = _moments(low, x, _all_but_channel(x), eps)
         saved: list[Node | None] = [low.graph.reshape(v, (x.shape[1],)) for v in (mean, rstd)]

@@ -25,10 +25,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import is_fake
 
 from lockstep.execution.jobs import ClaimSchedule, TrainingJob
 from lockstep.presets import DEVNET, Terms
-from lockstep.protocol.errors import UsageError
+from lockstep.protocol.errors import LoweringError, UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS
 from lockstep.protocol.market.job_rules import MAX_SLOTS, MAX_STEPS
 from lockstep.protocol.merkle import ceil_log2
@@ -119,8 +120,10 @@ def build_programs(
 
     def step(*state: Tensor) -> list[Tensor | None]:
         live, anchor, counter = state[:count], state[quarter : quarter + count], state[3 * quarter]
-        grad = mean_gradient(model, loss, layout, live, batch)
+        read: set[str] = set()
+        grad = mean_gradient(model, loss, layout, live, batch, read)
         moments, parameters = inner.update(state[2 * quarter :][: len(beside)], counter, live, grad)
+        parameters = layout.kept(read, live, parameters)
         return quarters(parameters, anchor, moments, [counter + 1])
 
     def encode(*state: Tensor) -> list[Tensor | None]:
@@ -214,10 +217,15 @@ def padded(width: int, *tensors: Tensor | None) -> list[Tensor | None]:
 
 
 def mean_gradient(
-    model: nn.Module, loss: Loss | RandomLoss, layout: Layout, shards: Sequence[Tensor], batch: Batch
+    model: nn.Module,
+    loss: Loss | RandomLoss,
+    layout: Layout,
+    shards: Sequence[Tensor],
+    batch: Batch,
+    read: set[str] | None = None,
 ) -> list[Tensor]:
-    """The gradient of the loss over the rows of one step, shard by shard."""
-    return mean_of_passes(loss, batch, lambda drawing, rows: gradient(model, drawing, layout, shards, rows))
+    """The gradient of the loss over the rows of one step, shard by shard; `read` as in `gradient`."""
+    return mean_of_passes(loss, batch, lambda drawing, rows: gradient(model, drawing, layout, shards, rows, read))
 
 
 def mean_of_passes(
@@ -243,23 +251,56 @@ def mean_loss(
     return mean
 
 
-def gradient(model: nn.Module, loss: Loss, layout: Layout, shards: Sequence[Tensor], rows: Tensor) -> list[Tensor]:
+def gradient(
+    model: nn.Module,
+    loss: Loss,
+    layout: Layout,
+    shards: Sequence[Tensor],
+    rows: Tensor,
+    read: set[str] | None = None,
+) -> list[Tensor]:
     """Returns the loss's gradient by the shards, by autograd; the rest of the model is constant.
 
-    A parameter that the loss does not use has the gradient zero.
+    A parameter that the loss does not read has the gradient zero; the names of the others are added to `read`. Raises
+    LoweringError if the loss reads no parameter at all.
     """
     leaves = {name: part.detach().requires_grad_() for name, part in layout.split(*shards).items()}
     value = loss_at(model, loss, leaves, rows)
-    grads = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, materialize_grads=True)
-    return layout.shards(dict(zip(leaves, grads, strict=True)))
+    # INVARIANT: a step has a gradient.
+    if not value.requires_grad:
+        raise LoweringError(
+            "a loss without a gradient: it depends on no trained parameter",
+            hint="compute it without detach(), no_grad() and argmax, from what the model returns",
+        )
+    found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+    grads = {
+        name: torch.zeros_like(leaf) if grad is None else grad
+        for (name, leaf), grad in zip(leaves.items(), found, strict=True)
+    }
+    if read is not None:
+        read.update(name for name, grad in zip(leaves, found, strict=True) if grad is not None)
+    return layout.shards(grads)
 
 
 def loss_at(model: nn.Module, loss: Loss, parameters: dict[str, Tensor], rows: Tensor) -> Tensor:
-    """The loss of the model with these parameters, by name; the rest of the model is constant."""
-    state = {**parameters, **frozen_parameters(model), **dict(model.named_buffers())}
+    """The loss of the model with these parameters, by name; the rest of the model is constant.
+
+    Raises LoweringError if a call, while traced, replaces a buffer by what it computes: that would be lost.
+    """
+    buffers = dict(model.named_buffers())
+    state = {**parameters, **frozen_parameters(model), **buffers}
 
     def called(*inputs: Any, **named: Any) -> Any:
-        return torch.func.functional_call(model, state, inputs, named)
+        given = dict(state)
+        result = torch.func.functional_call(model, given, inputs, named)
+        replaced = [name for name, buffer in buffers.items() if given[name] is not buffer and is_fake(given[name])]
+        # INVARIANT: a step's buffers are constants.
+        if replaced:
+            raise LoweringError(
+                f"a buffer that its call replaces ({replaced[0]}), which is no part of the state",
+                hint="buffers are constants of a Program: call model.eval(), or leave running statistics out",
+            )
+        return result
 
     return loss(called, rows)
 

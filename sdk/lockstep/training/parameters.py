@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -106,6 +106,21 @@ class Layout:
             if size > used:
                 part.append(torch.zeros(size - used))
         return [torch.cat(part) for part in parts]
+
+    def kept(
+        self, read: Collection[str], before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """The shards `after` an update, but of parameters that are not among `read` those `before`.
+
+        As torch's optimizers do where a gradient is None: what the loss never reads does not decay either.
+        """
+        shards = list(after)
+        for p in self.parameters:
+            if p.name not in read:
+                end, old, new = p.offset + p.elements, before[p.shard], shards[p.shard]
+                parts = [new[: p.offset], old[p.offset : end], new[end:]]
+                shards[p.shard] = torch.cat([part for part in parts if part.numel()])
+        return shards
 
     def join(self, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
         """The shards one after the other, of tensors by name."""
