@@ -153,6 +153,12 @@ def decode(entry: LogReceipt) -> moves.GameEvent:
     return _DECODERS[event["name"]](values)
 
 
+def of_values(name: str, values: dict[str, Any]) -> moves.GameEvent | None:
+    """The event of a name with its arguments by their ABI names, bytes as bytes; None if it is no move of a game."""
+    decoder = _DECODERS.get(name)
+    return None if decoder is None else decoder(values)
+
+
 def _entry(found: LogReceipt) -> LoggedEvent:
     return LoggedEvent(
         GameId(bytes(found["topics"][1])), decode(found), int(found["blockNumber"]), bytes(found["transactionHash"]),
