@@ -160,14 +160,14 @@ class Lowering:
         found = RULES.get(_rule_name(node))
         if found is None:
             raise self.error(node, "no rule lowers it", "rewrite this line with supported operations")
-        value = node.meta.get("val")
-        first = value[0] if isinstance(value, (tuple, list)) else value
+        expected = node.meta.get("val")
+        first = expected[0] if isinstance(expected, (tuple, list)) else expected
         if isinstance(first, torch.Tensor):
             wide = first.dtype not in _DTYPES or any(isinstance(env[n], Wide) for n in node.all_input_nodes)
             if wide and (fixed := self._evaluated(node)) is not None:
                 return self._constant(fixed, node)
             self.dtype, self.shape = self._dtype_of(first, node), tuple(first.shape)
-            if first.numel() == 0 and first is value:
+            if first.numel() == 0 and first is expected:
                 return self.graph.number(0, self.dtype, self.shape)
         args = fx.node.map_arg(node.args, lambda n: self._narrow(env[n], n))
         kwargs = fx.node.map_arg(node.kwargs, lambda n: self._narrow(env[n], n))
@@ -175,13 +175,31 @@ class Lowering:
             if isinstance(value, Unlowered):
                 raise self.error(node, f"it needs {value.what}", "only the values are available")
         try:
-            return found(self, *args, **kwargs)
+            result = found(self, *args, **kwargs)
         except LoweringError as error:
             raise self.error(node, error.message, error.hint) from error
         except OverflowError as error:
             raise self.error(node, str(error), "integers of a Program have 32 bits") from error
         except TypeError as error:
             raise self.error(node, f"its arguments have no rule ({error})", f"call {name} with its defaults") from error
+        self._check(node, expected, result)
+        return result
+
+    def _check(self, node: fx.Node, expected: Any, result: Any) -> None:
+        """Raises LoweringError for a rule whose results are no tensors of torch's dtypes and shapes."""
+        several = isinstance(result, (tuple, list))
+        pairs = zip(expected, result, strict=False) if several else [(expected, result)]
+        for tensor, made in pairs:
+            if not isinstance(tensor, torch.Tensor) or not isinstance(made, Node):
+                continue
+            is_float = _DTYPES.get(tensor.dtype, F32) == F32
+            # INVARIANT: a rule's result is what torch said it is; integers read as floats would be other numbers.
+            if (made.dtype == F32) != is_float or made.shape != tuple(tensor.shape):
+                raise self.error(
+                    node,
+                    f"its rule makes {made.dtype} {list(made.shape)} of {tensor.dtype} {list(tensor.shape)}",
+                    "convert its arguments to float32 first",
+                )
 
     def _evaluated(self, node: fx.Node) -> torch.Tensor | None:
         """The value of a node that depends on constants alone, by torch; None for any other."""

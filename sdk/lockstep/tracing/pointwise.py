@@ -319,7 +319,7 @@ def gelu_backward(low: Lowering, grad: Node, x: Node, approximate: str = "none")
 @rule("relu")
 def relu(low: Lowering, x: Node) -> Node:
     """max(x, 0)."""
-    return low.f(Op.FMAX, x, 0.0)
+    return low.f(Op.FMAX, x, 0.0) if x.dtype == F32 else low.i(Op.IMAX, x, 0)
 
 
 @rule("threshold_backward")

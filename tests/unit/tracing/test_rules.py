@@ -54,7 +54,7 @@ FLOATS: dict[str, Case] = {
     "exp log": lambda x: [x.exp(), (x.abs() + 1).log(), (x.abs() + 1).log2(), (x.abs() + 1).log10()],
     "tanh": lambda x: [x.tanh(), grad_of(torch.tanh)(x)],
     "sigmoid": lambda x: [x.sigmoid(), F.silu(x), grad_of(torch.sigmoid)(x), grad_of(F.silu)(x)],
-    "relu": lambda x: [F.relu(x), grad_of(F.relu)(x)],
+    "relu": lambda x: [F.relu(x), grad_of(F.relu)(x), F.relu(ints(x)).float()],
     "gelu tanh": lambda x: [F.gelu(x, approximate="tanh"), grad_of(lambda y: F.gelu(y, approximate="tanh"))(x)],
     "rounding": lambda x: [(4 * x).round(), (4 * x).floor(), (4 * x).ceil(), (4 * x).trunc(), (1e9 * x).round()],
     "sign": lambda x: [x.sign(), x.sgn(), (0 / x.clamp(min=0)).isnan().to(x.dtype), ints(x).sign().to(torch.float32)],
@@ -318,6 +318,11 @@ FLOATS: dict[str, Case] = {
         grad_of(lambda y: F.cross_entropy(m(y), rows(x[:4]).long()))(x),
         grad_of(lambda y: F.cross_entropy(m(y), rows(x[:4]).long(), ignore_index=1))(x),
         grad_of(lambda y: F.cross_entropy(m(y), rows(x[:4]).long(), ignore_index=1, reduction="none"))(x),
+    ],
+    # Without a write in place torch does not take it apart.
+    "binary cross-entropy of logits": lambda x: [
+        F.binary_cross_entropy_with_logits(5 * x, x.flip(0).sigmoid()),
+        F.binary_cross_entropy_with_logits(m(x), m(x).sigmoid(), ramp(6), reduction="none", pos_weight=ramp(6)).reshape(-1),
     ],
     "mse": lambda x: [
         F.mse_loss(x, x.flip(0)),
