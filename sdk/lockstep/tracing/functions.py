@@ -39,6 +39,7 @@ class Replaced(TorchFunctionMode):
             F.batch_norm: batch_norm,
             torch._grouped_mm: grouped_product,
             F.one_hot: self.one_hot,
+            torch.adaptive_avg_pool1d: averaged,
             torch.Tensor.__bool__: self.truth,
             torch._assert_async: lambda *_args: None,
             **recurrent.formulas(self.dropout),
@@ -106,6 +107,13 @@ class Replaced(TorchFunctionMode):
         kept = ((words >> (32 - _FRACTION_BITS)) & ((1 << _FRACTION_BITS) - 1)) < round((1 - p) * (1 << _FRACTION_BITS))
         scale = torch.where(kept, 1 / (1 - p) if p < 1 else 0.0, 0.0)
         return input.mul_(scale) if inplace else input * scale
+
+
+def averaged(input: torch.Tensor, output_size: int | tuple[int]) -> torch.Tensor:  # noqa: A002  (torch's name)
+    """`adaptive_avg_pool1d`; a mean where it leaves one element, which torch would give strides of its own."""
+    if output_size not in (1, (1,), [1]):
+        return torch.adaptive_avg_pool1d(input, output_size)
+    return input.unsqueeze(-2).mean((-1, -2), keepdim=True).squeeze(-2)
 
 
 def grouped_product(
@@ -178,7 +186,7 @@ def batch_norm(
     if not (isinstance(running_mean, FakeTensor) and isinstance(running_var, FakeTensor)):
         raise LoweringError(
             "batch norm writes running statistics that are no part of the state",
-            hint="use track_running_stats=False, a GroupNorm, or model.eval()",
+            hint="give nn.BatchNorm a momentum, or use track_running_stats=False, a GroupNorm, or model.eval()",
         )
     axes = [i for i in range(input.dim()) if i != 1]
     with torch.no_grad():

@@ -23,7 +23,8 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-_OF_LIBRARIES = (str(Path(np.__file__).parent), random.__file__)
+_OF_LIBRARIES = (str(Path(np.__file__).parent), random.__file__, threading.__file__)
+_CAPTURE = str(Path(__file__).with_name("capture.py"))
 HINT = (
     "a Program would repeat this draw in every step: draw with torch.rand or lockstep.tracing.random_words, "
     "which the job's seed feeds, or turn the draw off (transformers: apply_spec_augment=False)"
@@ -62,11 +63,12 @@ class HostDraws:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Notes reads of the system's entropy by this thread: seeds of generators that are given none."""
+        """Notes reads of the system's entropy by this thread, but for imports: seeds of generators without one."""
         thread, original = threading.get_ident(), os.urandom
 
         def urandom(size: int) -> bytes:
-            self.entropy |= threading.get_ident() == thread
+            # torch imports parts of itself while it traces, and names them by uuid4: no second trace for these.
+            self.entropy |= threading.get_ident() == thread and not _imports(sys._getframe(1))
             return original(size)
 
         kept = random._urandom  # type: ignore[attr-defined]
@@ -106,6 +108,15 @@ class HostDraws:
             sys.settrace(before)
         look()
         return found
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """True inside of an import by the function that is traced: it happens once and not in every step."""
+    while frame is not None and frame.f_code.co_filename != _CAPTURE:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_model(code: CodeType) -> bool:
