@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from lockstep.protocol.errors import LoweringError
@@ -197,6 +198,11 @@ FLOATS: dict[str, Case] = {
         ints(x).sum().to(torch.float32),
         ints(x).view(4, 6).sum(0).to(torch.float32),
         (x > 0).sum().to(torch.float32),
+    ],
+    "mean of a transposed line": lambda x: [
+        nn.AdaptiveAvgPool1d(1)(x.view(2, 4, 3).transpose(1, 2)).reshape(-1),
+        grad_of(lambda y: F.adaptive_avg_pool1d(y.view(2, 4, 3).transpose(1, 2), 1) ** 2)(x),
+        nn.AdaptiveAvgPool1d(2)(m(x)).reshape(-1),
     ],
     "mean": lambda x: [x.mean(), m(x).mean(0), m(x).mean(-1, keepdim=True).reshape(-1)],
     "max": lambda x: [x.max(), x.min(), m(x).amax(1), m(x).amin(0), m(x).max(1).values, m(x).min(0).values],
