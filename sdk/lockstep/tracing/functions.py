@@ -41,6 +41,7 @@ class Replaced(TorchFunctionMode):
             F.one_hot: self.one_hot,
             torch.adaptive_avg_pool1d: averaged,
             torch.Tensor.__bool__: self.truth,
+            torch.Tensor.item: self.number,
             torch._assert_async: lambda *_args: None,
             **recurrent.formulas(self.dropout),
         }
@@ -56,6 +57,11 @@ class Replaced(TorchFunctionMode):
             return x.__bool__() if passing is None else passing
         with _disable_current_modes():
             return bool(value)
+
+    def number(self, x: torch.Tensor) -> Any:
+        """A tensor as a number: its value where it is constant; where only a guard asks, what lets it pass."""
+        passing = guards.passing_number(sys._getframe(2)) if self.known.real(x) is None else None
+        return x.item() if passing is None else passing
 
     def one_hot(self, x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
         """1 at the class, else 0; the number of classes must be given."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ast
 import linecache
+import math
+from collections.abc import Iterator
 from functools import cache
 from types import FrameType
 
@@ -17,19 +19,37 @@ _LOGGERS = ("logger", "logging", "warnings", "log")
 
 def passing(frame: FrameType | None) -> bool | None:
     """The truth that lets the guard pass which the frame's current instruction evaluates; None if it is no guard."""
+    for statement, place in _asked(frame):
+        nots = _nots(statement.test, place)
+        if nots is not None:
+            return (nots % 2 == 0) == isinstance(statement, ast.Assert)
+    return None
+
+
+def passing_number(frame: FrameType | None) -> float | None:
+    """The number that lets the guard pass which compares what the current instruction gives, from the left, with `<`,
+    `<=`, `>` or `>=`: the infinity on that side; None if it is no guard."""
+    for statement, place in _asked(frame):
+        test = statement.test
+        if isinstance(test, ast.Compare) and len(test.ops) == 1 and _place(test.left) == place:
+            below = {ast.Lt: True, ast.LtE: True, ast.Gt: False, ast.GtE: False}.get(type(test.ops[0]))
+            if below is not None:
+                return -math.inf if below == isinstance(statement, ast.Assert) else math.inf
+    return None
+
+
+def _asked(frame: FrameType | None) -> Iterator[tuple[ast.Assert | ast.If, tuple[int | None, ...]]]:
+    """Each guard of the frame's file, with the places that the current instruction may stand for."""
     # Modes of torch stand between the statement and its condition.
     while frame is not None and frame.f_code.co_name == "__torch_function__":
         frame = frame.f_back
     if frame is None:
-        return None
+        return
     places = list(frame.f_code.co_positions())
     # A jump has the place of its whole statement; the instruction before it made the value that it asks.
     for at in (frame.f_lasti // 2, frame.f_lasti // 2 - 1):
         for statement in _guards(frame.f_code.co_filename):
-            nots = _nots(statement.test, places[at])
-            if nots is not None:
-                return (nots % 2 == 0) == isinstance(statement, ast.Assert)
-    return None
+            yield statement, places[at]
 
 
 @cache
@@ -59,9 +79,13 @@ def _logs(value: ast.expr) -> bool:
     )
 
 
+def _place(test: ast.expr) -> tuple[int | None, ...]:
+    return test.lineno, test.end_lineno, test.col_offset, test.end_col_offset
+
+
 def _nots(test: ast.expr, place: tuple[int | None, ...]) -> int | None:
     """The negations above the expression at a place of a test; None if it is not there as a condition."""
-    if (test.lineno, test.end_lineno, test.col_offset, test.end_col_offset) == place:
+    if _place(test) == place:
         return 0
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         inner = _nots(test.operand, place)

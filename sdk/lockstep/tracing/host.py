@@ -43,7 +43,7 @@ class HostDraws:
 
     def __init__(self) -> None:
         found = [g for g in gc.get_objects() if type(g) in _STATES]
-        self.generators = [random._inst, np.random.mtrand._rand, torch.default_generator, *found]  # type: ignore[attr-defined]
+        self.generators = [random._inst, np.random.mtrand._rand, torch.default_generator, *found]
         self.entropy = False
         self.states = [self._state(g) for g in self.generators]
 

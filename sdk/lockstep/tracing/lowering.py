@@ -212,7 +212,8 @@ class Lowering:
         given = {n: self._evaluated(n) for n in node.all_input_nodes}
         if any(v is None or v.is_meta for v in given.values()):
             return None
-        args, kwargs = (fx.node.map_arg(a, lambda n: given[n]) for a in (node.args, node.kwargs))
+        args: Any = fx.node.map_arg(node.args, lambda n: given[n])
+        kwargs: Any = fx.node.map_arg(node.kwargs, lambda n: given[n])
         with torch.no_grad():
             value = target(*args, **kwargs)
         if not isinstance(value, torch.Tensor):

@@ -17,6 +17,7 @@ from torch import nn
 from lockstep.numerics.validate import validate
 from lockstep.protocol.errors import UsageError
 from lockstep.training.job import Batch, build_programs
+from lockstep.training.losses import Loss, RandomLoss
 from lockstep.training.models import loss_of
 from lockstep.training.strategies import diloco
 
@@ -54,7 +55,7 @@ def check(target: str) -> Checked:
     return Checked(type(model).__name__, built.layout.used, written, len(step.ops), step.ops[-1].cumulative)
 
 
-def _made(target: str) -> tuple[nn.Module, object, Batch]:
+def _made(target: str) -> tuple[nn.Module, Loss | RandomLoss | None, Batch]:
     path, _, name = target.rpartition(":")
     file = Path(path)
     if not path or not file.is_file():

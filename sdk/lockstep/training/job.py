@@ -150,13 +150,13 @@ def build_programs(
     def merge(*state: Tensor) -> list[Tensor | None]:
         payloads = [state[at : at + count] for at in range(2 * half, 2 * half + slots * width, width)]
         after, mask = state[quarter : quarter + len(outer)], state[3 * half]
-        moved, after = rules.merge(state[:count], after, payloads, mask, context("round"))
+        moved, left = rules.merge(state[:count], after, payloads, mask, context("round"))
         if statistics:
             found = [state[at + count : at + held] for at in range(2 * half, 2 * half + slots * width, width)]
             mean = Average().combine(found, mask)
             # A round without payloads fails: this keeps the function total.
             moved = [*moved, *(torch.where(mask.sum() > 0, mean[0], base) for base in state[count:held])]
-        return quarters(moved, after)
+        return quarters(moved, left)
 
     flats = [*flats, *statistics]
     start = quarters(flats, flats, beside, [scalar])

@@ -328,7 +328,7 @@ FLOATS: dict[str, Case] = {
     # Without a write in place torch does not take it apart.
     "binary cross-entropy of logits": lambda x: [
         F.binary_cross_entropy_with_logits(5 * x, x.flip(0).sigmoid()),
-        F.binary_cross_entropy_with_logits(m(x), m(x).sigmoid(), ramp(6), reduction="none", pos_weight=ramp(6)).reshape(-1),
+        F.binary_cross_entropy_with_logits(x, x.sigmoid(), ramp(N), reduction="none", pos_weight=ramp(N)),
     ],
     "mse": lambda x: [
         F.mse_loss(x, x.flip(0)),

@@ -1,4 +1,4 @@
-"""Running statistics of batch norms: entries of the state, that a step writes, a payload carries and a merge averages."""
+"""Running statistics of batch norms: a step writes them, a payload carries them, a merge takes their mean."""
 
 from __future__ import annotations
 
