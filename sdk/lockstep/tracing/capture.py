@@ -27,7 +27,7 @@ from lockstep.protocol.errors import LockstepError, LoweringError
 from lockstep.tracing.functions import Replaced, without_checkpointing
 from lockstep.tracing.graph import Origin
 from lockstep.tracing.host import HINT, HostDraws
-from lockstep.tracing.known import Known
+from lockstep.tracing.known import KnownValues
 
 _TORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parent)
@@ -135,7 +135,7 @@ def _captured(fn: Callable[..., Any], examples: Sequence[torch.Tensor], recorder
         allow_fallback_kernels=True, allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True
     ):
         fakes = [torch.empty(e.shape, dtype=e.dtype, device="cpu") for e in examples]
-    known = Known()
+    known = KnownValues()
 
     def watched(*tensors: torch.Tensor) -> Any:
         with known:

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from lockstep.protocol.errors import LoweringError
 from lockstep.tracing import guards, recurrent
-from lockstep.tracing.known import Known
+from lockstep.tracing.known import KnownValues
 from lockstep.tracing.sources import random_words
 
 DROPOUT_STREAM = 1 << 30
@@ -28,7 +28,7 @@ _FRACTION_BITS = 24
 class Replaced(TorchFunctionMode):
     """Calls our formula where torch would choose; one for each Program, because it counts the dropouts."""
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: KnownValues) -> None:
         super().__init__()
         self.known = known
         self.dropouts = 0

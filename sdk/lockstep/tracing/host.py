@@ -53,7 +53,7 @@ class HostDraws:
             return pickle.dumps(_STATES[type(generator)][1](generator))
 
     def drawn(self) -> str | None:
-        """What was drawn from since the last call: a generator's name; None if nothing was."""
+        """Returns the name of a generator that was drawn from since the last call; None if none was."""
         states = [self._state(g) for g in self.generators]
         changed = next((g for g, a, b in zip(self.generators, self.states, states, strict=True) if a != b), None)
         self.states, entropy, self.entropy = states, self.entropy, False

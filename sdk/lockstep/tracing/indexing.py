@@ -159,7 +159,7 @@ def gather(low: Lowering, x: Node, dim: int, index: Node, sparse_grad: bool = Fa
 
 
 def _cut(low: Lowering, x: Node, dim: int, index: Node) -> Node:
-    """What of x a scatter along `dim` can reach."""
+    """The part of x that a scatter along `dim` can reach."""
     for axis, n in enumerate(index.shape):
         x = x if axis == dim else low.graph.slice(x, axis, 0, n)
     return x

@@ -29,7 +29,7 @@ _SHAPED_BY_VALUES = (
 """Operations whose result's shape depends on values: of known ones the result is a constant."""
 
 
-class Known(TorchDispatchMode):
+class KnownValues(TorchDispatchMode):
     """Follows the values of constants; one for each trace."""
 
     def __init__(self) -> None:

@@ -244,7 +244,7 @@ Shares = Callable[[int, int, bool, float | None], np.ndarray]
 
 
 def _sources(outputs: int, inputs: int, corners: bool, scale: float | None) -> np.ndarray:
-    """Where each output lies among the inputs."""
+    """The place of each output among the inputs."""
     if corners:
         return np.arange(outputs) * ((inputs - 1) / (outputs - 1) if outputs > 1 else 0.0)
     return (np.arange(outputs) + 0.5) * (1 / scale if scale else inputs / outputs) - 0.5

@@ -26,7 +26,7 @@ _FORM = "FILE.py:FUNCTION, whose call without arguments returns (model, loss or 
 
 @dataclass(frozen=True)
 class Checked:
-    """What a job of the model would hold."""
+    """The contents of a job of the model."""
 
     model: str
     """The model's class."""
