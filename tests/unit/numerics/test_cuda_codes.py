@@ -215,7 +215,7 @@ SPLIT_DEFECTS = {
         "term_at<A>(first, a_start, length - 1 - (k0 + k))",
     ),
 }
-"""Of groups that are blocks of their own, and of the order in which their terms become an output."""
+"""Groups that are blocks of their own, and the order in which their terms become an output."""
 
 
 @pytest.mark.parametrize("defect", SPLIT_DEFECTS)
