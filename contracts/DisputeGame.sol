@@ -319,9 +319,8 @@ contract DisputeGame is IDisputeGame {
         if (picks) emit ElementPicked(id, g.position);
         uint256 staged;
         if (g.terms == 0) {
-            staged = arbiter.stage(
-                proof.descriptor, proof.context.roots(), proof.context.context(g.op), g.position, proof.openings, g.staged
-            );
+            bytes memory where = abi.encode(proof.context.roots(), proof.context.context(g.op), g.position);
+            staged = _ask(proof, IArbiter.stage.selector, where, g.staged);
         } else {
             (, uint32 chunk) = _claimed(g, answered, proof);
             staged = STAGED_CHUNK | uint256(chunk) << 32 | _execute(g, proof, chunk);
@@ -393,9 +392,37 @@ contract DisputeGame is IDisputeGame {
     function _execute(Game storage g, Proof calldata proof, uint32 chunk) private view returns (uint32) {
         // INVARIANT: partials combine to the word that they explain.
         if (chunk == COMBINED) return arbiter.combine(uint8(proof.descriptor[1]), proof.posted[:proof.posted.length - 32]);
-        return arbiter.execute(
-            proof.descriptor, proof.context.roots(), proof.context.context(g.op), g.position, chunk, proof.openings, g.staged
-        );
+        bytes memory where = abi.encode(proof.context.roots(), proof.context.context(g.op), g.position, chunk);
+        return uint32(_ask(proof, IArbiter.execute.selector, where, g.staged));
+    }
+
+    /// @dev What the Arbiter says about the proof's op at `where`. Descriptor and openings go on as they came: behind the arguments
+    /// of fixed length lie the call's own bytes from the proof on, which the two offsets point into.
+    function _ask(Proof calldata proof, bytes4 what, bytes memory where, uint256 staged) private view returns (uint256 word) {
+        bytes calldata descriptor = proof.descriptor;
+        IArbiter.Opening[] calldata openings = proof.openings;
+        IArbiter asked = arbiter;
+        assembly ("memory-safe") {
+            let begin := mload(0x40)
+            let length := mload(where)
+            mstore(begin, what)
+            // From what lies 32 bytes, its length, before the first byte or opening, to what lies behind the arguments.
+            let moved := sub(add(length, 0x40), proof)
+            mstore(add(begin, 0x04), add(descriptor.offset, moved))
+            let to := add(begin, 0x24)
+            for { let i := 0 } lt(i, length) { i := add(i, 0x20) } { mstore(add(to, i), mload(add(add(where, 0x20), i))) }
+            to := add(to, length)
+            mstore(to, add(openings.offset, moved))
+            mstore(add(to, 0x20), staged)
+            to := add(to, 0x40)
+            let rest := sub(calldatasize(), proof)
+            calldatacopy(to, proof, rest)
+            if iszero(staticcall(gas(), asked, begin, sub(add(to, rest), begin), 0x00, 0x20)) {
+                returndatacopy(begin, 0x00, returndatasize())
+                revert(begin, returndatasize())
+            }
+            word := mload(0x00)
+        }
     }
 
     /// @dev Whether a fold shows the partials of its groups before those of a group's chunks.
