@@ -9,6 +9,7 @@ import {ReentrancyGuard} from "@openzeppelin/contracts/utils/ReentrancyGuard.sol
 import {IStakeVault} from "./interfaces/IStakeVault.sol";
 import {
     BOND_PERCENT_DEFENDER,
+    MAX_ESCROWED,
     MAX_LOCK,
     MAX_UNBOND,
     SLASH_PERCENT_REFUNDS,
@@ -46,11 +47,14 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
     uint256 public immutable unbondSeconds;
 
     mapping(address account => uint256) public free;
-    mapping(address account => uint256) public credits;
     mapping(address account => address) public delegateOf;
     mapping(address account => address) public ownerOf;
     mapping(address account => address) public proposedOwnerOf;
-    uint256 public totalEscrow;
+
+    mapping(address account => uint256) private _credits;
+    /// Of one word, which is not zero while there is a job: the first verdict of a market writes no new one for what it burns.
+    uint128 private _escrowed;
+    uint128 private _burned;
 
     struct Unbond {
         uint192 amount;
@@ -246,8 +250,8 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
         uint256 burned = taken - toDefender;
 
         if (taken < held.amount) _locks[key] = Lock(held.account, uint88(held.amount - taken), held.keeper);
-        credits[defender] += toDefender;
-        credits[BURN] += burned;
+        _credits[defender] += toDefender;
+        _burned += uint128(burned);
 
         emit BondTaken(key, held.account, taken, burned, toDefender);
         emit Credited(defender, toDefender);
@@ -268,8 +272,8 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
         // INVARIANT: slashed = owed to work + burned + to the challengers + to the requester; of the rest at least half is burned.
         uint256 burned = taken.amount - owed - toChallenger - toRequester;
 
-        if (owed != 0) totalEscrow += owed;
-        credits[BURN] += burned;
+        _escrowed += uint128(owed);
+        _burned += uint128(burned);
 
         emit Slashed(key, taken.account, taken.amount, burned, toChallenger, toRequester, owed);
     }
@@ -305,7 +309,8 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
     }
 
     function _credit(address account, uint256 amount) private {
-        credits[account] += amount;
+        if (account == BURN) _burned += uint128(amount);
+        else _credits[account] += amount;
 
         emit Credited(account, amount);
     }
@@ -315,7 +320,7 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
         Lock memory taken = _take(key);
         if (amount > taken.amount) revert StakeTooLow(taken.account, amount, taken.amount);
 
-        credits[BURN] += amount;
+        _burned += uint128(amount);
         free[taken.account] += taken.amount - amount;
 
         emit Slashed(key, taken.account, amount, amount, 0, 0, 0);
@@ -324,7 +329,10 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
 
     /// @inheritdoc IStakeVault
     function escrow(address from, uint256 amount) public onlyMarket nonReentrant {
-        totalEscrow += amount;
+        uint256 total = _escrowed + amount;
+        if (total > MAX_ESCROWED) revert AmountTooLarge(total);
+
+        _escrowed = uint128(total);
 
         emit Escrowed(from, amount);
 
@@ -341,17 +349,25 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
 
     /// @inheritdoc IStakeVault
     function credit(address account, uint256 amount) external onlyMarket {
-        uint256 held = totalEscrow;
+        uint256 held = _escrowed;
         // INVARIANT: pay and refunds together never exceed the escrow.
         if (amount > held) revert EscrowTooLow(amount, held);
 
-        totalEscrow = held - amount;
-        credits[account] += amount;
-
-        emit Credited(account, amount);
+        _escrowed = uint128(held - amount);
+        _credit(account, amount);
     }
 
     // -- views
+
+    /// @inheritdoc IStakeVault
+    function credits(address account) public view returns (uint256) {
+        return account == BURN ? _burned : _credits[account];
+    }
+
+    /// @inheritdoc IStakeVault
+    function totalEscrow() external view returns (uint256) {
+        return _escrowed;
+    }
 
     function unbonding(address account) external view returns (uint256 amount, uint256 availableAt) {
         Unbond memory unbond = _unbonding[account];
@@ -425,10 +441,11 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
     }
 
     function _payOut(address account, address to) private returns (uint256 amount) {
-        amount = credits[account];
+        amount = credits(account);
         if (amount == 0) revert NothingDue();
 
-        credits[account] = 0;
+        if (account == BURN) _burned = 0;
+        else delete _credits[account];
 
         emit Withdrawn(account, amount);
 

@@ -32,6 +32,8 @@ class AggregatorRound:
     """(slot, report) of every revealed claim, in slot order."""
     receipts: frozenset[int] = frozenset()
     """Slots whose owners have handed over their receipts."""
+    convicted: frozenset[int] = frozenset()
+    """Slots of revealed claims whose owners may not speak any more."""
     merger: Address | None = None
     """The account that may merge now."""
     turns_over: bool = False
@@ -195,7 +197,7 @@ def receipts_due(view: AggregatorRound, params: JobParams, now: Seconds) -> froz
 
     The while is over before any owner sends its own, which would cost what sending them together saves.
     """
-    silent = frozenset(slot for slot, _ in view.reports if not view.stored.spoke >> slot & 1)
+    silent = frozenset(slot for slot, _ in view.reports if not view.stored.spoke >> slot & 1) - view.convicted
     complete = len(view.reports) == view.stored.revealed and silent <= view.receipts
     late = batch_due(view.stored.attest_ends, params.role.attest_seconds, now)
     return silent & view.receipts if complete or late else frozenset()

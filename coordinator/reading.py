@@ -171,8 +171,11 @@ def _round(
     phase = market.phase(job_id, number, decider.block)
     reports: tuple[tuple[int, Report], ...] = ()
     held: frozenset[int] = frozenset()
+    convicted: frozenset[int] = frozenset()
     if phase in REPORTED:
-        reports = _reports(session, revealed(session, hex32(job_id), number, stored.attempt))
+        claims = revealed(session, hex32(job_id), number, stored.attempt)
+        reports = _reports(session, claims)
+        convicted = frozenset(c.slot for c in claims if c.state == "convicted")
         held = receipts.speakers(session, hex32(job_id), number, stored.attempt)
     mine = False
     if phase in (Phase.LEAD, Phase.VOID) and stored.merge_claim != NO_CLAIM:
@@ -185,6 +188,7 @@ def _round(
         stored=stored,
         reports=reports,
         receipts=held,
+        convicted=convicted,
         merger=market.merger_of(job_id, number, decider.block) if merging else None,
         turns_over=merging and views.turns_over(params, stored, decider.now),
         mine=mine,

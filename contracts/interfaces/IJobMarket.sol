@@ -159,8 +159,8 @@ interface IJobMarket {
     /// @dev What every claim reads and writes is one word: phase to attestEnds.
     /// @param phase As stored: Joining to Freezing are all `Joining` until `freeze`; `phase(job, r)` tells them apart.
     /// @param turn Merge turns passed over by convictions: 0 is the aggregator's, k the k-th accepted slot in seed order.
-    /// @param receipts How many were given. `spoke` has the bits of who gave one (s: the owner of slot s, 64 + i: the i-th witness),
-    /// and of slots that were convicted.
+    /// @param silent Owners of slots that were convicted before they gave a receipt: nobody waits for theirs.
+    /// @param receipts How many were given. `spoke` has the bits of who gave one (s: the owner of slot s, 64 + i: the i-th witness).
     /// @param witnesses Drawn, once `drawn`.
     /// @param demands For payloads of this round, answered or not.
     /// @param backed Later rounds whose pay the merge's stake covers.
@@ -182,6 +182,7 @@ interface IJobMarket {
         uint64 seedBlock;
         uint32 openGames;
         uint64 mergeOpens;
+        uint16 silent;
         uint64 mergedAt;
         uint16 receipts;
         uint16 witnesses;
@@ -201,9 +202,10 @@ interface IJobMarket {
         bytes32 nextOuter;
     }
 
-    /// @param slot 0xffffffff for a merge.
-    /// @param transitions T: innerSteps + 1 of a slot, 1 of a merge.
+    /// @dev What a game writes is one word, which is never zero: transitions to games.
     /// @param claimedAt When it was revealed or merged (seconds); the challenge window starts here.
+    /// @param transitions T: innerSteps + 1 of a slot, 1 of a merge.
+    /// @param slot 0xffffffff for a merge.
     /// @param convictedAt The transition that was proven wrong; 0 where none was (a clock ran out, two signatures).
     /// @param games Opened on it so far.
     /// @param digest The commitment, and from the reveal on keccak(abi.encode(Body)).
@@ -211,9 +213,9 @@ interface IJobMarket {
         JobId job;
         address worker;
         ClaimStatus status;
-        uint32 transitions;
         uint40 claimedAt;
         uint32 round;
+        uint32 transitions;
         uint32 attempt;
         uint32 slot;
         uint32 openGames;

@@ -84,6 +84,8 @@ uint256 constant MAX_ESCROW = type(uint120).max;
 
 /// @dev What an unbonding stake's field holds.
 uint256 constant MAX_UNBOND = type(uint192).max;
+/// @dev What the field of all escrows together holds.
+uint256 constant MAX_ESCROWED = type(uint128).max;
 
 // -- protocol/market/receipts.py
 

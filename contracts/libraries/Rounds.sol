@@ -334,7 +334,7 @@ library Rounds {
         // A merge of a void round has nothing standing on it any more.
         if (c.slot == MERGE && ro.phase == IJobMarket.Phase.Lead) owed = _rewind(b, p, c, j, ro);
         // Nobody waits for a receipt of the convicted.
-        else if (c.slot != MERGE) ro.spoke |= uint256(1) << c.slot;
+        else if (c.slot != MERGE && (ro.spoke >> c.slot) & 1 == 0) ro.silent += 1;
         for (uint256 i = 0; i < refunds.length; i++) {
             // Gas is paid at what it costs now, capped.
             refunds[i].amount = Prices.gasCost(refunds[i].amount, p.prices.gasPrice, p.prices.feeCap, block.basefee);
@@ -409,7 +409,7 @@ library Rounds {
         if (at != IJobMarket.Phase.Attesting) return at;
         // Attesting is over when everybody who may has spoken.
         uint16 duties = params(b, jobId).roles[0].witnesses;
-        bool all = Receipts.count(ro.spoke) == ro.revealed + ro.witnesses && (duties == 0 || ro.drawn);
+        bool all = Receipts.count(ro.spoke) + ro.silent == ro.revealed + ro.witnesses && (duties == 0 || ro.drawn);
         return all ? IJobMarket.Phase.Freezing : IJobMarket.Phase.Attesting;
     }
 

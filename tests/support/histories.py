@@ -311,7 +311,9 @@ class Player:
                     yield WITNESSES, "onDrawn", job, r, d.randint(0, p.role.witnesses)
                 if d.random() < 0.05:
                     yield AVAILABILITY, "onDemanded", job, r, d.randrange(p.role.slots)
-                speakers = [s for s, _ in owned] + [WITNESS + i for i in range(ro.witnesses)]
+                convicted = {s for s, _ in owned if m.claims[self._claim(r, s)].status == ClaimStatus.CONVICTED}
+                speakers = [s for s, _ in owned if s not in convicted or d.random() < 0.1]
+                speakers += [WITNESS + i for i in range(ro.witnesses)]
                 silent = [who for who in speakers if not ro.spoke >> who & 1 or d.random() < 0.02]
                 if silent:
                     some = d.sample(silent, d.randint(1, len(silent)))

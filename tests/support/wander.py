@@ -228,7 +228,8 @@ class Wanderer:
             case Phase.ATTESTING:
                 if p.role.witnesses and not ro.drawn:
                     yield MarketCall("Witnesses", "draw", self.anyone(), (job, r))
-                speakers = [slot for slot, _ in owned] + [WITNESS + i for i in range(ro.witnesses)]
+                speakers = [slot for slot, c in owned if c.status != ClaimStatus.CONVICTED or d.random() < 0.05]
+                speakers += [WITNESS + i for i in range(ro.witnesses)]
                 silent = [who for who in speakers if not ro.spoke >> who & 1 or d.random() < 0.05]
                 if silent:
                     some = d.sample(silent, d.randint(1, len(silent)))

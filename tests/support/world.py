@@ -26,7 +26,7 @@ from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.hashing import keccak
-from lockstep.protocol.jobs import JobParams, Phase, Receipt, Reveal
+from lockstep.protocol.jobs import ClaimStatus, JobParams, Phase, Receipt, Reveal
 from lockstep.protocol.market import ids
 from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds, Wei
 from tests.support.constant import ConstantClaim, Lie
@@ -158,7 +158,8 @@ class World:
                     self.send(market.reveal(self.job, r, slot, opened), f"worker-{slot}")
             case Phase.ATTESTING:
                 for slot in slots:
-                    if not market.round(self.job, r).spoke >> slot & 1:
+                    revealed = market.claim(self.claim_id(slot, r)).status == ClaimStatus.REVEALED
+                    if revealed and not market.round(self.job, r).spoke >> slot & 1:
                         self.send(market.attest(self.job, r, [self.receipt(slot, r)]), f"worker-{slot}")
                 self.pass_to(market.round(self.job, r).attest_ends)
             case Phase.FREEZING:

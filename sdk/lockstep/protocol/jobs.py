@@ -312,6 +312,8 @@ class Round:
     seed_block: int = 0
     open_games: int = 0
     merge_opens: Seconds = NEVER
+    silent: int = 0
+    """Owners of slots that were convicted before they gave a receipt."""
     merged_at: Seconds = NEVER
     receipts: int = 0
     """The number of receipts given."""
@@ -329,7 +331,7 @@ class Round:
     outer: StateRoot = NO_STATE
     merge_in: StateRoot = NO_STATE
     spoke: int = 0
-    """Bit s: the owner of slot s has spoken, or was convicted; bit 64 + i: the i-th witness."""
+    """Bit s: the owner of slot s has spoken; bit 64 + i: the i-th witness."""
     named: tuple[int, int] = (0, 0)
     """Receipts that name a slot, without its owner's: a byte a slot, 32 slots a word (protocol/market/receipts.py)."""
     mask: int = 0
@@ -347,10 +349,11 @@ class Claim:
     job: JobId = NO_JOB
     worker: Address = ZERO_ADDRESS
     status: ClaimStatus = ClaimStatus.NONE
-    transitions: int = 0
     claimed_at: Seconds = NEVER
     """The time of the claim's reveal or merge; the challenge window starts here."""
     round: int = 0
+    transitions: int = 0
+    """T."""
     attempt: int = 0
     slot: int = 0
     """MERGE_SLOT for a merge."""

@@ -240,6 +240,14 @@ def test_an_index_that_has_not_seen_every_reveal_waits_for_it() -> None:
     assert receipts_due(view, params, Seconds(1_005)) == {0, 1}
 
 
+def test_nobody_waits_for_the_receipt_of_a_convicted_owner() -> None:
+    params = amended(PARAMS, attest_seconds=Seconds(20))
+    view = replace(attesting([Report.DECODED] * 3, ends=1_020), receipts=frozenset({0, 2}), convicted=frozenset({1}))
+    assert receipts_due(view, params, Seconds(1_000)) == {0, 2}
+    view = replace(view, receipts=frozenset({0, 1, 2}))
+    assert receipts_due(view, params, Seconds(1_000)) == {0, 2}, "the contract takes none of a convicted owner"
+
+
 def test_a_barred_aggregator_still_sends_receipts() -> None:
     view = replace(attesting([Report.DECODED], ends=1_020), receipts=frozenset({0}))
     assert Attest(0) in decide(job(view, barred=True), DECIDER)

@@ -257,7 +257,9 @@ def join(d: Draft, sender: Address, job: JobId, r: int, slot: int) -> None:
     if d.claims[claim].worker != ZERO_ADDRESS:
         raise revert("SlotTaken", slot)
 
-    d.claims[claim] = Claim(job, sender, ClaimStatus.JOINED, p.role.transitions, round=r, attempt=ro.attempt, slot=slot)
+    d.claims[claim] = Claim(
+        job, sender, ClaimStatus.JOINED, round=r, transitions=p.role.transitions, attempt=ro.attempt, slot=slot
+    )
     ro.joined += 1
 
     _emit(d, "Joined", job, r, slot, sender)
@@ -344,7 +346,7 @@ def merge(
 
     said = Body(TraceRoot(merkle.leaf(merkle.node(out, out2))), out, out2)
     d.claims[claim] = Claim(
-        job, sender, ClaimStatus.ACCEPTED, 1, d.block.time, r, j.attempt, MERGE_SLOT, digest=ids.body_hash(said)
+        job, sender, ClaimStatus.ACCEPTED, d.block.time, r, 1, j.attempt, MERGE_SLOT, digest=ids.body_hash(said)
     )
     ro.turn = turn(p, ro, d.block.time) & 0xFFFF
     ro.phase = Phase.LEAD

@@ -17,6 +17,8 @@ from lockstep.protocol.types import Address, Seconds, Wei
 
 MAX_UNBOND = Wei((1 << 192) - 1)
 """The highest amount that an unbonding stake's field holds."""
+MAX_ESCROWED = Wei((1 << 128) - 1)
+"""The highest sum of escrows that the vault's field holds."""
 
 
 class Refund(NamedTuple):
@@ -298,7 +300,11 @@ def slash_liveness(d: Draft, sender: Address, key: bytes, amount: int) -> None:
 def escrow(d: Draft, sender: Address, account: Address, amount: int) -> None:
     """A job's escrow comes in from its requester."""
     _only_market(d, sender)
-    d.total_escrow = added(d.total_escrow, amount)
+    total = added(d.total_escrow, amount)
+    if total > MAX_ESCROWED:
+        raise revert("AmountTooLarge", total)
+
+    d.total_escrow = total
 
     _emit(d, "Escrowed", account, amount)
 
@@ -323,9 +329,7 @@ def credit(d: Draft, sender: Address, account: Address, amount: int) -> None:
         raise revert("EscrowTooLow", amount, held)
 
     d.total_escrow = held - amount
-    d.credits[account] += amount
-
-    _emit(d, "Credited", account, amount)
+    _credit(d, account, amount)
 
 
 # -- inside

@@ -71,9 +71,9 @@ def on_convicted(
     if c.is_merge and ro.phase == Phase.LEAD:
         # A merge of a void round has nothing standing on it any more.
         owed = _rewind(d, p, c, j, ro)
-    elif not c.is_merge:
+    elif not c.is_merge and not ro.spoke >> c.slot & 1:
         # Nobody waits for a receipt of the convicted.
-        ro.spoke |= 1 << c.slot
+        ro.silent += 1
     # Gas is paid at what it costs now, capped.
     fee = d.block.base_fee
     gas_price, cap = p.prices.gas_price, p.prices.fee_cap

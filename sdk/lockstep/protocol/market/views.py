@@ -83,7 +83,7 @@ def phase(s: Reader, block: Block, job: JobId, r: int) -> Phase:
         return at
     # Attesting is over when everybody who may has spoken.
     duties = params(s, job).role.witnesses
-    everybody = ro.spoke.bit_count() == ro.revealed + ro.witnesses and (duties == 0 or ro.drawn)
+    everybody = ro.spoke.bit_count() + ro.silent == ro.revealed + ro.witnesses and (duties == 0 or ro.drawn)
     return Phase.FREEZING if everybody else Phase.ATTESTING
 
 
