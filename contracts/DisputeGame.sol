@@ -166,10 +166,7 @@ contract DisputeGame is IDisputeGame {
         Program.Header memory h = context.head();
         // INVARIANT: what is defended is the S_t of the claim's trace.
         if (Merkle.leaf(state) != answered) revert ProofInvalid();
-        // INVARIANT: S_t is the last aligned block of 2^s_out leaves of G_t.
-        uint256 up = h.depth - h.stateOut;
-        Merkle.verify(graph, state, (1 << up) - 1, up, blockProof);
-        _requireChildren(graph, h.depth, children);
+        _requireBlock(h, graph, state, blockProof, children);
 
         g.statement = keccak256(context.withGraph(graph));
         g.node = graph;
@@ -661,7 +658,27 @@ contract DisputeGame is IDisputeGame {
     function _requireChildren(bytes32 node, uint256 rem, bytes32[] calldata children) private view {
         // INVARIANT: a reveal shows exactly the 2^r descendants, r levels down, of the node that it answers.
         _requireLength(1 << _levels(rem), children.length);
-        if (Openings.fold(children) != node) revert ProofInvalid();
+        if (Merkle.rootOf(children) != node) revert ProofInvalid();
+    }
+
+    /// @dev S_t stands above the nodes that are shown, or `blockProof` leads from it to the last of them.
+    function _requireBlock(
+        Program.Header memory h,
+        bytes32 graph,
+        bytes32 state,
+        bytes32[] calldata blockProof,
+        bytes32[] calldata children
+    ) private view {
+        (uint256 up, uint256 shown) = (h.depth - h.stateOut, _levels(h.depth));
+        _requireLength(1 << shown, children.length);
+        bytes32[] memory nodes = children;
+        uint256 level = up < shown ? up : shown;
+        Merkle.reduce(nodes, 1 << level);
+        up -= level;
+        // INVARIANT: S_t is the last aligned block of 2^s_out leaves of G_t.
+        Merkle.verify(nodes[nodes.length - 1], state, (1 << up) - 1, up, blockProof);
+        // INVARIANT: what is shown are the descendants of G_t.
+        if (Merkle.rootOf(nodes) != graph) revert ProofInvalid();
     }
 
     function _requireLength(uint256 expected, uint256 given) private pure {

@@ -243,6 +243,7 @@ interface IDisputeGame {
     function reveal(GameId game, bytes32 answered, bytes32[] calldata children) external;
 
     /// @notice Shows G_t, whose state block is S_t, and its first descendants.
+    /// @param blockProof From S_t up to the last of `children`: siblings; none if S_t stands above them.
     function defend(
         GameId game,
         bytes32 answered,

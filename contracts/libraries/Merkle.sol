@@ -86,14 +86,42 @@ library Merkle {
 
     /// @notice The root of the full tree over `nodes` (a power of two many). Overwrites `nodes`.
     function rootOf(bytes32[] memory nodes) internal view returns (bytes32) {
-        uint256 width = nodes.length;
-        // INVARIANT: a tree's leaves are padded by the caller to a power of two, at least one.
-        if (width == 0 || width & (width - 1) != 0) revert ProofInvalid();
-        while (width > 1) {
-            width /= 2;
-            for (uint256 i = 0; i < width; i++) nodes[i] = node(nodes[2 * i], nodes[2 * i + 1]);
-        }
+        reduce(nodes, 1);
         return nodes[0];
+    }
+
+    /// @notice Leaves of the full tree over `nodes` (a power of two many) the level of `width` nodes (another one). Overwrites `nodes`.
+    function reduce(bytes32[] memory nodes, uint256 width) internal view {
+        uint256 count = nodes.length;
+        // INVARIANT: a full tree has a power of two of leaves, at least one.
+        if (count == 0 || count & (count - 1) != 0) revert ProofInvalid();
+        assembly ("memory-safe") {
+            // The byte of domain goes right before a pair, over the end of the pair before, which is hashed already; the digests, half
+            // as long, never reach that far. Two pairs a turn, but for the last two nodes: a reveal has up to 128.
+            let first := add(nodes, 0x20)
+            let hashed := 1
+            for { } gt(count, width) { count := shr(1, count) } {
+                let from := sub(first, 0x01)
+                let to := first
+                if eq(count, 2) {
+                    mstore8(from, 0x01)
+                    hashed := and(hashed, staticcall(gas(), 0x02, from, 0x41, to, 0x20))
+                }
+                for { let end := add(from, shl(5, and(count, not(3)))) } lt(from, end) { from := add(from, 0x40) } {
+                    mstore8(from, 0x01)
+                    hashed := and(hashed, staticcall(gas(), 0x02, from, 0x41, to, 0x20))
+                    from := add(from, 0x40)
+                    to := add(to, 0x20)
+                    mstore8(from, 0x01)
+                    hashed := and(hashed, staticcall(gas(), 0x02, from, 0x41, to, 0x20))
+                    to := add(to, 0x20)
+                }
+            }
+            // The precompile fails only for want of gas.
+            if iszero(hashed) { revert(0x00, 0x00) }
+            // The first byte of domain went over the length.
+            mstore(nodes, count)
+        }
     }
 
     /// @notice The least k with 2^k >= count (0 for counts 0 and 1).

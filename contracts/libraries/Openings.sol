@@ -53,41 +53,6 @@ library Openings {
         }
     }
 
-    /// @notice The root of the full tree over `nodes`, a power of two many (Merkle.rootOf, from calldata).
-    function fold(bytes32[] calldata nodes) internal view returns (bytes32 root) {
-        uint256 width = nodes.length;
-        // INVARIANT: a full tree has a power of two of leaves, at least one.
-        if (width == 0 || width & (width - 1) != 0) revert ProofInvalid();
-        assembly ("memory-safe") {
-            // The byte of domain goes right before a pair, over the end of the pair before, which is hashed already; the digests, half
-            // as long, never reach that far. Two pairs a turn: a reveal has up to 128 nodes.
-            let begin := add(mload(0x40), 0x1f)
-            let hashed := 1
-            root := add(begin, 0x01)
-            calldatacopy(root, nodes.offset, shl(5, width))
-            for { } gt(width, 2) { width := shr(1, width) } {
-                let from := begin
-                let to := root
-                for { let end := add(begin, shl(5, width)) } lt(from, end) { from := add(from, 0x40) } {
-                    mstore8(from, 0x01)
-                    hashed := and(hashed, staticcall(gas(), 0x02, from, 0x41, to, 0x20))
-                    from := add(from, 0x40)
-                    to := add(to, 0x20)
-                    mstore8(from, 0x01)
-                    hashed := and(hashed, staticcall(gas(), 0x02, from, 0x41, to, 0x20))
-                    to := add(to, 0x20)
-                }
-            }
-            if eq(width, 2) {
-                mstore8(begin, 0x01)
-                hashed := and(hashed, staticcall(gas(), 0x02, begin, 0x41, root, 0x20))
-            }
-            // The precompile fails only for want of gas.
-            if iszero(hashed) { revert(0x00, 0x00) }
-            root := mload(root)
-        }
-    }
-
     /// @notice Word `i` of a leaf (little-endian).
     function word(bytes calldata data, uint256 i) internal pure returns (uint256 value) {
         // INVARIANT: a leaf is read inside its bytes.

@@ -164,13 +164,6 @@ library Constant {
         );
     }
 
-    /// @notice The siblings of the state block in G_t.
-    function blockProof(Claim memory c, uint32 t) internal view returns (bytes32[] memory proof) {
-        bytes32[] memory g = graph(c, t);
-        proof = new bytes32[](1);
-        proof[0] = g.length == 4 ? Merkle.node(g[0], g[1]) : Merkle.node(Merkle.node(g[0], g[1]), Merkle.node(g[2], g[3]));
-    }
-
     /// @notice The eight leaves that an answer shows: tensor 0 is the payload, tensor 1 the carry.
     function shown(Claim memory c, uint256 wanted, bytes32 seed) internal pure returns (IAvailability.Shown[] memory s) {
         s = new IAvailability.Shown[](8);

@@ -141,7 +141,7 @@ contract DisputeGameTest {
         CHEATS.prank(WORKER);
         vault.setDelegate(address(this));
         bytes32 node = game.game(id).node;
-        game.defend(id, node, _statement(2), _graph(2), _root(2), _one(_root(2)), _children(2));
+        game.defend(id, node, _statement(2), _graph(2), _root(2), none, _children(2));
         require(_phase(id) == IDisputeGame.Phase.GraphPick, "defended");
     }
 
@@ -287,7 +287,7 @@ contract DisputeGameTest {
         } else if (g.phase == IDisputeGame.Phase.Adjacent) {
             game.adjacent(id, g.node, _step(t));
         } else if (g.phase == IDisputeGame.Phase.Defend) {
-            game.defend(id, g.node, _statement(t), _graph(t), _root(t), _one(_root(t)), _children(t));
+            game.defend(id, g.node, _statement(t), _graph(t), _root(t), none, _children(t));
         } else if (g.phase == IDisputeGame.Phase.GraphPick) {
             game.pick(id, g.node, 0, _root(t), _one(_root(t)));
         } else if (g.phase == IDisputeGame.Phase.Tensor) {

@@ -285,7 +285,7 @@ contract GamesTable {
         if (g.phase == IDisputeGame.Phase.Defend) {
             return abi.encodeCall(
                 game.defend,
-                (id, g.node, c.statement(t, 0), root, c.state(t), _one(_left(c, t)), c.graph(t))
+                (id, g.node, c.statement(t, 0), root, c.state(t), new bytes32[](0), c.graph(t))
             );
         }
         if (g.phase == IDisputeGame.Phase.Tensor) {
@@ -300,12 +300,6 @@ contract GamesTable {
             return abi.encodeCall(game.postLeaf, (id, g.node, Letters.word(c.valueOf(t, g.op))));
         }
         return abi.encodeCall(game.postPartials, (id, g.node, c.partials(t)));
-    }
-
-    /// @dev The left half of G: the sibling of the state block.
-    function _left(Letters.Claim memory c, uint32 t) private view returns (bytes32) {
-        bytes32[] memory leaves = c.graph(t);
-        return Merkle.node(Merkle.node(leaves[0], leaves[1]), Merkle.node(leaves[2], leaves[3]));
     }
 
     function _one(bytes32 x) private pure returns (bytes32[] memory proof) {

@@ -663,7 +663,7 @@ contract SystemHandler is Deployed {
         IJobMarket.Facts memory f = market.factsOf(seat.claim, t, new bytes32[](0));
         if (g.phase == IDisputeGame.Phase.Defend) {
             return abi.encodeCall(
-                game.defend, (seat.id, g.node, c.statement(t, 0, f), c.graphRoot(t), c.state(t), c.blockProof(t), c.graph(t))
+                game.defend, (seat.id, g.node, c.statement(t, 0, f), c.graphRoot(t), c.state(t), new bytes32[](0), c.graph(t))
             );
         }
         if (g.phase == IDisputeGame.Phase.Tensor) {

@@ -18,7 +18,7 @@ from lockstep.protocol.dispute.statement import Statement
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import NO_CLAIM, Body, Facts
 from lockstep.protocol.merkle import ceil_log2
-from lockstep.protocol.programs.program import CHUNK, HEAD_BYTES, Alias, Op, is_grouped
+from lockstep.protocol.programs.program import CHUNK, HEAD_BYTES, Alias, HeaderFields, Op, is_grouped
 from lockstep.protocol.reverts import HINTS, ChainRevert, described
 from lockstep.protocol.types import (
     Address,
@@ -317,10 +317,7 @@ def _defend(game: Game, move: moves.Defend, now: Seconds, claim: DisputedClaim, 
     # INVARIANT: what is defended is the S_t of the claim's trace.
     if merkle.leaf(move.state) != move.answered:
         raise MoveRefused("ProofInvalid")
-    # INVARIANT: S_t is the last aligned block of 2^s_out leaves of G_t.
-    up = h.depth - h.s_out
-    _require_proof(move.graph, move.state, (1 << up) - 1, up, move.block_proof)
-    _require_children(move.graph, h.depth, move.children)
+    _require_block(h, move)
     defended = replace(
         game, statement=keccak(statement.with_graph(move.graph).encode()), node=move.graph, rem=h.depth, position=0,
         size=h.n, block=(1 << h.depth) - (1 << h.s_out),
@@ -625,6 +622,19 @@ def _require_children(node: Digest, rem: int, children: moves.Proof) -> None:
     # INVARIANT: a reveal shows exactly the 2^r descendants, r levels down, of the node that it answers.
     _require_length(1 << levels(rem), len(children))
     if merkle.tree(children) != node:
+        raise MoveRefused("ProofInvalid")
+
+
+def _require_block(h: HeaderFields, move: moves.Defend) -> None:
+    """S_t stands above the nodes that are shown, or the proof leads from it to the last of them."""
+    up, shown = h.depth - h.s_out, levels(h.depth)
+    _require_length(1 << shown, len(move.children))
+    level = min(up, shown)
+    nodes = merkle.levels(move.children, shown)[shown - level]
+    # INVARIANT: S_t is the last aligned block of 2^s_out leaves of G_t.
+    _require_proof(nodes[-1], move.state, (1 << up - level) - 1, up - level, move.block_proof)
+    # INVARIANT: what is shown are the descendants of G_t.
+    if merkle.tree(nodes) != move.graph:
         raise MoveRefused("ProofInvalid")
 
 

@@ -187,8 +187,9 @@ def answer(game: Game, events: Sequence[GameEvent], own: MaterialisedClaim) -> m
 
 def _defend(node: Digest, statement: Statement, state: StateRoot, step: MaterialisedStep) -> moves.Defend:
     program, graph = step.program, step.graph
-    up = program.depth - program.s_out
-    proof = merkle.proof(graph, (1 << up) - 1, program.s_out)
+    # From the state block up to the nodes that are shown, if it lies below them.
+    up, below = program.depth - program.s_out, program.depth - levels(program.depth) - program.s_out
+    proof = merkle.proof(graph, (1 << up) - 1, program.s_out)[: max(below, 0)]
     children = descendants(graph, program.depth, 0)
     return moves.Defend(node, statement.encode(), graph[-1][0], state, tuple(proof), children)
 
