@@ -408,8 +408,10 @@ library Rounds {
         IJobMarket.Phase at = phaseOf(ro);
         if (at != IJobMarket.Phase.Attesting) return at;
         // Attesting is over when everybody who may has spoken.
-        uint16 duties = params(b, jobId).roles[0].witnesses;
-        bool all = Receipts.count(ro.spoke) == ro.revealed + ro.witnesses && (duties == 0 || ro.drawn);
+        IJobMarket.Role memory role = params(b, jobId).roles[0];
+        bool all = Receipts.count(ro.spoke) == ro.revealed + ro.witnesses && (role.witnesses == 0 || ro.drawn);
+        // INVARIANT: the owner of a job's only slot never ends alone the time in which its payload can be demanded.
+        if (role.slots == 1 && ro.witnesses == 0) all = false;
         return all ? IJobMarket.Phase.Freezing : IJobMarket.Phase.Attesting;
     }
 

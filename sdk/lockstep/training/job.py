@@ -99,10 +99,9 @@ def build_programs(
     The model's weights are not read: it may be built `without_weights()`. Raises LoweringError if it uses what cannot
     become a Program, UsageError if its flat tensors, of `shard_elements` at most, do not fit a state.
     """
-    # INVARIANT: the payloads' tree is at least as deep as the shared state's (docs/protocol.md section 3: q + p >= b).
-    if rounds < 1 or slots < 2:
+    if rounds < 1 or slots < 1:
         raise UsageError(
-            f"rounds is {rounds}" if rounds < 1 else f"slots is {slots}", "use at least 1 round and at least 2 slots"
+            f"rounds is {rounds}" if rounds < 1 else f"slots is {slots}", "use at least 1 round and at least 1 slot"
         )
     check_size(rounds, strategy.inner_steps, slots)
     layout = layout_of(model, shard_elements)
@@ -110,7 +109,7 @@ def build_programs(
     flats, scalar = unallocated(layout), _scalar()
     inner, encoded, merged = strategy.rules(rounds)
     beside = inner.init(flats, scalar)
-    shared_depth, payload_depth = depths_of(strategy, layout)
+    shared_depth, payload_depth = depths_of(strategy, layout, slots)
     check_width(count, slots, payload_depth)
     quarter, width = 1 << shared_depth, 1 << payload_depth
 
@@ -195,13 +194,16 @@ def check_parties(dataset: Dataset, batch: Batch, slots: int, min_slots: int) ->
         )
 
 
-def depths_of(strategy: Strategy, layout: Layout) -> tuple[int, int]:
-    """Returns (shared, payload) depth of a job's states: log2 of the entries in a quarter and in a payload."""
+def depths_of(strategy: Strategy, layout: Layout, slots: int = 2) -> tuple[int, int]:
+    """Returns (shared, payload) depth of a job's states: log2 of the entries in a quarter and in a payload. From two
+    slots on their number changes neither."""
     shards = unallocated(layout)
     beside = strategy.rules(1).inner.init(shards, _scalar())
     shared_depth = ceil_log2(max(len(shards), len(beside)))
+    # INVARIANT: the payloads' tree is at least as deep as the shared state's (docs/protocol.md section 3: q + p >= b).
+    least = shared_depth - ceil_log2(slots)
     # INVARIANT: a payload has the depth of the carry beside it.
-    return shared_depth, shared_depth if strategy.carry else ceil_log2(len(shards))
+    return shared_depth, shared_depth if strategy.carry else max(ceil_log2(len(shards)), least)
 
 
 def _scalar() -> Tensor:
@@ -304,7 +306,7 @@ def training_job(
             )
         shards = built.layout.cut(initial_parameters(model, seed) if first is None else first)
         genesis = Checkpoint(shards, tuple(np.zeros_like(shard) for shard in shards))
-    shared_depth, payload_depth = depths_of(strategy, built.layout)
+    shared_depth, payload_depth = depths_of(strategy, built.layout, slots)
     return TrainingJob(
         programs=ClaimSchedule(built.step, built.encode, built.merge),
         dataset=dataset,

@@ -158,7 +158,7 @@ def test_wrong_adapters_are_named(folder: Path, adapters: dict[str, Any], named:
         ({"texts": "nowhere"}, "nowhere"),
         ({"rounds": 0}, "rounds"),
         ({"rounds": "six"}, "rounds"),
-        ({"slots": 1, "min_slots": 1}, "slots"),
+        ({"slots": 0, "min_slots": 0}, "slots"),
         ({"min_slots": 3}, "slots"),
         ({"slots": 65}, "65"),
         ({"rounds": 10**9}, "rounds"),

@@ -265,8 +265,8 @@ def test_merge_is_nesterov_of_the_masked_mean(slots: int, mask: list[int]) -> No
     assert out[3] is None
 
 
-@pytest.mark.parametrize(("rounds", "slots"), [(0, 3), (1, 1), (-1, 2)])
-def test_job_without_rounds_or_peers_is_refused(rounds: int, slots: int) -> None:
+@pytest.mark.parametrize(("rounds", "slots"), [(0, 3), (1, 0), (-1, 2)])
+def test_job_without_rounds_or_slots_is_refused(rounds: int, slots: int) -> None:
     with pytest.raises(UsageError):
         built(rounds=rounds, slots=slots)
 

@@ -82,8 +82,11 @@ def phase(s: Reader, block: Block, job: JobId, r: int) -> Phase:
     if at != Phase.ATTESTING:
         return at
     # Attesting is over when everybody who may has spoken.
-    duties = params(s, job).role.witnesses
-    everybody = ro.spoke.bit_count() == ro.revealed + ro.witnesses and (duties == 0 or ro.drawn)
+    role = params(s, job).role
+    everybody = ro.spoke.bit_count() == ro.revealed + ro.witnesses and (role.witnesses == 0 or ro.drawn)
+    # INVARIANT: the owner of a job's only slot never ends alone the time in which its payload can be demanded.
+    if role.slots == 1 and ro.witnesses == 0:
+        everybody = False
     return Phase.FREEZING if everybody else Phase.ATTESTING
 
 

@@ -547,6 +547,61 @@ def test_two_thirds_of_the_others_receipts_accept(scene: Scene, masks: dict[int,
         assert scene.market.rounds[scene.job, 0].mask == accepted
 
 
+# -- a job of one slot
+
+
+ALONE = amended(PARAMS, slots=1, min_slots=1, shared_depth=2)
+
+
+def alone_revealed(params: JobParams = ALONE) -> Scene:
+    """The only slot of a job, revealed."""
+    scene = Scene(params)
+    scene.market.start_round(scene.block, scene.job, 0)
+    scene.join(workers=[HONEST])
+    scene.seal()
+    scene.commit(slots=[0])
+    scene.reveal(slots=[0])
+    return scene
+
+
+def test_the_only_slot_is_accepted_when_nobody_else_may_speak() -> None:
+    scene = alone_revealed()
+    scene.later(100)
+    scene.freeze()
+    scene.merge()
+    scene.later(100)
+    scene.market.finalize(scene.block, scene.job, 0)
+    assert (scene.credits(HONEST), scene.credits(AGGREGATOR)) == (10, 6)
+    assert scene.free(HONEST) == 10_000
+
+
+def test_the_owner_of_the_only_slot_does_not_end_the_time_for_demands() -> None:
+    scene = alone_revealed()
+    scene.attest(0, 1)
+    assert scene.phase() == Phase.ATTESTING, "its payload can still be demanded"
+    scene.refused("WrongPhase", scene.freeze)
+    scene.later(100)
+    scene.freeze()
+    assert scene.market.rounds[scene.job, 0].mask == 1
+
+
+def test_the_owner_of_the_only_slot_merges_after_the_aggregator() -> None:
+    scene = alone_revealed()
+    scene.later(100)
+    scene.freeze()
+    scene.later(100)
+    scene.merge(merger=HONEST)
+    assert scene.phase() == Phase.LEAD
+
+
+def test_a_conviction_of_the_only_slot_before_the_freeze_fails_the_round() -> None:
+    scene = alone_revealed()
+    scene.convict(scene.claim(0))
+    scene.later(100)
+    scene.freeze()
+    assert scene.phase() == Phase.FAILED
+
+
 def test_what_is_merged_is_what_was_revealed(scene: Scene) -> None:
     scene.to_revealed()
     scene.attest()
