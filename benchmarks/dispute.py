@@ -386,7 +386,7 @@ def run_hardest(arena: Arena) -> Iterator[Row]:
 def _shapes() -> Any:
     from types import SimpleNamespace
 
-    role = SimpleNamespace(payload_depth=0, slots=SLOTS, carry=0, inner_steps=INNER_STEPS)
+    role = SimpleNamespace(payload_depth=0, slots=SLOTS, carry_period=0, inner_steps=INNER_STEPS)
     return SimpleNamespace(genesis=SimpleNamespace(shared_depth=1), role=role)
 
 

@@ -178,6 +178,8 @@ contract JobMarket is IJobMarket {
         }
 
         _emitRevealed(jobId, r, slot, claimId, opened);
+
+        if (opened.carries) _book.carry(jobId, r, slot, c);
     }
 
     /// @inheritdoc IJobMarket
@@ -398,7 +400,7 @@ contract JobMarket is IJobMarket {
         if (!live(claimId)) revert ClaimClosed(claimId);
         if (c.slot == Ids.MERGE) return ro.mergeIn;
         Role memory role = p.roles[0];
-        bytes32 carry = role.carry == 0 ? role.zeroCarry : _book.carryIn(claimId, role.zeroCarry, carried);
+        bytes32 carry = c.carries ? _book.carryIn(c, carried) : role.zeroCarry;
         return States.slotZero(ro.base, carry, c.round * role.innerSteps, p.genesis.sharedDepth);
     }
 

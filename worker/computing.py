@@ -117,7 +117,7 @@ def settle(run: ClaimRun, place: ClaimNames, final: State, roots: Sequence[State
     trace_cid = store.put(b"".join(roots))
     return Material(
         place.claim, run.job.id, run.round, place.attempt, run.slot, run.seed, place.base, (), tuple(roots), out, out2,
-        trace_cid, payload_cid,
+        trace_cid, payload_cid, run.carried is not None,
     )  # fmt: skip
 
 

@@ -97,8 +97,8 @@ interface IJobMarket {
     /// @param zeroPayload The payload root that stands in the merge for a slot without an accepted claim.
     /// @param carryDepth Depth of the carry. Today sharedDepth.
     /// @param payloadDepth p: depth of one payload subtree.
-    /// @param carry 0: nothing of a worker's own state survives a round; 1: the carry, published with the payload.
-    /// @param carryPeriod Rounds after which a carry is zero again. Today 0: never.
+    /// @param carryPeriod Rounds after which a slot starts from a zero carry again; 0: it always does, and nothing of a worker's own
+    ///        state survives a round.
     /// @param merged Whether the merge reads the role's payloads. Today it does.
     /// @param innerSteps H.
     /// @param minSlots Fewer accepted claims than this fail the round.
@@ -115,7 +115,6 @@ interface IJobMarket {
         bytes32 zeroPayload;
         uint8 carryDepth;
         uint8 payloadDepth;
-        uint8 carry;
         uint32 carryPeriod;
         bool merged;
         uint32 innerSteps;
@@ -206,6 +205,7 @@ interface IJobMarket {
     /// @param claimedAt When it was revealed or merged (seconds); the challenge window starts here.
     /// @param convictedAt The transition that was proven wrong; 0 where none was (a clock ran out, two signatures).
     /// @param games Opened on it so far.
+    /// @param carries S_0 holds the carry of its worker's claim of the slot in the round before, not zero.
     /// @param digest The commitment, and from the reveal on keccak(abi.encode(Body)).
     struct Claim {
         JobId job;
@@ -219,6 +219,7 @@ interface IJobMarket {
         uint32 openGames;
         uint32 convictedAt;
         uint32 games;
+        bool carries;
         bytes32 digest;
     }
 
@@ -231,12 +232,14 @@ interface IJobMarket {
 
     /// @param nonce Drawn at commit: without it, a copied trace could be told from its commitment.
     /// @param proofT node(out, out2) is leaf T of the trace: siblings upward.
+    /// @param carries It starts from the carry of the worker's own claim of the slot in the round before; else from zero.
     struct Reveal {
         Body body;
         bytes32 nonce;
         bytes32[] proofT;
         bytes traceCid;
         bytes payloadCid;
+        bool carries;
     }
 
     /// @notice Bit s of `mask`: the speaker fetched and decoded slot s's payload.
@@ -296,6 +299,8 @@ interface IJobMarket {
         bytes traceCid,
         bytes payloadCid
     );
+    /// @dev A claim that was just revealed starts from the carry of its worker's claim in the round before.
+    event Carried(JobId indexed job, uint32 indexed round, uint32 indexed slot);
     event Attested(JobId indexed job, uint32 indexed round, uint32 indexed who, address account, uint256 mask);
     event Frozen(JobId indexed job, uint32 indexed round, bytes32 mergeIn, uint256 mask);
     event Merged(

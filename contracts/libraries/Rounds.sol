@@ -13,6 +13,7 @@ import {
     CommitmentMismatch,
     EscrowTooLow,
     GamesOpen,
+    NoCarry,
     NoSuchSlot,
     NotBacked,
     NotSlotOwner,
@@ -306,6 +307,23 @@ library Rounds {
         vault.raise(ClaimId.unwrap(claimId), rounds * JobRules.roundPay(p));
     }
 
+    /// @dev A claim that is being revealed names the carry that it starts from.
+    function carry(Book storage b, JobId jobId, uint32 r, uint32 slot, IJobMarket.Claim storage c) external {
+        uint256 period = params(b, jobId).roles[0].carryPeriod;
+        // INVARIANT: a carry is zero in every round that the period divides, so that it can be computed again from there.
+        if (period == 0 || r % period == 0) revert NoCarry(slot);
+        IJobMarket.Round storage before = b.rounds[jobId][r - 1];
+        (, IJobMarket.Claim storage earlier) = claimAt(b, jobId, r - 1, before, slot);
+        bool stands = before.phase != IJobMarket.Phase.Failed && (before.mask >> slot) & 1 == 1
+            && earlier.status != IJobMarket.ClaimStatus.Convicted;
+        // INVARIANT: a slot starts from the carry of its owner's claim in the round before, accepted and not convicted, or from zero.
+        if (!stands || earlier.worker != c.worker) revert NoCarry(slot);
+
+        c.carries = true;
+
+        emit IJobMarket.Carried(jobId, r, slot);
+    }
+
     // -- the game
 
     function onConvicted(
@@ -374,20 +392,10 @@ library Rounds {
 
     // -- views
 
-    /// @dev What a slot's S_0 holds as its carry.
-    function carryIn(Book storage b, ClaimId claimId, bytes32 zero, bytes32[] calldata carried)
-        external
-        view
-        returns (bytes32)
-    {
-        IJobMarket.Claim storage c = b.claims[claimId];
-        if (c.round == 0) return zero;
+    /// @dev The carry in the S_0 of a claim that names one.
+    function carryIn(Book storage b, IJobMarket.Claim storage c, bytes32[] calldata carried) external view returns (bytes32) {
         uint32 r = c.round - 1;
-        IJobMarket.Round storage before = b.rounds[c.job][r];
-        (, IJobMarket.Claim storage earlier) = claimAt(b, c.job, r, before, c.slot);
-        bool merged = before.phase != IJobMarket.Phase.Failed && (before.mask >> c.slot) & 1 == 1;
-        // INVARIANT: a slot starts from its owner's accepted carry of the merged round before, or from zero.
-        if (!merged || earlier.worker != c.worker) return zero;
+        (, IJobMarket.Claim storage earlier) = claimAt(b, c.job, r, b.rounds[c.job][r], c.slot);
         // INVARIANT: what is carried is what was claimed.
         if (keccak256(abi.encodePacked(carried)) != earlier.digest) revert CommitmentMismatch();
         return carried[2];

@@ -390,7 +390,7 @@ class Court:
         """What anybody knows of a claim."""
         ledger = self.ledger().jobs[self.job_id]
         ((r, held),) = [(r, c) for r in ledger.all_rounds() for c in (*r.claims.values(), *r.merges) if c.id == claim]
-        behind = ledger.carry_behind(r, held.slot) if self.params.role.carry and not held.is_merge else None
+        behind = None if held.is_merge else ledger.carry_behind(r, held.slot, self.params.role.carry_period)
         return games.claim(self.contracts.market, claim, held.body, behind[1].body.words if behind else ())
 
     def open(self, claim: ClaimId, found: Replay, name: str = "verifier", nonce: int = 0) -> GameId:
@@ -557,7 +557,7 @@ class Court:
 def reveal_of(m: Material, nonce: bytes = bytes(32)) -> Reveal:
     """A claim's opened commitment."""
     body = Body(m.trace_root, StateRoot(m.out), StateRoot(m.out2))
-    return Reveal(body, Digest(nonce), m.proof_t, m.trace_cid, m.payload_cid)
+    return Reveal(body, Digest(nonce), m.proof_t, m.trace_cid, m.payload_cid, m.carries)
 
 
 def published(trace_cid: Cid | None = None, payload_cid: Cid | None = None) -> Callable[[Material], Material]:

@@ -22,7 +22,7 @@ from tests.support import games as games_of_tests
 
 FIRST_MOMENT, SECOND_MOMENT = 4, 5
 """Entries of the state's carry quarter."""
-CARRYING: Mapping[str, object] = {"carry": 1, "rounds": 3, "max_lead": 3}
+CARRYING: Mapping[str, object] = {"carry": 1, "rounds": 3, "max_lead": 4}
 
 
 def play(court: Court, entry: int, reader: str) -> Ended:

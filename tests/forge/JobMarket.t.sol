@@ -58,6 +58,8 @@ contract MarketTest {
     IJobMarket.JobParams private terms;
     JobId private job;
     mapping(ClaimId claim => bool) private absent;
+    /// Claims that say that they carry.
+    mapping(ClaimId claim => bool) private carries;
     address private requester;
     address private aggregator;
     address private stranger;
@@ -558,9 +560,10 @@ contract MarketTest {
         require(market.factsOf(merge, 1, nothing).stateZero == market.round(job, 0).mergeIn, "what is merged");
     }
 
-    /// @dev Slot 0 keeps its owner, slot 1 gets another, slot 2's payload was left out of the round before.
-    function test_a_slot_starts_from_its_owners_accepted_carry_or_from_zero() external {
-        (terms.roles[0].carry, terms.roles[0].zeroCarry) = (1, keccak256("zero carry"));
+    /// @dev Slots 0 and 2 keep their owners, slot 1 gets another; slot 2's payload was left out of the round before.
+    function test_a_slot_starts_from_the_carry_of_its_owners_claim_or_from_zero() external {
+        (terms.roles[0].carryPeriod, terms.roles[0].zeroCarry) = (2, keccak256("zero carry"));
+        terms.schedule.maxLead = 3;
         job = _create(terms, 1);
         bytes32[] memory carried = new bytes32[](0);
         _toAttesting(0);
@@ -577,12 +580,16 @@ contract MarketTest {
             market.join(job, 1, s);
         }
         _seal(1);
-        for (uint32 s = 0; s < SLOTS; s++) _commitBy(1, s, owners[s]);
-        for (uint32 s = 0; s < SLOTS; s++) _revealBy(1, s, owners[s]);
-        from = States.slotZero(keccak256("shared"), terms.roles[0].zeroCarry, 1, 0);
-        for (uint32 s = 1; s < SLOTS; s++) {
-            require(market.factsOf(market.claimIdOf(job, 1, s), 1, carried).stateZero == from, "from zero");
+        for (uint32 s = 0; s < SLOTS; s++) {
+            carries[market.claimIdOf(job, 1, s)] = s != 2;
+            _commitBy(1, s, owners[s]);
         }
+        bytes memory refused = abi.encodeCall(market.reveal, (job, 1, 1, _opened(market.claimIdOf(job, 1, 1))));
+        _reverts(owners[1], refused, abi.encodeWithSelector(NoCarry.selector, 1));
+        for (uint32 s = 0; s < SLOTS; s += 2) _revealBy(1, s, owners[s]);
+        require(market.claim(market.claimIdOf(job, 1, 0)).carries, "slot 0 carries");
+        from = States.slotZero(keccak256("shared"), terms.roles[0].zeroCarry, 1, 0);
+        require(market.factsOf(market.claimIdOf(job, 1, 2), 1, carried).stateZero == from, "from zero, as it says");
         IJobMarket.Body memory body = _opened(first).body;
         carried = new bytes32[](3);
         (carried[0], carried[1], carried[2]) = (body.traceRoot, body.out, body.out2);
@@ -776,7 +783,7 @@ contract MarketTest {
         ClaimId claim = market.claimIdOf(job, r, s);
         IJobMarket.Reveal memory o = _opened(claim);
         CHEATS.prank(owner);
-        market.commit(job, r, s, keccak256(abi.encode(claim, owner, o.body, o.nonce)));
+        market.commit(job, r, s, keccak256(abi.encode(claim, owner, o.body, o.carries, o.nonce)));
     }
 
     function _reveal(uint32 r, uint32 s) private {
@@ -890,6 +897,7 @@ contract MarketTest {
     /// @dev T = 2: one step and the encode.
     function _opened(ClaimId claim) private view returns (IJobMarket.Reveal memory o) {
         bytes32 out = keccak256(abi.encode(claim));
+        o.carries = carries[claim];
         o.nonce = out;
         o.proofT = new bytes32[](1);
         o.proofT[0] = Merkle.leaf(out);

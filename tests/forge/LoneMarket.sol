@@ -149,7 +149,7 @@ contract LoneMarket {
             market.join(job, r, s);
         } else if (phase == IJobMarket.Phase.Training && status == IJobMarket.ClaimStatus.Joined) {
             IJobMarket.Reveal memory o = _opened(claim);
-            bytes32 commitment = keccak256(abi.encode(claim, worker, o.body, o.nonce));
+            bytes32 commitment = keccak256(abi.encode(claim, worker, o.body, o.carries, o.nonce));
             CHEATS.prank(worker);
             market.commit(job, r, s, commitment);
         } else if (phase == IJobMarket.Phase.Revealing && status == IJobMarket.ClaimStatus.Committed) {

@@ -342,7 +342,7 @@ class Player:
         for claim in [*(self._claim(r, s) for s in range(p.role.slots)), ro.merge_claim]:
             if m.live(claim) and d.random() < 0.12:
                 yield GAME, "onOpen", claim, self._body(claim)
-        if p.role.carry and r:
+        if p.role.carries and r:
             for s, _ in owned:
                 yield anyone, "factsOf", self._claim(r, s), 1, self._carried(r, s)
 
@@ -416,7 +416,17 @@ class Player:
         levels = merkle.levels([*leaves, merkle.leaf(merkle.node(out, out2))])
         nonce = keccak(claim + b"nonce") if not wrong else bytes(32)
         proof = tuple(merkle.proof(levels, steps - 1))
-        return Reveal(Body(levels[-1][0], out, out2), nonce, proof, "trace", "payload")
+        return Reveal(Body(levels[-1][0], out, out2), nonce, proof, "trace", "payload", self._carries(claim))
+
+    def _carries(self, claim: ClaimId) -> bool:
+        """Mostly True where its owner's claim before it was accepted; now and then where it may not be."""
+        c, period = self.market.claims.get(claim, Claim()), self.params.role.carry_period
+        if period == 0 or c.round % period == 0:
+            return claim[0] < 4
+        before = self.market.rounds[self.job, c.round - 1]
+        earlier = self.market.claims.get(ids.claim_id(self.job, c.round - 1, before.attempt, c.slot), Claim())
+        stood = before.mask >> c.slot & 1 and earlier.status != ClaimStatus.VOID
+        return claim[0] < (240 if earlier.worker == c.worker and stood else 4)
 
     def _body(self, claim: ClaimId) -> Body:
         """What a claim said; of a merge what its round keeps."""
@@ -479,8 +489,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(v) for v in value]
     if isinstance(value, Reveal):
-        *said, trace_cid, payload_cid = astuple(value)
-        return *said, trace_cid.encode(), payload_cid.encode()
+        *said, trace_cid, payload_cid, carries = astuple(value)
+        return *said, trace_cid.encode(), payload_cid.encode(), carries
     if isinstance(value, str) and not value.startswith("0x"):
         return value.encode()
     return astuple(value) if isinstance(value, JobParams | Body | Receipt) else value
@@ -543,17 +553,18 @@ def random_params(dice: random.Random) -> JobParams:
     slots = dice.choice((1, 2, 2, 3, 3))
     root = keccak(b"root")
     price = dice.choice((10, 33))
-    shared_depth, carry = dice.choice((0, 1, 3)), dice.choice((0, 1))
+    shared_depth, max_lead = dice.choice((0, 1, 3)), dice.choice((1, 2, 3, 4, 4))
+    carry = dice.choice((0, *range(2, max_lead)))
     return job_params(
         spec_digest=root, step_program=root, encode_program=root, merge_program=root, dataset_root=root,
         dataset_rows=5, row_length=5, genesis_shared=root, genesis_outer=root, zero_carry=root, zero_payload=root,
         shared_depth=shared_depth,
         payload_depth=shared_depth if carry else 3,
         inner_steps=dice.choice((1, 2, 4)),
-        rounds=dice.choice((2, 3, 4)),
+        rounds=dice.choice((2, 3, 4, 5)),
         slots=slots,
         min_slots=dice.randint(1, slots),
-        max_lead=dice.choice((1, 2, 3)),
+        max_lead=max_lead,
         max_fail=dice.choice((0, 1, 2)),
         join_seconds=Seconds(40), train_seconds=Seconds(50), reveal_seconds=Seconds(30), attest_seconds=Seconds(20),
         turn_seconds=Seconds(25), challenge_seconds=Seconds(60), clock_seconds=Seconds(60), step_seconds=Seconds(5),
@@ -561,7 +572,7 @@ def random_params(dice: random.Random) -> JobParams:
         slot_stake=Wei(dice.choice((10 * price, 401))), merge_stake=Wei(119), bond=Wei(34),
         aggregator=AGGREGATOR if dice.random() < 0.8 else ZERO_ADDRESS, witnesses=dice.choice((0, 0, 1, 3)),
         audit_seconds=Seconds(3), witness_fee=Wei(2), witness_stake=Wei(43), answer_seconds=Seconds(24), fee_cap=100,
-        carry=carry,
+        carry_period=carry,
 )  # fmt: skip
 
 

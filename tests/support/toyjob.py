@@ -153,8 +153,11 @@ def publish(
 ) -> JobParams:
     """Store a job's parts; its parameters, with short windows unless `changes` says otherwise."""
     slots = int(changes.get("slots", SLOTS))  # type: ignore[call-overload]
-    programs, data, first = schedule(steps, bool(carry), integers=integers, slots=min(slots, SLOTS)), dataset(), genesis()
+    programs = schedule(steps, bool(carry), integers=integers, slots=min(slots, SLOTS))
+    data, first = dataset(), genesis()
     wide = carry or slots == 1
+    # As long as the rounds that may run ahead let it be.
+    period = max(2, int(changes.get("max_lead", TOY_TERMS.max_lead)) - 1) if carry else 0  # type: ignore[call-overload]
     cids = {
         name: store.put(encode_program(program, store.put))
         for name, program in (("step", programs.step), ("encode", programs.encode), ("merge", programs.merge))
@@ -178,7 +181,7 @@ def publish(
         zero_payload=layout_root(pair, [zero, None]) if wide else StateRoot(tensor_root(zero)),
         shared_depth=1,
         payload_depth=int(wide),
-        carry=carry,
+        carry_period=period,
         inner_steps=steps,
         rounds=ROUNDS,
         slots=SLOTS,

@@ -38,7 +38,7 @@ NAMES = ("requester", "aggregator", "worker-0", "worker-1", "worker-2", "verifie
 WALLET, DEPOSIT = Wei(10**9), Wei(10**6)
 QUIET: dict[str, Any] = {
     "slots": 2, "min_slots": 1, "rounds": 2, "max_lead": 1, "max_fail": 1, "witnesses": 0, "witness_fee": 0,
-    "witness_stake": 0, "audit_seconds": 0, "carry": 0,
+    "witness_stake": 0, "audit_seconds": 0,
 }  # fmt: skip
 """Of the job unless a test asks for something else."""
 

@@ -694,8 +694,8 @@ def revert_data(failure: Any) -> bytes:
 def _plain(value: Any) -> Any:
     """A struct as the tuple that the encoder takes."""
     if isinstance(value, Reveal):
-        *said, trace_cid, payload_cid = astuple(value)
-        return *said, trace_cid.encode(), payload_cid.encode()
+        *said, trace_cid, payload_cid, carries = astuple(value)
+        return *said, trace_cid.encode(), payload_cid.encode(), carries
     if hasattr(value, "__dataclass_fields__"):
         return astuple(value)
     return value

@@ -263,7 +263,7 @@ def _traffic(job: TrainingJob, params: JobParams) -> dict[str, Traffic]:
     encode = job.programs.encode.output_layout
     width = 1 << params.role.payload_depth
     whole = all(h is None or h.elements % BLOCK == 0 for h in encode[:width])
-    carry = encode[width:] if params.role.carry else ()
+    carry = encode[width:] if params.role.carries else ()
     payload = wire_length(encode[:width], job.wire_format if whole else F32_FORMAT, carry)
     base, trace = footprint.checkpoint_bytes(job.programs), ROOT_BYTES * params.role.transitions
     return {

@@ -95,7 +95,7 @@ class PublicData:
 
     def carried(self, ledger: JobLedger, round_: RoundLedger, slot: int) -> Carried | None:
         """Returns the carry that a slot starts from, or None; an unavailable one is computed again, round by round."""
-        behind = ledger.carry_behind(round_, slot) if self.job.params.role.carry else None
+        behind = ledger.carry_behind(round_, slot, self.job.params.role.carry_period)
         if behind is None:
             return None
         before, record = behind

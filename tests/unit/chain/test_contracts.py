@@ -149,6 +149,7 @@ def test_bad_parameters_are_refused_before_and_on_the_chain_for_the_same_group(
         ("inbox", amended(good, inbox_lag=1)),
         ("inbox", amended(good, inbox_role=1)),
         ("carry", amended(good, carry_period=1)),
+        ("carry", amended(good, carry_period=3, max_lead=3, payload_depth=good.genesis.shared_depth)),
         ("depths", amended(good, carry_depth=good.genesis.shared_depth + 1)),
         ("profile", amended(good, profile=2)),
         ("profile", amended(good, opset=0)),

@@ -34,6 +34,7 @@ from lockstep.protocol.market.job_rules import LEAVE_PARTS
 from lockstep.protocol.market.state import Draft, checked
 from lockstep.protocol.market.types import BURN
 from lockstep.protocol.market.views import (
+    carry_stands,
     is_signed,
     is_voided,
     merger_of,
@@ -327,6 +328,26 @@ def reveal(d: Draft, sender: Address, job: JobId, r: int, slot: int, opened: Rev
 
     cids = (cid_bytes(opened.trace_cid), cid_bytes(opened.payload_cid))
     _emit(d, "Revealed", job, r, slot, claim, sender, said.trace_root, said.out, said.out2, *cids)
+
+    if opened.carries:
+        _carry(d, job, r, slot, c)
+
+
+def _carry(d: Draft, job: JobId, r: int, slot: int, c: Claim) -> None:
+    """A claim that is being revealed names the carry that it starts from."""
+    period = params(d, job).role.carry_period
+    # INVARIANT: a carry is zero in every round that the period divides, so that it can be computed again from there.
+    if period == 0 or r % period == 0:
+        raise revert("NoCarry", slot)
+    before = d.rounds[job, r - 1]
+    # INVARIANT: a slot starts from the carry of its owner's claim in the round before, accepted and not convicted, or
+    # from zero.
+    if not carry_stands(before, d.claims[claim_id(job, r - 1, before.attempt, slot)], c.worker):
+        raise revert("NoCarry", slot)
+
+    c.carries = True
+
+    _emit(d, "Carried", job, r, slot)
 
 
 def merge(

@@ -253,23 +253,23 @@ def _state_zero(s: Reader, id_: ClaimId, c: Claim, p: JobParams, ro: Round, carr
         raise revert("ClaimClosed", id_)
     if c.is_merge:
         return ro.merge_in
-    carry = _carry_in(s, c, p.role.zero_carry, carried) if p.role.carry else p.role.zero_carry
+    carry = _carry_in(s, c, carried) if c.carries else p.role.zero_carry
     return state_roots.slot_zero(ro.base, carry, c.round * p.role.inner_steps, p.genesis.shared_depth)
 
 
-def _carry_in(s: Reader, c: Claim, zero: StateRoot, carried: Sequence[bytes]) -> StateRoot:
-    """Returns the carry in a slot's S_0."""
-    if c.round == 0:
-        return zero
-    before = s.rounds[c.job, c.round - 1]
-    _, earlier = claim_at(s, c.job, c.round - 1, before, c.slot)
-    # INVARIANT: a slot starts from its owner's accepted carry of the merged round before, or from zero.
-    if before.phase == Phase.FAILED or not before.mask >> c.slot & 1 or earlier.worker != c.worker:
-        return zero
+def _carry_in(s: Reader, c: Claim, carried: Sequence[bytes]) -> StateRoot:
+    """The carry in the S_0 of a claim that names one."""
+    _, earlier = claim_at(s, c.job, c.round - 1, s.rounds[c.job, c.round - 1], c.slot)
     # INVARIANT: what is carried is what was claimed.
     if keccak(b"".join(carried)) != earlier.digest:
         raise revert("CommitmentMismatch")
     return StateRoot(carried[2])
+
+
+def carry_stands(before: Round, earlier: Claim, worker: Address) -> bool:
+    """Returns True if `worker` may start from the carry of `earlier`, the slot's claim in the round before."""
+    accepted = before.phase != Phase.FAILED and before.mask >> earlier.slot & 1 == 1
+    return accepted and earlier.status != ClaimStatus.CONVICTED and earlier.worker == worker
 
 
 # -- witnesses and demands, as the market asks them
