@@ -62,7 +62,7 @@ def test_a_lie_in_the_merge_of_the_only_slot_is_convicted_and_merged_again(court
     court.claim(r=1)
     court.merge(r=1)
     court.settle()
-    court.balance({"mallory": court.params.merge.stake + 2 * court.params.round_pay})
+    court.balance({"mallory": court.params.merge.stake + court.params.round_pay})
 
 
 def _doubled(state: list) -> list:
