@@ -553,18 +553,17 @@ def random_params(dice: random.Random) -> JobParams:
     slots = dice.choice((1, 2, 2, 3, 3))
     root = keccak(b"root")
     price = dice.choice((10, 33))
-    shared_depth, max_lead = dice.choice((0, 1, 3)), dice.choice((1, 2, 3, 4, 4))
-    carry = dice.choice((0, *range(2, max_lead)))
+    shared_depth, carry = dice.choice((0, 1, 3)), dice.choice((0, 1))
     return job_params(
         spec_digest=root, step_program=root, encode_program=root, merge_program=root, dataset_root=root,
         dataset_rows=5, row_length=5, genesis_shared=root, genesis_outer=root, zero_carry=root, zero_payload=root,
         shared_depth=shared_depth,
         payload_depth=shared_depth if carry else 3,
         inner_steps=dice.choice((1, 2, 4)),
-        rounds=dice.choice((2, 3, 4, 5)),
+        rounds=dice.choice((2, 3, 4)),
         slots=slots,
         min_slots=dice.randint(1, slots),
-        max_lead=max_lead,
+        max_lead=(lead := dice.choice((1, 2, 3))) + 2 * carry,
         max_fail=dice.choice((0, 1, 2)),
         join_seconds=Seconds(40), train_seconds=Seconds(50), reveal_seconds=Seconds(30), attest_seconds=Seconds(20),
         turn_seconds=Seconds(25), challenge_seconds=Seconds(60), clock_seconds=Seconds(60), step_seconds=Seconds(5),
@@ -572,7 +571,7 @@ def random_params(dice: random.Random) -> JobParams:
         slot_stake=Wei(dice.choice((10 * price, 401))), merge_stake=Wei(119), bond=Wei(34),
         aggregator=AGGREGATOR if dice.random() < 0.8 else ZERO_ADDRESS, witnesses=dice.choice((0, 0, 1, 3)),
         audit_seconds=Seconds(3), witness_fee=Wei(2), witness_stake=Wei(43), answer_seconds=Seconds(24), fee_cap=100,
-        carry_period=carry,
+        carry_period=(lead + 1) * carry,
 )  # fmt: skip
 
 

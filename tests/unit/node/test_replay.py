@@ -360,7 +360,7 @@ def test_a_liars_lost_carry_leaves_its_next_claim_undecided(carrying: Job, store
 def test_who_carries_what_follows_the_chain(carrying: Job, store: ContentStore) -> None:
     ledger, after = two_rounds(carrying, store, mask=0b101)
     assert [ledger.carry_behind(after, s, 2) is not None for s in range(3)] == [True, False, True], "accepted ones"
-    assert all(ledger.carry_behind(after, slot, 1) is None for slot in range(3)), "a period of 1 would divide all rounds"
+    assert all(ledger.carry_behind(after, slot, 1) is None for slot in range(3)), "a period of 1 divides all"
     after.holders[0] = (OTHER, ClaimStatus.JOINED)
     assert ledger.carry_behind(after, 0, 2) is None, "another owner starts from zeros"
     first = ledger.rounds[0]
