@@ -125,7 +125,7 @@ test: setup $(STAMP)/brownie ## every test but the slow ones: brownie and forge,
 
 .PHONY: test-slow
 test-slow: setup ## the tests that take minutes
-	$(BIN)/pytest -n $(SLOW_JOBS) $(BY_FILE) -m "slow and not size and not faults and not words" $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(SLOW_JOBS) $(BY_FILE) -m "slow and not size and not faults and not words and not pages" $(PYTEST_ARGS)
 
 .PHONY: test-words
 test-words: setup ## every path of every unary primitive on all 2^32 words: about an hour
@@ -146,6 +146,25 @@ test-memory: setup ## HISTORIES=n: random histories of all contracts, on Anvil a
 .PHONY: test-size
 test-size: setup ## markets of models of real size, one after the other: 20 GB of memory, many minutes
 	$(BIN)/pytest -n 0 -s -m size $(PYTEST_ARGS)
+
+# axe-core judges how accessible a page is; Chromium is the system's own.
+$(STAMP)/pages: tools/constraints.txt $(STAMP)/python
+	$(BIN)/pip install --quiet --constraint tools/constraints.txt playwright
+	npm install --prefix out/axe --no-save --ignore-scripts --no-audit --no-fund --loglevel=error axe-core@4.14.1
+	@touch $@
+
+.PHONY: test-pages
+test-pages: setup $(STAMP)/pages ## the coordinator's pages in Chromium (apt-get install chromium): errors, axe, weight, speed
+	$(BIN)/pytest -n 0 -s -m pages tests/pages $(PYTEST_ARGS)
+
+.PHONY: screenshots
+screenshots: setup $(STAMP)/pages ## every page, light, dark and on a phone, into out/pages; those of the documents into docs
+	$(BIN)/pytest -n 0 -s -m pages tests/pages -k "every_look" $(PYTEST_ARGS)
+	cp out/pages/dispute-above.png docs/pages-dispute.png
+
+.PHONY: check-vendored
+check-vendored: setup ## the pages' libraries against their npm packages, byte by byte
+	$(BIN)/python tools/vendored.py
 
 .PHONY: test-clang
 test-clang: setup ## the golden hash on a build by clang++

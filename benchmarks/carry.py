@@ -43,7 +43,7 @@ class Side:
         programs = build_programs(GPT(MODEL), next_token_loss, spec, batch=BATCH, rounds=rounds, slots=slots)
         self._step, self._encode, self._merge = map(executor.compile, (programs.step, programs.encode, programs.merge))
         self.spec, self.rounds, self.slots = spec, rounds, slots
-        self._quarter, self._width = (1 << depth for depth in depths_of(spec, programs.layout))
+        self._quarter, self._width = (1 << depth for depth in depths_of(spec, programs.layout, slots))
         layout = programs.encode.output_layout
         self.payload_bytes = wire_length(layout[: self._width], INT8_FORMAT, layout[self._width :])
 

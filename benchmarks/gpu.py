@@ -1,18 +1,20 @@
 """The CUDA path on a device: the processor's roots, and its speed beside PyTorch's on the same device.
 
-    python benchmarks/gpu.py             tables
-    python benchmarks/gpu.py --json      one line of JSON on stdout
-    python benchmarks/gpu.py --emulate    the roots alone, of a small model on the emulated device
+    python benchmarks/gpu.py                 tables
+    python benchmarks/gpu.py --json          one line of JSON on stdout
+    python benchmarks/gpu.py --model gpt-small --products int8 --steps 20
+    python benchmarks/gpu.py --emulate       the roots alone, of a small model on the emulated device
 
-First a GPT is trained for some steps on the processor and on the device, and every state root is compared. Then its
-kernels are made with an empty cache of compiled code and with a full one, and the same step is timed against eager
-PyTorch: float32 with TF32 off, and bfloat16 autocast, both with fused AdamW. Last come the products under it against
-torch.matmul in float32. The sides run turn by turn; times are medians of synchronised runs. (The file is not called
-cuda.py: a script's folder comes first, and `cuda` is what torch would import from it.)
+Each model is trained, with products of floats and with products of integers, for some steps on the processor and on the
+device, and every state root is compared. Then its kernels are made with an empty cache of compiled code and with a full
+one, and its steps are timed against eager and compiled PyTorch: float32 with TF32 off, TF32, and bfloat16 autocast, all
+with fused AdamW. Last come products of matrices against torch.matmul and torch._int_mm: of floats, of codes that are
+there, and of floats that are quantised first. The sides run turn by turn; times are medians of synchronised runs.
 Without a device nothing is measured: {"data": {"results": [], "skipped": why}}.
 
-A machine with a device may have a torch that does not trace: `--trace FILE` writes the step's Program elsewhere, and
-`--program FILE` reads it there.
+A machine with a device may have a torch that does not trace: `--trace FILE` writes the steps' Programs elsewhere, and
+`--program FILE` reads them there. (The file is not called cuda.py: a script's folder comes first, and `cuda` is what
+torch would import from it.)
 """
 
 from __future__ import annotations
@@ -25,36 +27,58 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from math import prod
 from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
 import torch
+from torch import nn
 
 from lockstep.numerics import arrays, paths
 from lockstep.numerics.arrays import Array, StepContext
-from lockstep.numerics.builder import ProgramBuilder, Tensor
+from lockstep.numerics.builder import ProgramBuilder, Quantised, Tensor
 from lockstep.numerics.cuda import CudaExecutable, open_device
 from lockstep.numerics.cuda.device import Device
 from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.numerics.cuda.generate import generate
+from lockstep.numerics.cuda.memory import plan
+from lockstep.numerics.tables import width_of
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol.errors import UsageError
-from lockstep.protocol.programs.program import F32, Program
+from lockstep.protocol.programs.program import F32, I32, Program, groups_of
+from lockstep.tracing.arithmetic import PRODUCTS, Arithmetic
 from lockstep.training.job import Batch, build_programs
-from lockstep.training.models import GPT, GPTConfig
-from lockstep.training.models.gpt import next_token_loss
+from lockstep.training.models import GPT, GPTConfig, Llama, LlamaConfig, next_token_loss
 from lockstep.training.strategies import diloco
 
-MODEL = GPTConfig(vocabulary=4096, context=256, layers=6, heads=6, width=384)
-BATCH = Batch(rows=8, row_length=257)
-SMALL_MODEL = GPTConfig(vocabulary=64, context=16, layers=2, heads=2, width=80)
-SMALL_BATCH = Batch(rows=4, row_length=17)
+
+@dataclass(frozen=True)
+class Workload:
+    """A model and its batch."""
+
+    build: Callable[[], nn.Module]
+    vocabulary: int
+    batch: Batch
+
+
+MODELS = {
+    "gpt-small": Workload(lambda: GPT(GPTConfig(4096, 256, layers=6, heads=6, width=384)), 4096, Batch(8, 257)),
+    "gpt2-124m": Workload(
+        lambda: GPT(GPTConfig(50_257, 1024, layers=12, heads=12, width=768, bias=True)), 50_257, Batch(4, 1025)
+    ),
+    "llama-124m": Workload(
+        lambda: Llama(LlamaConfig(32_000, 1024, layers=12, heads=12, kv_heads=4, width=768, hidden=2048)),
+        32_000,
+        Batch(4, 1025),
+    ),
+}
+EMULATED = Workload(lambda: GPT(GPTConfig(64, 16, layers=2, heads=2, width=80)), 64, Batch(4, 17))
 SEED = bytes(32)
-PRODUCTS = [
+SHAPES = [
     (2048, 384, 1152),
     (2048, 384, 1536),
     (2048, 1536, 384),
@@ -62,13 +86,20 @@ PRODUCTS = [
     (2048, 384, 4096),
     (4096, 4096, 4096),
 ]
-"""(M, K, N) of x[m, k] w[n, k]: the model's, and one that fills a device."""
+"""(M, K, N) of x[m, k] w[n, k]: those of gpt-small, and one that fills a device."""
+FLOATS, CODES, QUANTISED = "float32", "codes", "int8"
+RIVALS = {FLOATS: ("float32", "tf32"), CODES: ("int8", "bfloat16"), QUANTISED: ("float32", "bfloat16")}
+"""Torch's arithmetics beside each of our products: of floats, of codes and scales, of floats to be quantised."""
+PEERS = [(kind, name) for kind in ("eager", "compiled") for name in ("float32", "tf32", "bfloat16")]
+"""torch's steps: how they run, and in which arithmetic."""
 
 
 @dataclass(frozen=True)
 class Roots:
     """A run compared root by root."""
 
+    model: str
+    products: str
     steps: int
     equal: int
     """Steps with the processor's root; the run stops at the first other one."""
@@ -77,10 +108,32 @@ class Roots:
 
 
 @dataclass(frozen=True)
+class Start:
+    """Kernels of a step: the time that a process takes for them before they are in the cache and after, how often they
+    are launched, the device's memory."""
+
+    model: str
+    products: str
+    cold_seconds: float
+    warm_seconds: float
+    kernels: int
+    launches: int
+    """Launches of one step."""
+    megabytes: float
+    """Memory of a step from state to state."""
+    shown_megabytes: float
+    """Memory to show every op's output, one after the other, as a game needs them."""
+    what: str = "kernels"
+
+
+@dataclass(frozen=True)
 class Time:
     """A step or a product beside torch's."""
 
     what: str
+    model: str
+    """A model, or M x K x N of a product."""
+    products: str
     against: str
     ms: float
     theirs_ms: float
@@ -90,22 +143,19 @@ class Time:
     """Tokens per second of a step, TFLOP/s of a product: ours."""
 
 
-@dataclass(frozen=True)
-class Start:
-    """The time that a process takes for a step's kernels, before they are in the cache and after."""
-
-    cold_seconds: float
-    warm_seconds: float
-    kernels: int
-    what: str = "kernels"
+Programs = Mapping[tuple[str, str], Program]
+"""The step of each model in each arithmetic."""
 
 
-def training_step(config: GPTConfig, batch: Batch) -> Program:
+def training_step(workload: Workload, products: str) -> Program:
     """The Program of a step of training: forward, backward, clipping, AdamW."""
-    return build_programs(GPT(config), next_token_loss, diloco.Spec(), batch=batch, rounds=6, slots=3).step
+    arithmetic, spec = Arithmetic(products), diloco.Spec()
+    return build_programs(
+        workload.build(), next_token_loss, spec, batch=workload.batch, rounds=6, slots=3, arithmetic=arithmetic
+    ).step
 
 
-def beginning(program: Program, config: GPTConfig, batch: Batch) -> tuple[list[Array | None], Array]:
+def beginning(program: Program, workload: Workload) -> tuple[list[Array | None], Array]:
     """Small parameters, zero moments; a dataset."""
     rng = np.random.default_rng(0)
     state: list[Array | None] = [
@@ -114,15 +164,17 @@ def beginning(program: Program, config: GPTConfig, batch: Batch) -> tuple[list[A
     for k in (0, 2):  # the parameters and the round's anchor
         header = program.inputs[k]
         assert header is not None, "the state begins with parameters, then the anchor"
-        state[k] = (np.random.default_rng(1).standard_normal(header.shape) * 0.02).astype(np.float32)
-    dataset = rng.integers(0, config.vocabulary, (1000, batch.row_length)).astype(np.int32)
+        state[k] = np.random.default_rng(1).standard_normal(header.shape, np.float32) * np.float32(0.02)
+    dataset = rng.integers(0, workload.vocabulary, (1000, workload.batch.row_length)).astype(np.int32)
     dataset.flags.writeable = False
     return state, dataset
 
 
-def compare_roots(device: Device, program: Program, config: GPTConfig, batch: Batch, steps: int, threads: int) -> Roots:
+def compare_roots(
+    device: Device, name: str, products: str, program: Program, workload: Workload, steps: int, threads: int
+) -> Roots:
     """Trains on both until a root differs."""
-    state, dataset = beginning(program, config, batch)
+    state, dataset = beginning(program, workload)
     processor, ours = paths.compile(program, threads=threads), CudaExecutable(program, device=device)
     resident = ours.upload(state)
     root = ""
@@ -132,8 +184,25 @@ def compare_roots(device: Device, program: Program, config: GPTConfig, batch: Ba
         resident = ours.step(resident, context, dataset)
         root = layout_root(program.output_layout, state).hex()
         if ours.root(resident).hex() != root:
-            return Roots(steps, t - 1, root)
-    return Roots(steps, steps, root)
+            return Roots(name, products, steps, t - 1, root)
+    return Roots(name, products, steps, steps, root)
+
+
+def time_kernels(device: Device, name: str, products: str, program: Program) -> Start:
+    """Twice from source to a loaded module, beginning with an empty cache."""
+    generated = generate(program, device.shared_bytes)
+    seconds = []
+    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, LOCKSTEP_CACHE=f"{folder}/cache"):
+        for _ in range(2):
+            begin = time.perf_counter()
+            device.load(generated.source)
+            seconds.append(round(time.perf_counter() - begin, 3))
+    needed = plan(program, generated.launches).needed
+    launches = sum(len(own) for own, runs in zip(generated.launches, needed, strict=True) if runs)
+    need = CudaExecutable(program, device=device).need
+    step, shown = round(1e-6 * need.step, 1), round(1e-6 * need.shown, 1)
+    cold, warm = seconds
+    return Start(name, products, cold, warm, generated.source.count("LOCKSTEP_EXPORT("), launches, step, shown)
 
 
 def alternately(runs: int, *functions: Callable[[], object]) -> list[float]:
@@ -148,29 +217,78 @@ def alternately(runs: int, *functions: Callable[[], object]) -> list[float]:
     return [statistics.median(found) for found in times]
 
 
-class Eager:
-    """The same step in eager PyTorch on the device, as people write it."""
+def _tf32(on: bool) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = on
 
-    def __init__(self, config: GPTConfig, batch: Batch, dtype: torch.dtype) -> None:
-        self.model = GPT(config).cuda()
-        self.rows = torch.randint(0, config.vocabulary, (batch.rows, batch.row_length), device="cuda")
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=True)
-        self.dtype = dtype
+
+class Peer:
+    """The same step in PyTorch on the device, as people write it."""
+
+    def __init__(self, workload: Workload, arithmetic: str, compiled: bool) -> None:
+        model = workload.build().cuda()
+        self.parameters = list(model.parameters())
+        self.rows = torch.randint(
+            0, workload.vocabulary, (workload.batch.rows, workload.batch.row_length), device="cuda"
+        )
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-3, fused=True)
+        self.arithmetic = arithmetic
+        self.model = torch.compile(model) if compiled else model
 
     def step(self) -> None:
         """Forward, backward, clipping, AdamW; done when it returns."""
+        _tf32(self.arithmetic == "tf32")
         self.optimizer.zero_grad()
-        with nullcontext() if self.dtype == torch.float32 else torch.autocast("cuda", self.dtype):
+        with torch.autocast("cuda", torch.bfloat16) if self.arithmetic == "bfloat16" else nullcontext():
             loss = next_token_loss(self.model, self.rows)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
         self.optimizer.step()
         torch.cuda.synchronize()
 
 
-def time_steps(device: Device, program: Program, config: GPTConfig, batch: Batch, runs: int) -> Iterator[Time]:
-    """The step against float32 and bfloat16, and the step with its root against float32."""
-    state, dataset = beginning(program, config, batch)
+def peers(workload: Workload) -> dict[str, Callable[[], object]]:
+    """torch's steps that this machine can take, by name; what it cannot take is told on stderr."""
+    found: dict[str, Callable[[], object]] = {}
+    for kind, arithmetic in PEERS:
+        name = f"torch {arithmetic}, {kind}"
+        try:
+            found[name] = tried(workload, arithmetic, kind == "compiled")
+        except RuntimeError as error:
+            if isinstance(cause(error), torch.OutOfMemoryError):
+                print(f"{name} is skipped, it runs out of the device's memory: {error}", file=sys.stderr)
+            elif kind == "compiled" and forbids_compiling(error):
+                print(f"torch.compile is skipped: {error}", file=sys.stderr)
+                break
+            else:
+                raise
+        torch.cuda.empty_cache()  # what this step took, or failed with, is room for the next one
+    return found
+
+
+def tried(workload: Workload, arithmetic: str, compiled: bool) -> Callable[[], object]:
+    """torch's step after a first one, which compiles."""
+    step = Peer(workload, arithmetic, compiled).step
+    step()
+    return step
+
+
+def cause(error: Exception) -> Exception:
+    """The error of a backend of torch.compile, which torch wraps; any other error is its own cause."""
+    inner = getattr(error, "inner_exception", None)
+    return inner if isinstance(inner, Exception) else error
+
+
+def forbids_compiling(error: Exception) -> bool:
+    """True if the backend cannot compile here: no Triton, no C++ compiler, a device that is too old."""
+    from torch._dynamo.exc import BackendCompilerFailed  # takes seconds, and most calls compile nothing
+    from torch._inductor.exc import GPUTooOldForTriton, TritonMissing
+
+    return isinstance(error, BackendCompilerFailed | GPUTooOldForTriton | TritonMissing)
+
+
+def steps_of(device: Device, program: Program, workload: Workload) -> tuple[Callable[[], object], Callable[[], object]]:
+    """A step, and a step with its state's root; each is done when it returns."""
+    state, dataset = beginning(program, workload)
     executable = CudaExecutable(program, device=device)
     resident = executable.upload(state)
 
@@ -183,92 +301,192 @@ def time_steps(device: Device, program: Program, config: GPTConfig, batch: Batch
         step()
         executable.root(resident)
 
-    full, half = (Eager(config, batch, dtype).step for dtype in (torch.float32, torch.bfloat16))
-    ours, hashed, theirs, theirs_half = alternately(runs, step, step_and_root, full, half)
-    tokens = batch.rows * (batch.row_length - 1) * batch.accumulation
-    pairs = [
-        ("step", "torch float32", ours, theirs), ("step", "torch bfloat16", ours, theirs_half),
-        ("step and root", "torch float32", hashed, theirs),
-    ]  # fmt: skip
-    for what, against, ms, base in pairs:
-        yield Time(what, against, round(ms, 3), round(base, 3), round(ms / base, 3), round(1e3 * tokens / ms))
+    return step, step_and_root
 
 
-def time_product(device: Device, m: int, k: int, n: int, runs: int) -> Time:
-    """Operands contiguous along k on both sides; a launch of several products, so that launching is not measured."""
-    repeats = 8
-    b = ProgramBuilder([(F32, m * k), *[(F32, n * k)] * repeats])
-    x = b.input(0).reshape(m, 1, k)
-    dots: list[Tensor | None] = [b.dot(x, b.input(1 + j).reshape(n, k)) for j in range(repeats)]
-    program = b.finish(dots)
+def time_steps(
+    device: Device, name: str, programs: Mapping[str, Program], workload: Workload, runs: int
+) -> Iterator[Time]:
+    """Each arithmetic's step, without and with its root, against each of torch's."""
+    ours = {
+        (what, products): run
+        for products, program in programs.items()
+        for what, run in zip(("step", "step and root"), steps_of(device, program, workload), strict=True)
+    }
+    theirs = peers(workload)
+    found = alternately(runs, *ours.values(), *theirs.values())
+    tokens = workload.batch.rows * (workload.batch.row_length - 1) * workload.batch.accumulation
+    for (what, products), ms in zip(ours, found, strict=False):
+        for against, base in zip(theirs, found[len(ours) :], strict=True):
+            yield _time(what, name, products, against, ms, base, round(1e3 * tokens / ms))
+
+
+def _time(what: str, model: str, products: str, against: str, ms: float, base: float, rate: float) -> Time:
+    return Time(what, model, products, against, round(ms, 4), round(base, 4), round(ms / base, 3), rate)
+
+
+def product(kind: str, m: int, k: int, n: int, repeats: int) -> Program:
+    """x[m, k] w[n, k] of one x and `repeats` w: of floats, of codes and scales, or of floats that are quantised."""
+    width = width_of(k)
+    groups = groups_of(k, width)
+    rows = [m, *[n] * repeats]
+    if kind == CODES:
+        b = ProgramBuilder([header for r in rows for header in ((I32, r * groups * width), (F32, r * groups))])
+        given = [b.input(j) for j in range(2 * len(rows))]
+        operands = [
+            Quantised(codes.reshape(r, groups * width), scales.reshape(r, groups), width)
+            for r, codes, scales in zip(rows, given[::2], given[1::2], strict=True)
+        ]
+    else:
+        b = ProgramBuilder([(F32, r * k) for r in rows])
+        plain = [b.input(j).reshape(r, k) for j, r in enumerate(rows)]
+        if kind == FLOATS:
+            return b.finish([b.dot(plain[0].unsqueeze(1), w) for w in plain[1:]])
+        operands = [b.quant(x, width) for x in plain]
+    results: list[Tensor | None] = [b.qdot(operands[0].unsqueeze(1), w) for w in operands[1:]]
+    return b.finish(results)
+
+
+def operands_of(program: Program) -> list[Array | None]:
+    """Normal floats, any words as codes."""
     rng = np.random.default_rng(0)
-    state = [None if h is None else rng.standard_normal(h.elements, np.float32) for h in program.inputs]
-    executable = CudaExecutable(program, device=device)
-    resident = executable.upload(state)
-    left, *rights = (torch.from_numpy(array).cuda() for array in state if array is not None)
+    return [
+        None if h is None
+        else rng.standard_normal(h.elements, np.float32) if h.dtype == F32
+        else rng.integers(-(2**31), 2**31, h.elements).astype(np.int32)
+        for h in program.inputs
+    ]  # fmt: skip
 
-    def ours() -> None:
+
+def launch_of(device: Device, program: Program) -> Callable[[], object]:
+    """A launch of a Program whose state is on the device; done when it returns."""
+    executable = CudaExecutable(program, device=device)
+    resident = executable.upload(operands_of(program))
+
+    def launch() -> None:
         executable.step(resident, StepContext(SEED, 0, 0, 1))
         device.wait()
 
-    def theirs() -> None:
+    return launch
+
+
+def rival(arithmetic: str, m: int, k: int, n: int, repeats: int) -> Callable[[], object]:
+    """torch's products of the same shapes, operands contiguous along k."""
+    left, *rights = (rival_operand(arithmetic, r, k, "cuda") for r in (m, *[n] * repeats))
+    multiply = torch._int_mm if arithmetic == "int8" else torch.matmul
+
+    def run() -> None:
+        _tf32(arithmetic == "tf32")
         for right in rights:
-            left.view(m, k) @ right.view(n, k).T
+            multiply(left, right.T)
         torch.cuda.synchronize()
 
-    ms, base = (found / repeats for found in alternately(runs, ours, theirs))
-    rate = round(2e-9 * m * n * k / ms, 2)
-    return Time(f"product {m} x {k} x {n}", "torch float32", round(ms, 4), round(base, 4), round(ms / base, 3), rate)
+    return run
 
 
-def time_kernels(device: Device, program: Program) -> Start:
-    """Twice from source to a loaded module, beginning with an empty cache."""
-    source = generate(program).source
-    seconds = []
-    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, LOCKSTEP_CACHE=f"{folder}/cache"):
-        for _ in range(2):
-            begin = time.perf_counter()
-            device.load(source)
-            seconds.append(round(time.perf_counter() - begin, 3))
-    return Start(*seconds, source.count("LOCKSTEP_EXPORT("))
+def rival_operand(arithmetic: str, rows: int, k: int, device: str) -> torch.Tensor:
+    """Normal values of deviation 40, in [rows, k]; as codes they end at -127 and 127."""
+    values = torch.randn(rows, k, device=device).mul(40)
+    if arithmetic == "int8":
+        return values.clamp(-127, 127).to(torch.int8)
+    return values.to(torch.bfloat16) if arithmetic == "bfloat16" else values
+
+
+def time_products(device: Device, kind: str, m: int, k: int, n: int, runs: int) -> Iterator[Time]:
+    """A launch of several products on both sides, so that launching is not measured."""
+    repeats = 8
+    theirs = [rival(arithmetic, m, k, n, repeats) for arithmetic in RIVALS[kind]]
+    ms, *bases = (
+        found / repeats
+        for found in alternately(runs, launch_of(device, product(kind, m, k, n, repeats)), *theirs)
+    )  # fmt: skip
+    for arithmetic, base in zip(RIVALS[kind], bases, strict=True):
+        rate = round(2e-9 * prod((m, k, n)) / ms, 2)
+        yield _time("product", f"{m} x {k} x {n}", kind, f"torch {arithmetic}", ms, base, rate)
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, object]:
     """Returns the object under "data"."""
     threads = arguments.threads or os.cpu_count() or 1
     if arguments.emulate:
-        small = training_step(SMALL_MODEL, SMALL_BATCH)
-        emulated = compare_roots(Emulator(), small, SMALL_MODEL, SMALL_BATCH, min(arguments.steps, 5), threads)
-        return {"results": [asdict(emulated), asdict(time_kernels(Emulator(), small))], "device": "emulated"}
+        results: list[object] = []
+        for products in arguments.products:
+            small = training_step(EMULATED, products)
+            steps, about = min(arguments.steps, 5), ("emulated", products, small)
+            results.append(asdict(compare_roots(Emulator(), *about, EMULATED, steps, threads)))
+            results.append(asdict(time_kernels(Emulator(), *about)))
+        return {"results": results, "device": "emulated"}
+    given = read(arguments.program, arguments) if arguments.program else None
     try:
         device = open_device()
     except UsageError as error:
         return {"results": [], "skipped": str(error)}
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    given = arguments.program
-    program = pickle.loads(given.read_bytes()) if given else training_step(MODEL, BATCH)
-    results: list[object] = [asdict(compare_roots(device, program, MODEL, BATCH, arguments.steps, threads))]
-    results.append(asdict(time_kernels(device, program)))
-    results += map(asdict, time_steps(device, program, MODEL, BATCH, arguments.runs))
-    results += [asdict(time_product(device, *shape, arguments.runs)) for shape in PRODUCTS]
+    given = given or traced(arguments)
+    results = []
+    for name in arguments.model:
+        workload, programs = MODELS[name], {products: given[name, products] for products in arguments.products}
+        for products, program in programs.items():
+            about = (name, products, program)
+            results.append(asdict(compare_roots(device, *about, workload, arguments.steps, threads)))
+            results.append(asdict(time_kernels(device, *about)))
+        results += map(asdict, time_steps(device, name, programs, workload, arguments.runs))
+        torch.compiler.reset()  # or the next model is compiled as another form of this one
+    for shape in SHAPES:
+        for kind in RIVALS:
+            results += map(asdict, time_products(device, kind, *shape, arguments.runs))
     return {"results": results, "device": device.name}
 
 
-def main() -> int:
-    """Measures, prints; exit status 1 if a root differs."""
+def read(file: Path, arguments: argparse.Namespace) -> Programs:
+    """The Programs that `--trace` wrote; raises UsageError for another file, or one that lacks what is asked for."""
+    hint = "write the file anew: --trace FILE, with the same --model and --products"
+    try:
+        given = pickle.loads(file.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}", hint) from error
+    except Exception as error:  # bytes that are no pickle raise anything, as do names that have gone since
+        raise UsageError(f"{file} is not what --trace writes: {error}", hint) from error
+    if not isinstance(given, dict) or not all(isinstance(program, Program) for program in given.values()):
+        raise UsageError(f"{file} is of another form than --trace writes: {type(given).__name__}", hint)
+    asked = [(name, products) for name in arguments.model for products in arguments.products]
+    if lacking := [" ".join(key) for key in asked if key not in given]:
+        raise UsageError(f"{file} has no step of {', '.join(lacking)}", hint)
+    return given
+
+
+def traced(arguments: argparse.Namespace) -> Programs:
+    """The steps of the models in the arithmetics that are asked for."""
+    return {
+        (name, products): training_step(MODELS[name], products)
+        for name in arguments.model
+        for products in arguments.products
+    }
+
+
+def main(given: list[str] | None = None) -> int:
+    """Measures, prints; exit status 1 if a root differs, 2 for arguments that cannot be."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one line of JSON on stdout")
-    parser.add_argument("--emulate", action="store_true", help="compare roots on the emulated device, measure nothing")
+    parser.add_argument("--model", nargs="+", choices=MODELS, help="(default: all)")
+    parser.add_argument("--products", nargs="+", choices=PRODUCTS, default=[*PRODUCTS], help="of steps (default: all)")
     parser.add_argument("--steps", type=int, default=100, help="steps whose roots are compared (default 100)")
     parser.add_argument("--runs", type=int, default=30, help="measured calls of each side (default 30)")
     parser.add_argument("--threads", type=int, default=0, help="of the processor (default: all)")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="write the step's Program, and stop")
-    parser.add_argument("--program", type=Path, metavar="FILE", help="what --trace wrote; your own: it is a pickle")
-    arguments = parser.parse_args()
+    way = parser.add_mutually_exclusive_group()
+    way.add_argument("--emulate", action="store_true", help="compare roots of a small model on the emulated device")
+    way.add_argument("--trace", type=Path, metavar="FILE", help="write the steps' Programs, and stop")
+    way.add_argument("--program", type=Path, metavar="FILE", help="what --trace wrote; your own: it is a pickle")
+    arguments = parser.parse_args(given)
+    if arguments.emulate and arguments.model:
+        parser.error("--emulate has a model of its own: leave out --model")
+    arguments.model = arguments.model or [*MODELS]
     if arguments.trace:
-        arguments.trace.write_bytes(pickle.dumps(training_step(MODEL, BATCH)))
+        arguments.trace.write_bytes(pickle.dumps(traced(arguments)))
         return 0
-    data = measure(arguments)
+    try:
+        data = measure(arguments)
+    except UsageError as error:
+        parser.error(f"{error}\n{error.hint}")
     results = data["results"]
     assert isinstance(results, list), "measure() gives a list"
     if arguments.json:

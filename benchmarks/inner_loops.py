@@ -1,8 +1,8 @@
 """The inner loops of products of codes in NVIDIA's machine code: issue slots, tensor instructions, spills. No device.
 
-    python benchmarks/inner_loops.py                     a table
+    python benchmarks/inner_loops.py                     the table of docs/cuda.md
     python benchmarks/inner_loops.py --json              one line of JSON on stdout
-    python benchmarks/inner_loops.py --arch sm_90 --sass     one architecture, with the loop itself
+    python benchmarks/inner_loops.py --arch sm_90a --sass     one architecture, with the loop itself
 
 NVRTC compiles the product of 1,024 x 1,024 outputs over 4 groups of 256 codes, in tiles of 128 x 128, as for a device;
 nvdisasm and cuobjdump (PATH, or the packages nvidia-cuda-nvdisasm and nvidia-cuda-cuobjdump) read it.
@@ -10,8 +10,8 @@ nvdisasm and cuobjdump (PATH, or the packages nvidia-cuda-nvdisasm and nvidia-cu
 The loop is the shortest one with all tensor instructions. It brings one tile of 128 x 128 x 256, multiplies it and ends
 a group: one promotion of every sum. An issue slot is an instruction that one of the four schedulers of a multiprocessor
 sends to a warp, whatever its predicate says: the loop's instructions times 8 warps by 4 schedulers. The unit alone
-needs 256 slots (1,024 products of 16 x 8 x 32), the order of the floats 512 (four operations on each of 16,384
-outputs), or 256 where they are packed in pairs.
+needs 256 slots (1,024 products of 16 x 8 x 32; 16 for sm_90a's of 64 x 128 x 32), the order of the floats 512 (four
+operations on each of 16,384 outputs), or 256 where they are packed in pairs.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from lockstep.numerics.cuda.device import compile_source, unit_of
 from lockstep.protocol.errors import LockstepError, UsageError
 from lockstep.protocol.programs.program import F32, I32, MAX_GROUP_WORDS
 
-ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
-SLOTS = {"sm_75": 1800, "sm_80": 1024, "sm_90": 1024, "sm_100": 800, "sm_120": 1024}
+ARCHITECTURES = ("sm_75", "sm_80", "sm_90a", "sm_100", "sm_120")
+SLOTS = {"sm_75": 1800, "sm_80": 1024, "sm_90a": 900, "sm_100": 800, "sm_120": 1024}
 """Issue slots that a loop may take. The tensor cores of sm_90 take 1,024 cycles for a tile: below, they limit it."""
 SHARED_BYTES = 99 << 10
 SIDE, GROUPS = 1024, 4
@@ -46,19 +46,30 @@ KERNEL = re.compile(r"\.text\.(codes_\w+)")
 LABEL, TARGET = re.compile(r"^(\.L_\w+):"), re.compile(r"\bBRA\S*\s+(?:!?U?P\w+,\s*)?`\((\.L_\w+)\)")
 INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)")
 CLASSES = {
-    "tensor": ("IMMA",),
-    "float": ("FADD", "FMUL", "FADD2", "FMUL2"),
+    "tensor": ("IMMA", "IGMMA"),
+    "float": ("FADD", "FMUL", "FADD2", "FMUL2", "I2FP"),
     "fragments": ("LDSM",),
     "scales": ("LDS",),
     "copies": ("LDGSTS", "LDG", "STS"),
-    "waits": ("BAR", "DEPBAR", "LDGDEPBAR"),
+    "waits": ("BAR", "DEPBAR", "LDGDEPBAR", "WARPGROUP", "MEMBAR", "FENCE"),
     "spills": ("LDL", "STL"),
 }
 """Instructions by what they do; what is none of them is "others": addresses, constants, the loop itself."""
+ROWS = {
+    "tensor instructions": ("tensor",),
+    "float instructions": ("float",),
+    "fragments and scales read": ("fragments", "scales"),
+    "copies, waits": ("copies", "waits"),
+    "others": ("others",),
+    "spills": ("spills",),
+    "registers": ("registers",),
+    "issue slots of a tile": ("slots",),
+}
+"""The rows of the table; each is a sum of counts."""
 
 
 @dataclass(frozen=True)
-class Loop:
+class InnerLoop:
     """The inner loop of one architecture; all counts are of a warp."""
 
     what: str
@@ -122,7 +133,7 @@ def _is_tensor(line: str) -> bool:
     return bool(found) and found.group(1).split(".")[0] in CLASSES["tensor"]  # type: ignore[union-attr]
 
 
-def count(architecture: str) -> tuple[Loop, list[str]]:
+def count(architecture: str) -> tuple[InnerLoop, list[str]]:
     """The inner loop of an architecture, and its lines."""
     with tempfile.TemporaryDirectory() as folder:
         image = Path(folder) / "codes.cubin"
@@ -139,7 +150,19 @@ def count(architecture: str) -> tuple[Loop, list[str]]:
     assert registers, "cuobjdump tells registers"
     counts = {kind: kinds[kind] for kind in (*CLASSES, "others")}
     slots = len(names) * WARPS // SCHEDULERS
-    return Loop(architecture, unit_of(architecture), int(registers.group(1)), len(names), **counts, slots=slots), lines
+    return InnerLoop(
+        architecture, unit_of(architecture), int(registers.group(1)), len(names), **counts, slots=slots
+    ), lines
+
+
+def table(loops: Sequence[InnerLoop]) -> list[str]:
+    """The lines of a Markdown table with a column for each loop."""
+    rows = [
+        " | ".join((name, *(f"{sum(asdict(loop)[kind] for kind in kinds):,}" for loop in loops)))
+        for name, kinds in ROWS.items()
+    ]
+    head = " | ".join(("|", *(loop.what for loop in loops)))
+    return [f"{head} |", "|---" * (len(loops) + 1) + "|", *(f"| {row} |" for row in rows)]
 
 
 def _said(*command: str) -> str:
@@ -150,7 +173,7 @@ def main() -> int:
     """Counts, prints; exit status 1 if a loop spills."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one line of JSON on stdout")
-    parser.add_argument("--arch", action="append", help="an architecture, such as sm_90 (default: all)")
+    parser.add_argument("--arch", action="append", help="an architecture, such as sm_80 (default: all)")
     parser.add_argument("--sass", action="store_true", help="print the loops, too")
     arguments = parser.parse_args()
     try:
@@ -158,17 +181,15 @@ def main() -> int:
     except LockstepError as error:
         print(json.dumps({"data": {"results": [], "skipped": str(error)}}) if arguments.json else error)
         return 0
-    loops = [asdict(loop) for loop, _ in counted]
+    loops = [loop for loop, _ in counted]
     if arguments.json:
-        print(json.dumps({"data": {"results": loops}}))
+        print(json.dumps({"data": {"results": [asdict(loop) for loop in loops]}}))
     else:
-        print(" | ".join(loops[0]))
-        for row in loops:
-            print(" | ".join(map(str, row.values())))
+        print("\n".join(table(loops)))
     if arguments.sass:
         for _, lines in counted:
             print("\n".join(lines))
-    return int(any(row["spills"] for row in loops))
+    return int(any(loop.spills for loop in loops))
 
 
 if __name__ == "__main__":

@@ -405,7 +405,7 @@ def traced(size: Size, rounds: int, slots: int, inner_steps: int, products: str 
         model, next_token_loss, spec, batch=batch, rounds=rounds, slots=slots, shard_elements=size.shard_elements,
         arithmetic=Arithmetic(products),
     )  # fmt: skip
-    depths = depths_of(spec, built.layout)
+    depths = depths_of(spec, built.layout, slots)
     return Traced(built.step, built.encode, built.merge, *depths, sum(p.numel() for p in model.parameters()))
 
 

@@ -170,7 +170,7 @@ def trace_model(name: str, path: Path, products: str) -> Traced:
     programs = build_programs(
         built, next_token_loss, SPEC, batch=model.batch, rounds=10, slots=SLOTS, arithmetic=arithmetic
     )
-    terms = Terms(*depths_of(SPEC, programs.layout), SLOTS, model.batch.row_length)
+    terms = Terms(*depths_of(SPEC, programs.layout, SLOTS), SLOTS, model.batch.row_length)
     check_schedule(programs.step, programs.encode, programs.merge, terms)
     need = footprint.worker(ClaimSchedule(programs.step, programs.encode, programs.merge), SLOTS)
     payload = sum(h.elements + 4 * (h.elements // BLOCK) for h in programs.encode.output_layout if h is not None)

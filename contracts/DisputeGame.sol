@@ -13,7 +13,7 @@ import {ProofInvalid, Unauthorized} from "./libraries/Errors.sol";
 import {Ids} from "./libraries/Ids.sol";
 import {Merkle} from "./libraries/Merkle.sol";
 import {Openings} from "./libraries/Openings.sol";
-import {Program} from "./libraries/Program.sol";
+import {DescriptorInvalid, Program} from "./libraries/Program.sol";
 import {Signatures} from "./libraries/Signatures.sol";
 import {Statement} from "./libraries/Statement.sol";
 import {ClaimId, GameId, NO_GAME} from "./types/Ids.sol";
@@ -215,7 +215,7 @@ contract DisputeGame is IDisputeGame {
         g.rem = uint8(depth);
         g.position = 0;
         g.size = uint32(size);
-        g.terms = uint32(Program.terms(descriptor, op));
+        g.terms = _termsOf(descriptor, op);
         g.op = uint16(at);
         emit TensorRevealed(id, uint16(at), tree, children);
         _turn(g, depth == 0 ? Phase.Leaf : Phase.TensorPick);
@@ -651,6 +651,13 @@ contract DisputeGame is IDisputeGame {
     ) private view {
         // INVARIANT: the descriptor is the Program's own.
         Merkle.verify(context.opsRoot(), Openings.leafHash(descriptor), op, Program.depthOf(context.head().n), descriptorProof);
+    }
+
+    function _termsOf(bytes calldata descriptor, Program.Op memory op) private pure returns (uint32) {
+        uint256 terms = Program.terms(descriptor, op);
+        // INVARIANT: elements and terms of an op are counted in 32 bits.
+        if (terms > type(uint32).max) revert DescriptorInvalid();
+        return uint32(terms);
     }
 
     /// @dev What is argued below an op: the statement and the op's descriptor, of which the first has a fixed length here.

@@ -23,8 +23,6 @@ from lockstep.protocol.types import Cid, ClaimId, Seed, StateRoot, TraceRoot
 from lockstep.storage import ContentStore
 from lockstep.storage.payload import (
     F32_FORMAT,
-    FORMATS,
-    INT8_FORMAT,
     Checkpoint,
     blob_length,
     decoded,
@@ -33,6 +31,9 @@ from lockstep.storage.payload import (
     store_checkpoint,
 )
 from lockstep.storage.tensors import head_line, read_tensors
+
+HEAD = 8
+"""The first bytes of a tensor of varying length, in which its format states it, at most."""
 
 
 class Aggregator:
@@ -149,7 +150,8 @@ def _start_file(job: Job, base: Checkpoint, payloads: Sequence[Tensors | None]) 
     """S_0 of a merge as a file: each payload in the format in which it travels."""
     own = [() if tensors is None else tensors[: len(tensors) - len(job.carry_of(tensors))] for tensors in payloads]
     formats = [
-        None if tensors is None else format_of(part, INT8_FORMAT) for tensors, part in zip(payloads, own, strict=True)
+        None if tensors is None else format_of(part, job.wire_format)
+        for tensors, part in zip(payloads, own, strict=True)
     ]
     yield head_line({"formats": formats})
     yield from encoded((*base.shared, *base.outer), F32_FORMAT)
@@ -168,7 +170,7 @@ def _read_start(job: Job, formats: Sequence[str | None], body: memoryview) -> tu
         tensors = []
         for header in headers:
             if header is not None:
-                end = at + blob_length(header, wire_format)
+                end = at + blob_length(header, wire_format, bytes(body[at : at + HEAD]))
                 if end > len(body):
                     raise ValueError(f"{len(body)} bytes, at least {end} are due")
                 tensors.append(decoded(body[at:end], header, wire_format))
@@ -181,7 +183,7 @@ def _read_start(job: Job, formats: Sequence[str | None], body: memoryview) -> tu
     for wire_format in formats:
         if wire_format is None:
             payloads.append(None)
-        elif wire_format in FORMATS:
+        elif wire_format in (F32_FORMAT, job.wire_format):
             payloads.append((*read(job.payload_layout, wire_format), *read(job.carry_layout, F32_FORMAT)))
         else:
             raise ValueError(f"format {wire_format!r}")

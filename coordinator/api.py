@@ -2,66 +2,73 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import math
-import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.metadata import version
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import structlog
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from pydantic import BaseModel, ValidationError
-from sqlalchemy import Select, exists, func, select, tuple_
-from sqlalchemy.orm import Session
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import Send
 
-from coordinator import announcements, document, metrics, problems, receipts
+from coordinator import (
+    announcements,
+    assets,
+    document,
+    exports,
+    metrics,
+    pages,
+    problems,
+    queries,
+    receipts,
+    stream,
+    views,
+)
 from coordinator.auth import SMALL_BODY_BYTES, SignedRequest, signed
-from coordinator.context import ApiContext
-from coordinator.models import AnnouncementRow, ClaimRow, CursorRow, GameRow, JobRow, NodeRow, RoundRow, SignedClaimRow
+from coordinator.context import ApiContext, Ctx
+from coordinator.models import CursorRow
 from coordinator.projections import LARGEST_INTEGER
 from coordinator.schema import (
+    Account,
+    AccountOut,
     BlobOut,
     Bytes32,
+    ChainOut,
     ClaimAccepted,
     ClaimIn,
     ClaimOut,
+    CurveOut,
+    DisputeOut,
+    EconomyOut,
     GameOut,
+    GridOut,
     JobOut,
     NodeOut,
     Page,
     ReceiptAccepted,
     ReceiptIn,
     RoundOut,
-    SignedClaimBody,
+    RunOut,
     SignedPage,
     StatusOut,
+    TimelineOut,
 )
-from lockstep.base.decoding import anything, from_json, refusing, several, text, whole
-from lockstep.protocol.errors import LockstepError, Malformed, NotFoundError, TryLater, UsageError
+from lockstep.protocol.errors import LockstepError, TryLater, UsageError
 from lockstep.storage.connections import HEALTH
 
 READY_SECONDS = 30
 """An index that has not heard from the chain for this long is not ready."""
 
-JUDGED_STATES = ("joined", "committed", "revealed", "accepted", "excluded")
-"""The states in which two signatures may convict a slot's claim, now or once it is revealed."""
-
 Limit = Annotated[int, Query(ge=1, le=200)]
 Number = Annotated[int, Query(ge=0, le=LARGEST_INTEGER)]
 FewRounds = Annotated[int, Query(ge=1, le=100)]
+FewRuns = Annotated[int, Query(ge=1, le=50)]
+Format = Annotated[Literal["json", "csv"], Query(alias="format", description="`csv`: the rows of the plot alone.")]
 Small = Annotated[SignedRequest, Depends(signed(lambda _: SMALL_BODY_BYTES))]
 Blob = Annotated[SignedRequest, Depends(signed(lambda context: context.max_blob_bytes))]
-CURSOR_CHARACTERS = 200
-"""The longest page cursor, which holds a number and an id."""
-ID = re.compile("0x[0-9a-fA-F]{1,64}")
-_CURSOR, _NUMBER, _KEY = several(anything, 2), whole(-LARGEST_INTEGER, LARGEST_INTEGER), text(66)
-RowT = TypeVar("RowT")
 BodyT = TypeVar("BodyT", bound=BaseModel)
 
 log = structlog.get_logger(__name__)
@@ -87,8 +94,12 @@ def create_app(context: ApiContext) -> FastAPI:
         redoc_url=None,
     )
     app.state.context = context
+    app.state.stream = stream.Stream(context.database)
     app.include_router(public)
     app.include_router(service)
+    app.include_router(stream.router)
+    app.include_router(pages.router)
+    app.include_router(assets.router)
     problems.install(app)
     document.install(app)
 
@@ -103,19 +114,13 @@ def create_app(context: ApiContext) -> FastAPI:
             )  # fmt: skip
         else:
             response = await proceed(request)
+        # What strangers have stored is never taken for a script or a page.
+        response.headers["X-Content-Type-Options"] = "nosniff"
         route = getattr(request.scope.get("route"), "path", "unmatched")
         metrics.observe_request(request.method, route, response.status_code, time.perf_counter() - began)
         return response
 
     return app
-
-
-def _context(request: Request) -> ApiContext:
-    context: ApiContext = request.app.state.context
-    return context
-
-
-Ctx = Annotated[ApiContext, Depends(_context)]
 
 
 # -- reading --------------------------------------------------------------------------------------------
@@ -124,43 +129,25 @@ Ctx = Annotated[ApiContext, Depends(_context)]
 @public.get("/jobs", responses=PAGED)
 def jobs(context: Ctx, limit: Limit = 50, cursor: str | None = None) -> Page[JobOut]:
     """Jobs, newest first."""
-    with context.database.reading() as session:
-        rows, following = _page(session, select(JobRow), (JobRow.block, JobRow.id), limit, cursor)
-        return Page[JobOut](items=[JobOut.model_validate(row) for row in rows], next=following)
+    return queries.jobs(context.database, limit, cursor)
 
 
 @public.get("/jobs/{job}", responses=ABSENT)
 def job(context: Ctx, job: Bytes32) -> JobOut:
     """One job with its parameters."""
-    with _found(context, JobRow, job) as (_, row):
-        return JobOut.model_validate(row)
+    return queries.job(context.database, job)
 
 
 @public.get("/jobs/{job}/rounds", responses=document.problems(400, 404, 422))
 def rounds(context: Ctx, job: Bytes32, limit: FewRounds = 20, cursor: str | None = None) -> Page[RoundOut]:
     """A job's rounds, newest first, with their claims of every attempt."""
-    with _found(context, JobRow, job) as (session, _):
-        query = select(RoundRow).where(RoundRow.job == job)
-        found, following = _page(session, query, (RoundRow.number, RoundRow.job), limit, cursor)
-        items = {row.number: RoundOut.model_validate({**_fields(row), "claims": []}) for row in found}
-        # One range of the index on (job, round, slot).
-        within = ClaimRow.round.between(min(items, default=0), max(items, default=-1))
-        claims = select(ClaimRow).where(ClaimRow.job == job, within).order_by(ClaimRow.attempt, ClaimRow.slot)
-        for row in session.scalars(claims):
-            if row.round in items:
-                items[row.round].claims.append(ClaimOut.model_validate(row))
-        return Page[RoundOut](items=list(items.values()), next=following)
+    return queries.rounds(context.database, job, limit, cursor)
 
 
 @public.get("/claims/{claim}", responses=ABSENT)
 def claim(context: Ctx, claim: Bytes32) -> ClaimOut:
     """One claim. Before its reveal is indexed, its CIDs are those that its worker announced."""
-    with _found(context, ClaimRow, claim) as (session, row):
-        announced = session.get(AnnouncementRow, claim)
-        out = ClaimOut.model_validate(row)
-        if announced is not None and out.payload_cid is None:
-            out.trace_cid, out.payload_cid = announced.body["trace_cid"], announced.body["payload_cid"]
-        return out
+    return queries.claim(context.database, claim)
 
 
 @public.get("/signed", responses=document.problems(422))
@@ -169,50 +156,81 @@ def signed_claims(context: Ctx, after: Number = 0, limit: Limit = 200) -> Signed
 
     Numbers begin anew when the index is: a reader whose `after` is greater than `last` asks from 0.
     """
-    live = exists().where(ClaimRow.id == SignedClaimRow.claim, ClaimRow.state.in_(JUDGED_STATES))
-    query = select(SignedClaimRow).where(SignedClaimRow.id > after, live).order_by(SignedClaimRow.id)
-    with context.database.reading() as session:
-        rows = session.scalars(query.limit(limit)).all()
-        newest = session.scalar(select(func.max(SignedClaimRow.id))) or 0
-        last = rows[-1].id if len(rows) == limit else newest
-        return SignedPage(items=[SignedClaimBody.model_validate(row.body) for row in rows], last=last)
+    return queries.signed_claims(context.database, after, limit)
 
 
 @public.get("/games", responses=PAGED)
 def games(context: Ctx, limit: Limit = 50, cursor: str | None = None, open_only: bool = False) -> Page[GameOut]:
     """Disputes, newest first."""
-    query = select(GameRow).where(GameRow.verdict.is_(None)) if open_only else select(GameRow)
-    with context.database.reading() as session:
-        rows, following = _page(session, query, (GameRow.block, GameRow.id), limit, cursor)
-        return Page[GameOut](items=[GameOut.model_validate(row) for row in rows], next=following)
+    return queries.games(context.database, limit, cursor, open_only=open_only)
 
 
 @public.get("/nodes", responses=PAGED)
 def nodes(context: Ctx, limit: Limit = 50, cursor: str | None = None) -> Page[NodeOut]:
     """Registered nodes, newest first."""
-    with context.database.reading() as session:
-        rows, following = _page(session, select(NodeRow), (NodeRow.block, NodeRow.account), limit, cursor)
-        return Page[NodeOut](items=[NodeOut.model_validate(row) for row in rows], next=following)
+    return queries.nodes(context.database, limit, cursor)
 
 
 @public.get("/status", responses=document.problems())
 def status(context: Ctx) -> StatusOut:
     """Returns how far the index has read the chain, and what it holds."""
-    with context.database.reading() as session:
-        cursor = session.get(CursorRow, 1)
-        return StatusOut(
-            version=version("lockstep-compute"),
-            chain_id=cursor.chain_id if cursor else None,
-            market=cursor.market if cursor else None,
-            aggregator=context.aggregator,
-            block=cursor.block if cursor else None,
-            head=cursor.head if cursor else None,
-            time=cursor.time if cursor else None,
-            jobs=session.scalar(select(func.count()).select_from(JobRow)) or 0,
-            claims=session.scalar(select(func.count()).select_from(ClaimRow)) or 0,
-            games_open=session.scalar(select(func.count()).select_from(GameRow).where(GameRow.verdict.is_(None))) or 0,
-            held=(cursor.held if cursor else "") or None,
-        )
+    return queries.status(context.database, context.aggregator)
+
+
+@public.get("/runs", responses=PAGED)
+def runs(context: Ctx, limit: FewRuns = 20, cursor: str | None = None) -> Page[RunOut]:
+    """Jobs as runs, newest first: how far they are, what they have cost, what became of their claims."""
+    return views.runs(context, limit, cursor)
+
+
+@public.get("/jobs/{job}/run", responses=ABSENT)
+def run(context: Ctx, job: Bytes32) -> RunOut:
+    """One job as a run."""
+    return views.run(context, job)
+
+
+@public.get("/jobs/{job}/grid", responses=ABSENT | exports.CSV)
+def grid(
+    context: Ctx, job: Bytes32, before: Number | None = None, count: FewRounds = 60, form: Format = "json"
+) -> GridOut:
+    """The heat-map: the last `count` rounds before `before` by slot, each cell a claim."""
+    return exports.answer(views.grid(context, job, before, count), "cells", form)
+
+
+@public.get("/jobs/{job}/timeline", responses=ABSENT | exports.CSV)
+def timeline(context: Ctx, job: Bytes32, form: Format = "json") -> TimelineOut:
+    """Every round of a job: when it was, what became of its claims, what was paid, tokens of the dataset."""
+    return exports.answer(views.timeline(context, job), "rounds", form)
+
+
+@public.get("/jobs/{job}/losses", responses=ABSENT | exports.CSV)
+def losses(context: Ctx, job: Bytes32, form: Format = "json") -> CurveOut:
+    """The loss after each merge that stands, against step, tokens, time and cost."""
+    return exports.answer(views.curve(context, job), "losses", form)
+
+
+@public.get("/games/{game}", responses=ABSENT | exports.CSV)
+def game(context: Ctx, game: Bytes32, form: Format = "json") -> DisputeOut:
+    """One dispute: every move, the clocks, the bisection, both values and the contract's. As CSV: the moves."""
+    return exports.answer(views.dispute(context, game), "moves", form)
+
+
+@public.get("/accounts/{account}", responses=ABSENT | exports.CSV)
+def account(context: Ctx, account: Account, form: Format = "json") -> AccountOut:
+    """One account: stake, earnings, what became of its claims, what is at stake until when. As CSV: the reasons."""
+    return exports.answer(views.account(context, account), "reasons", form)
+
+
+@public.get("/economy", responses=document.problems(422) | exports.CSV)
+def economy(context: Ctx, form: Format = "json") -> EconomyOut:
+    """All money of the market: totals, and hour by hour of chain time."""
+    return exports.answer(views.economy(context), "hours", form)
+
+
+@public.get("/chain", responses=document.problems(422) | exports.CSV)
+def chain(context: Ctx, limit: Limit = 50, form: Format = "json") -> ChainOut:
+    """The chain as far as it is indexed, with its latest events."""
+    return exports.answer(views.chain(context, limit), "events", form)
 
 
 # -- signed ---------------------------------------------------------------------------------------------
@@ -322,55 +340,3 @@ def prometheus(context: Ctx) -> Response:
     """Prometheus metrics, prefix `lockstep_`."""
     body, media_type = metrics.render(context.database, context.account)
     return Response(body, media_type=media_type)
-
-
-# -- pages ----------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _found(context: ApiContext, kind: type[RowT], key: str) -> Iterator[tuple[Session, RowT]]:
-    with context.database.reading() as session:
-        row = session.get(kind, key)
-        if row is None:
-            raise NotFoundError(
-                f"no {kind.__name__.lower()} {key}",
-                hint="the index follows the chain by a block or two: see /api/v1/status",
-            )
-        yield session, row
-
-
-def _page(
-    session: Session, query: Select[RowT], order: tuple[Any, Any], limit: int, cursor: str | None
-) -> tuple[list[RowT], str | None]:
-    """`limit` rows in descending `order`, after the row that `cursor` names, and the next page's cursor."""
-    # INVARIANT: a page costs what it holds, however long the list is.
-    if cursor is not None:
-        query = query.where(tuple_(*order) < tuple_(*_decode(cursor)))
-    rows = list(session.scalars(query.order_by(*(column.desc() for column in order)).limit(limit + 1)))
-    if len(rows) <= limit:
-        return rows, None
-    last = rows[limit - 1]
-    return rows[:limit], _encode([getattr(last, column.key) for column in order])
-
-
-def _encode(key: list[Any]) -> str:
-    return base64.urlsafe_b64encode(json.dumps(key).encode()).decode().rstrip("=")
-
-
-def _decode(cursor: str) -> tuple[int, str]:
-    with refusing(UsageError, "a cursor", hint="use `next` of the page before"):
-        try:
-            data = base64.urlsafe_b64decode(cursor[:CURSOR_CHARACTERS] + "=" * (-len(cursor) % 4))
-        except ValueError as error:
-            raise Malformed("no base64") from error
-        pair = _CURSOR(from_json(data, CURSOR_CHARACTERS), "the cursor")
-        if len(pair) != 2:
-            raise Malformed("no pair")
-        number, key = _NUMBER(pair[0], "its number"), _KEY(pair[1], "its key")
-        if not ID.fullmatch(key):
-            raise Malformed("no id")
-        return number, key
-
-
-def _fields(row: RoundRow) -> dict[str, Any]:
-    return {column.key: getattr(row, column.key) for column in RoundRow.__table__.columns}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -63,6 +64,9 @@ def up(
         url = f"http://{settings.host}:{sock.getsockname()[1]}"
 
         def ready() -> None:
+            # What is there by now stays: collections need not go through it while a page waits.
+            gc.collect()
+            gc.freeze()
             tell(chosen)
             event("ready", url=url, address=parts.me, pid=os.getpid())
 

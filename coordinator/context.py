@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from fastapi import Depends, Request
 from prometheus_client.registry import Collector
 
 from coordinator.backing import StoreCalls
 from coordinator.db import Database
+from coordinator.descriptions import Descriptions
+from coordinator.kept import KeptPages
 from coordinator.nonces import Nonces
 from coordinator.quotas import Quotas
 from coordinator.rates import RequestRates
@@ -39,3 +43,16 @@ class ApiContext:
     """The collector of the account's metrics for `/metrics`."""
     backing: StoreCalls = field(default_factory=StoreCalls)
     """Calls to the store."""
+    descriptions: Descriptions = field(default_factory=lambda: Descriptions(None))
+    """Jobs in their authors' words; by default nobody is asked."""
+    kept: KeptPages = field(default_factory=KeptPages)
+    """Pages that were made of what the index still says."""
+
+
+def _context(request: Request) -> ApiContext:
+    context: ApiContext = request.app.state.context
+    return context
+
+
+Ctx = Annotated[ApiContext, Depends(_context)]
+"""The state, as a route takes it."""

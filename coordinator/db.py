@@ -15,12 +15,16 @@ from sqlalchemy import Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
+from coordinator import money, projections  # noqa: F401 - what they fold
+from coordinator.folds import rebuild
 from lockstep.protocol.errors import DoctorError, TryLater, UsageError
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_SECONDS = 20
 """The longest that a SQLite writer waits for another."""
 CONNECT_SECONDS = 10
+REFOLD = "0006"
+"""The last revision that added a projection: an index that comes from before it is folded anew."""
 WRITERS = 0x4C4F434B53544550
 """The number of PostgreSQL's advisory lock that a writing transaction holds."""
 
@@ -65,7 +69,12 @@ class Database:
     def migrate(self) -> str:
         """Bring the schema to this build's; returns its revision. DoctorError if the database cannot be used."""
         try:
+            with self.engine.connect() as connection:
+                before = MigrationContext.configure(connection).get_current_revision()
             command.upgrade(alembic_config(self.url), "head")
+            if before is not None and before < REFOLD:
+                with self.session() as session:
+                    rebuild(session)
         except DBAPIError as error:
             raise DoctorError(
                 f"the database cannot be used: {error.orig}", hint="check --database, its folder's mode and the disk"

@@ -16,8 +16,8 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from coordinator.db import Database
+from coordinator.folds import MARKET, apply, rebuild
 from coordinator.models import CursorRow, EventRow, JobRow
-from coordinator.projections import MARKET, apply, rebuild
 from lockstep.chain import artifacts
 from lockstep.chain import events as chain_events
 from lockstep.chain.addresses import Addresses
@@ -143,7 +143,7 @@ class Indexer:
         return EventRow(
             block=event.block, log_index=event.index, block_hash="0x" + event.block_hash.hex(),
             tx="0x" + event.transaction.hex(), time=event.time, contract=event.contract, name=event.name,
-            job=args.get("job"), args=args,
+            job=args.get("job"), game=args.get("game"), args=args,
         )  # fmt: skip
 
 

@@ -57,6 +57,10 @@ class Aggregators:
             return False
         return True
 
+    def loaded(self, job: JobId) -> bool:
+        """Tells if a job is in memory."""
+        return job in self._made
+
     def of(self, job: JobId, params: JobParams, fits: footprint.Fits | None = None) -> Aggregator:
         """A job's, loaded now if it was not."""
         if job not in self._made:

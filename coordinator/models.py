@@ -25,6 +25,11 @@ Amount = String(80)
 Mask = String(80)
 
 
+def unhex(text: str) -> bytes:
+    """The bytes of a root or an id as the index spells it."""
+    return bytes.fromhex(text.removeprefix("0x"))
+
+
 class IndexTable(DeclarativeBase):
     """The index's metadata."""
 
@@ -71,6 +76,8 @@ class EventRow(IndexTable):
     name: Mapped[str] = mapped_column(String(48))
     job: Mapped[str | None] = mapped_column(Hex32, index=True)
     """The job that the arguments name, if any."""
+    game: Mapped[str | None] = mapped_column(Hex32, index=True)
+    """The game that the arguments name, if any."""
     args: Mapped[dict[str, Any]]
 
 
@@ -153,7 +160,8 @@ class ClaimRow(IndexTable):
     slashed: Mapped[str] = mapped_column(Amount, default="0")
     block: Mapped[int]
     time: Mapped[int]
-    __table_args__ = (Index(None, "job", "round", "slot"),)
+    # It covers what a run's pages count.
+    __table_args__ = (Index(None, "job", "round", "slot", "state", "paid"),)
 
 
 class GameRow(IndexTable):
@@ -181,7 +189,60 @@ class GameRow(IndexTable):
     __table_args__ = (Index(None, "block", "id"), Index(None, "verdict", "block", "id"))
 
 
+class AccountRow(IndexTable):
+    """An account's money in the vault, as its events tell."""
+
+    __tablename__ = "accounts"
+    account: Mapped[str] = mapped_column(Account, primary_key=True)
+    free: Mapped[str] = mapped_column(Amount, default="0")
+    locked: Mapped[str] = mapped_column(Amount, default="0")
+    unbonding: Mapped[str] = mapped_column(Amount, default="0")
+    credits: Mapped[str] = mapped_column(Amount, default="0")
+    deposited: Mapped[str] = mapped_column(Amount, default="0")
+    """In all."""
+    slashed: Mapped[str] = mapped_column(Amount, default="0")
+    """Stakes and bonds that were taken, in all."""
+    earned: Mapped[str] = mapped_column(Amount, default="0")
+    """Credited, in all."""
+
+
+class LockRow(IndexTable):
+    """Stake that stands behind a claim, a game or a duty now."""
+
+    __tablename__ = "locks"
+    key: Mapped[str] = mapped_column(Hex32, primary_key=True)
+    account: Mapped[str] = mapped_column(Account, index=True)
+    amount: Mapped[str] = mapped_column(Amount)
+    block: Mapped[int]
+    time: Mapped[int]
+
+
+class FlowRow(IndexTable):
+    """The money of one kind that moved in one hour of chain time."""
+
+    __tablename__ = "flows"
+    hour: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    """Chain seconds at its beginning."""
+    kind: Mapped[str] = mapped_column(String(16), primary_key=True)
+    """escrowed, paid, refunded, slashed, burned, deposited, unbonded, withdrawn."""
+    amount: Mapped[str] = mapped_column(Amount)
+
+
 # -- Not from the chain, and not needed to go on --------------------------------------------------------
+
+
+class LossRow(IndexTable):
+    """The loss of a checkpoint, as this coordinator has computed it from public data (lockstep.execution.losses)."""
+
+    __tablename__ = "losses"
+    job: Mapped[str] = mapped_column(Hex32, primary_key=True)
+    claim: Mapped[str] = mapped_column(Hex32, primary_key=True)
+    """The merge whose checkpoint it is; "" of the first weights."""
+    round: Mapped[int | None]
+    merges: Mapped[int]
+    """Merges behind the checkpoint."""
+    loss: Mapped[str] = mapped_column(String(32))
+    """The shortest decimal that is this binary64, or nan, inf, -inf."""
 
 
 class AnnouncementRow(IndexTable):

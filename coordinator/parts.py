@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 
 from coordinator.context import ApiContext
 from coordinator.db import Database
+from coordinator.descriptions import Descriptions
 from coordinator.nonces import FILE_NAME, Nonces
 from coordinator.rates import RequestRates
 from coordinator.settings import CoordinatorSettings
@@ -56,6 +57,7 @@ class CoordinatorParts:
             poke=poke,
             account=account,
             rates=RequestRates(self.settings.requests_per_second),
+            descriptions=Descriptions(self.party.store),
         )
 
     def close(self) -> None:

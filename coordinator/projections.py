@@ -1,27 +1,16 @@
-"""Events become rows: a fold over the chain's log, the same whenever it is run.
-
-`apply` is called once per event in (block, log index) order, inside the transaction that stores the event. It reads
-nothing but the event and the rows of earlier ones, so `rebuild` after a reorganisation gives what a fresh index would.
-An event that fits no row changes nothing: its savepoint is rolled back, it is counted, logged and skipped.
-"""
+"""The market's rows: jobs, rounds, claims, games and nodes, folded from events (coordinator.folds)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import structlog
-from sqlalchemy import delete, select
-from sqlalchemy.exc import OperationalError
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from coordinator.folds import GAME, MARKET, VAULT, added, on
 from coordinator.models import ClaimRow, EventRow, GameRow, JobRow, NodeRow, RoundRow
 from lockstep.protocol.dispute.moves import COMBINED
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.types import MERGE_SLOT, JobId
 
-MARKET, VAULT, GAME = "JobMarket", "StakeVault", "DisputeGame"
-PROJECTED = (NodeRow, JobRow, RoundRow, ClaimRow, GameRow)
 VERDICTS = ("none", "fraud", "timeout", "rejected", "void")
 WRONGS = ("op", "alias", "padding")
 """The faults that a proof can find in a game; two signatures (3) need no game."""
@@ -35,70 +24,25 @@ LARGEST_INTEGER = (1 << 63) - 1
 SPEAKERS = 256
 """Bits of a word: nobody beyond them gives receipts."""
 
-log = structlog.get_logger(__name__)
-
-Projection = Callable[[Session, EventRow], None]
-_projections: dict[tuple[str, str], Projection] = {}
-
-
-def apply(session: Session, event: EventRow) -> bool:
-    """Bring the projections from before `event` to after it; False: it does not fit them and was skipped."""
-    projection = _projections.get((event.contract, event.name))
-    if projection is None:
-        return True
-    # INVARIANT: the index stops at no event; only a database that fails stops it.
-    try:
-        with session.begin_nested():
-            projection(session, event)
-            session.flush()
-    except OperationalError:
-        raise
-    except Exception as failure:
-        log.error(
-            "event not projected", contract=event.contract, event_name=event.name, block=event.block,
-            index=event.log_index, why=f"{type(failure).__name__}: {failure}"[:300],
-        )  # fmt: skip
-        return False
-    return True
-
-
-def rebuild(session: Session) -> int:
-    """Fold anew over every stored event; returns how many of them were skipped."""
-    for table in PROJECTED:
-        session.execute(delete(table))
-    session.expire_all()
-    events = session.scalars(select(EventRow).order_by(EventRow.block, EventRow.log_index)).all()
-    return sum(not apply(session, event) for event in events)
-
-
-def _on(contract: str, *names: str) -> Callable[[Projection], Projection]:
-    def register(projection: Projection) -> Projection:
-        for name in names:
-            _projections[contract, name] = projection
-        return projection
-
-    return register
-
-
 # -- the vault ------------------------------------------------------------------------------------------
 
 
-@_on(VAULT, "NodeRegistered")
+@on(VAULT, "NodeRegistered")
 def _node(session: Session, event: EventRow) -> None:
     session.merge(NodeRow(account=event.args["account"], key=event.args["key"], block=event.block))
 
 
-@_on(VAULT, "Slashed")
+@on(VAULT, "Slashed")
 def _slashed(session: Session, event: EventRow) -> None:
     claim = session.get(ClaimRow, event.args["key"])
     if claim is not None:
-        claim.slashed = _add(claim.slashed, event.args["amount"])
+        claim.slashed = added(claim.slashed, event.args["amount"])
 
 
 # -- the market -----------------------------------------------------------------------------------------
 
 
-@_on(MARKET, "JobCreated")
+@on(MARKET, "JobCreated")
 def _job(session: Session, event: EventRow) -> None:
     params = event.args["params"]
     session.merge(
@@ -110,24 +54,24 @@ def _job(session: Session, event: EventRow) -> None:
     )  # fmt: skip
 
 
-@_on(MARKET, "JobCancelled")
+@on(MARKET, "JobCancelled")
 def _job_cancelled(session: Session, event: EventRow) -> None:
     job = session.get_one(JobRow, event.args["job"])
-    job.state, job.refunded = "cancelled", _add(job.refunded, event.args["refunded"])
+    job.state, job.refunded = "cancelled", added(job.refunded, event.args["refunded"])
 
 
-@_on(MARKET, "JobVoid")
+@on(MARKET, "JobVoid")
 def _job_void(session: Session, event: EventRow) -> None:
     session.get_one(JobRow, event.args["job"]).state = "void"
 
 
-@_on(MARKET, "JobDone")
+@on(MARKET, "JobDone")
 def _job_done(session: Session, event: EventRow) -> None:
     job = session.get_one(JobRow, event.args["job"])
     job.state, job.paid, job.refunded = "done", event.args["paid"], event.args["refunded"]
 
 
-@_on(MARKET, "RoundStarted")
+@on(MARKET, "RoundStarted")
 def _round(session: Session, event: EventRow) -> None:
     args = event.args
     session.merge(
@@ -139,7 +83,7 @@ def _round(session: Session, event: EventRow) -> None:
     )  # fmt: skip
 
 
-@_on(MARKET, "Joined")
+@on(MARKET, "Joined")
 def _joined(session: Session, event: EventRow) -> None:
     args = event.args
     attempt = _round_of(session, event).attempt
@@ -153,24 +97,24 @@ def _joined(session: Session, event: EventRow) -> None:
     )  # fmt: skip
 
 
-@_on(MARKET, "Left")
+@on(MARKET, "Left")
 def _left(session: Session, event: EventRow) -> None:
     session.delete(_slot_claim(session, event))
 
 
-@_on(MARKET, "Sealed")
+@on(MARKET, "Sealed")
 def _sealed(session: Session, event: EventRow) -> None:
     row = _round_of(session, event)
     row.state, row.seed = "training", event.args["seed"]
 
 
-@_on(MARKET, "Committed")
+@on(MARKET, "Committed")
 def _committed(session: Session, event: EventRow) -> None:
     claim = _slot_claim(session, event)
     claim.state, claim.commitment = "committed", event.args["commitment"]
 
 
-@_on(MARKET, "Revealed")
+@on(MARKET, "Revealed")
 def _revealed(session: Session, event: EventRow) -> None:
     args = event.args
     claim = session.get_one(ClaimRow, args["claim"])
@@ -179,7 +123,7 @@ def _revealed(session: Session, event: EventRow) -> None:
     _round_of(session, event)
 
 
-@_on(MARKET, "Attested")
+@on(MARKET, "Attested")
 def _attested(session: Session, event: EventRow) -> None:
     row = _round_of(session, event)
     if event.args["who"] >= SPEAKERS:
@@ -187,7 +131,7 @@ def _attested(session: Session, event: EventRow) -> None:
     row.state, row.attested = "attested", str(int(row.attested or 0) | 1 << event.args["who"])
 
 
-@_on(MARKET, "Frozen")
+@on(MARKET, "Frozen")
 def _frozen(session: Session, event: EventRow) -> None:
     row = _round_of(session, event)
     row.state, row.merge_in, row.mask = "merging", event.args["merge_in"], event.args["mask"]
@@ -199,7 +143,7 @@ def _frozen(session: Session, event: EventRow) -> None:
             claim.state = "absent"
 
 
-@_on(MARKET, "Merged")
+@on(MARKET, "Merged")
 def _merged(session: Session, event: EventRow) -> None:
     args = event.args
     row = _round_of(session, event)
@@ -215,7 +159,7 @@ def _merged(session: Session, event: EventRow) -> None:
     )  # fmt: skip
 
 
-@_on(MARKET, "RoundFinal")
+@on(MARKET, "RoundFinal")
 def _round_final(session: Session, event: EventRow) -> None:
     row = _round_of(session, event)
     row.state = "final"
@@ -224,7 +168,7 @@ def _round_final(session: Session, event: EventRow) -> None:
             claim.state = "final"
 
 
-@_on(MARKET, "RoundFailed")
+@on(MARKET, "RoundFailed")
 def _round_failed(session: Session, event: EventRow) -> None:
     row = _round_of(session, event)
     row.state = "failed"
@@ -235,7 +179,7 @@ def _round_failed(session: Session, event: EventRow) -> None:
             claim.state = "void"
 
 
-@_on(MARKET, "RoundVoid")
+@on(MARKET, "RoundVoid")
 def _round_void(session: Session, event: EventRow) -> None:
     row = _round_of(session, event)
     row.state = "void"
@@ -244,7 +188,7 @@ def _round_void(session: Session, event: EventRow) -> None:
             claim.state = "void"
 
 
-@_on(MARKET, "Paid")
+@on(MARKET, "Paid")
 def _paid(session: Session, event: EventRow) -> None:
     args = event.args
     claims = session.scalars(
@@ -255,12 +199,12 @@ def _paid(session: Session, event: EventRow) -> None:
     )
     claim = claims.first()
     if claim is not None:
-        claim.paid = _add(claim.paid, args["amount"])
+        claim.paid = added(claim.paid, args["amount"])
     job = session.get_one(JobRow, args["job"])
-    job.paid = _add(job.paid, args["amount"])
+    job.paid = added(job.paid, args["amount"])
 
 
-@_on(MARKET, "Convicted")
+@on(MARKET, "Convicted")
 def _convicted(session: Session, event: EventRow) -> None:
     args = event.args
     claim = session.get(ClaimRow, args["claim"])
@@ -274,7 +218,7 @@ def _convicted(session: Session, event: EventRow) -> None:
 # -- the game -------------------------------------------------------------------------------------------
 
 
-@_on(GAME, "Opened")
+@on(GAME, "Opened")
 def _opened(session: Session, event: EventRow) -> None:
     args = event.args
     session.merge(
@@ -286,7 +230,7 @@ def _opened(session: Session, event: EventRow) -> None:
     )  # fmt: skip
 
 
-@_on(GAME, *GAME_MOVES)
+@on(GAME, *GAME_MOVES)
 def _move(session: Session, event: EventRow) -> None:
     game = session.get_one(GameRow, event.args["game"])
     if event.name == "Argued":
@@ -297,7 +241,7 @@ def _move(session: Session, event: EventRow) -> None:
         game.moves += 1
 
 
-@_on(GAME, "Convicted")
+@on(GAME, "Convicted")
 def _proved(session: Session, event: EventRow) -> None:
     found = event.args["finding"]
     if found["wrong"] >= len(WRONGS):
@@ -310,7 +254,7 @@ def _proved(session: Session, event: EventRow) -> None:
     game.claimed_bits, game.contract_bits = found["claimed_bits"], found["contract_bits"]
 
 
-@_on(GAME, "Resolved")
+@on(GAME, "Resolved")
 def _resolved(session: Session, event: EventRow) -> None:
     game = session.get_one(GameRow, event.args["game"])
     game.verdict, game.closed = VERDICTS[event.args["verdict"]], event.time
@@ -349,7 +293,3 @@ def _bytes(text: str) -> bytes:
 def _integer(value: int | str) -> int:
     """As SQL can hold it."""
     return min(int(value), LARGEST_INTEGER)
-
-
-def _add(left: str, right: Any) -> str:
-    return str(int(left) + int(right))

@@ -33,7 +33,7 @@ class RequestRates:
         """Take a request of an address: 0, or the seconds after which it may come."""
         if not self._rate:
             return 0.0
-        key, now = _network(address), self._clock()
+        key, now = network(address), self._clock()
         with self._lock:
             if len(self._buckets) >= FORGET_ADDRESSES and key not in self._buckets:
                 self._forget(now)
@@ -57,7 +57,7 @@ class RequestRates:
             self._buckets.clear()
 
 
-def _network(address: str) -> str:
+def network(address: str) -> str:
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:

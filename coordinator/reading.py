@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from coordinator import receipts
 from coordinator.decide import AggregatorJob, AggregatorRound, Decider
-from coordinator.models import ClaimRow, EventRow, GameRow, JobRow, PayloadRow, RoundRow
+from coordinator.models import ClaimRow, EventRow, GameRow, JobRow, PayloadRow, RoundRow, unhex
 from lockstep.chain.contracts import Contracts
 from lockstep.execution.merging import Payload as PayloadRef
 from lockstep.execution.merging import RoundRecord
@@ -28,11 +28,6 @@ REPORTED = (Phase.REVEALING, Phase.ATTESTING)
 def hex32(value: bytes) -> str:
     """A root or an id as the index spells it."""
     return "0x" + value.hex()
-
-
-def unhex(text: str) -> bytes:
-    """The bytes of a root or an id of the index."""
-    return bytes.fromhex(text.removeprefix("0x"))
 
 
 def read_decider(party: Party) -> Decider:

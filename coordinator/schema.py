@@ -212,3 +212,293 @@ class BlobOut(BaseModel):
 
     cid: str
     bytes: int
+
+
+# -- what the pages show --------------------------------------------------------------------------------
+
+
+class DescriptionOut(BaseModel):
+    """A job in its author's words, from its spec: nobody has checked them but for what the Programs say."""
+
+    model: str
+    strategy: str
+    arithmetic: str
+    tokens_per_step: int
+    """Elements of the dataset that one step of one slot draws: of its Program, which is checked."""
+
+
+class RunOut(BaseModel):
+    """A job as a run: how far it is, what it has cost, what became of its claims."""
+
+    id: str
+    requester: str
+    aggregator: str
+    state: str
+    time: int
+    block: int
+    rounds: int
+    slots: int
+    inner_steps: int
+    rounds_started: int
+    rounds_by_state: dict[str, int]
+    claims: int
+    """Claims of slots; merges are not counted."""
+    claims_by_state: dict[str, int]
+    settled_share: float | None
+    """Final claims among those that were decided; null before any was."""
+    steps: int
+    """Steps of final and accepted claims."""
+    tokens: int | None
+    """Elements of the dataset behind them; null while the job's files cannot be had."""
+    escrow: str
+    deposit: str
+    paid: str
+    refunded: str
+    games: int
+    games_open: int
+    convicted: int
+    """Convicted claims, merges among them."""
+    description: DescriptionOut | None
+    losses: list[float | str]
+    """The loss after each merge, for a sparkline."""
+
+
+class CellOut(BaseModel):
+    """One claim of a run's grid."""
+
+    round: int
+    attempt: int
+    slot: int
+    state: str
+    id: str
+
+
+class GridOut(BaseModel):
+    """Rounds x slots, by what became of each claim; the merge is slot 4294967295."""
+
+    job: str
+    slots: int
+    first: int
+    last: int
+    rounds: int
+    """Rounds of the job that have begun."""
+    cells: list[CellOut]
+
+
+class RoundPoint(BaseModel):
+    """A round of a run's time line."""
+
+    round: int
+    state: str
+    started: int
+    updated: int
+    claims: dict[str, int]
+    """Slots' claims of its present attempt, by state."""
+    paid: str
+    tokens: int | None
+    """Tokens of accepted and final claims."""
+
+
+class TimelineOut(BaseModel):
+    """Every round of a run."""
+
+    job: str
+    rounds: list[RoundPoint]
+
+
+class LossPoint(BaseModel):
+    """The loss of one checkpoint, and what was spent until then."""
+
+    merges: int
+    round: int | None
+    claim: str
+    """The merge; empty: the first weights."""
+    loss: float | str
+    """binary64; a string where it is no finite number."""
+    step: int
+    tokens: int | None
+    time: int
+    cost: str
+
+
+class CurveOut(BaseModel):
+    """A run's loss after each merge that stands, as this coordinator has computed it from public data."""
+
+    job: str
+    losses: list[LossPoint]
+
+
+class LockOut(BaseModel):
+    """Stake that stands behind a claim, a game or a duty."""
+
+    key: str
+    amount: str
+    what: str
+    """claim, merge, game, other."""
+    until: int | None
+    """Chain seconds at which it is free if nobody challenges; null: that is not known yet."""
+
+
+class ReasonOut(BaseModel):
+    """Claims of an account by what became of their pay: the codes of `lockstep worker why`."""
+
+    code: str
+    means: str
+    claims: int
+
+
+class AccountOut(BaseModel):
+    """An account's money in the vault and its claims."""
+
+    account: str
+    key: str | None
+    free: str
+    locked: str
+    unbonding: str
+    credits: str
+    deposited: str
+    earned: str
+    slashed: str
+    paid: str
+    """Pay of its claims: a part of what it earned."""
+    claims: int
+    reasons: list[ReasonOut]
+    locks: list[LockOut]
+    recent: list[ClaimOut]
+
+
+class FlowOut(BaseModel):
+    """The money of one kind that moved within an hour of chain time."""
+
+    hour: int
+    kind: str
+    amount: str
+
+
+class EconomyOut(BaseModel):
+    """All money of the market: totals, and hour by hour."""
+
+    totals: dict[str, str]
+    staked: str
+    """Free and locked stake in the vault."""
+    locked: str
+    hours: list[FlowOut]
+
+
+class EventOut(BaseModel):
+    """One event of the contracts."""
+
+    id: str
+    """The value for `Last-Event-ID`."""
+    block: int
+    index: int
+    time: int
+    contract: str
+    name: str
+    job: str | None
+    game: str | None
+    tx: str
+    args: dict[str, Any]
+
+
+class ChainOut(BaseModel):
+    """The chain as far as it is indexed, with its latest events."""
+
+    chain_id: int | None
+    market: str | None
+    block: int | None
+    head: int | None
+    time: int | None
+    unreadable: int
+    unprojected: int
+    events: list[EventOut]
+
+
+class OpOut(BaseModel):
+    """The operation that a game is about; null where the job's files cannot be had."""
+
+    index: int
+    kind: str | None
+    name: str | None
+    dtype: str | None
+    shape: list[int] | None
+    described: str | None
+
+
+class ClocksOut(BaseModel):
+    """Seconds left on each side's clock."""
+
+    challenger: int
+    defender: int
+
+
+class MoveOut(BaseModel):
+    """A move of a game, with both clocks after it."""
+
+    move: str
+    by: str
+    shows: str
+    block: int
+    time: int
+    transaction: str
+    challenger_seconds: int
+    defender_seconds: int
+
+
+class RangeOut(BaseModel):
+    """Consecutive positions that the defender has shown, and the challenger's word on them."""
+
+    label: str
+    challenger: str
+    """differs, agrees, unsaid."""
+    node: str | None
+    first: int | None
+    last: int | None
+    parts: list[RangeOut]
+
+
+class PaymentOut(BaseModel):
+    """Money that a game locked, moved or gave back."""
+
+    what: str
+    account: str | None
+    amount: str
+
+
+class DisputeOut(BaseModel):
+    """A game with all that the chain says of it."""
+
+    id: str
+    claim: str
+    job: str
+    round: int
+    attempt: int
+    slot: int
+    challenger: str
+    defender: str
+    verdict: str | None
+    winner: str | None
+    opened: int
+    closed: int | None
+    transitions: int
+    program: str | None
+    step: int | None
+    wrong: str | None
+    op: OpOut | None
+    leaf: int | None
+    element: int | None
+    chunk: int | None
+    claimed_bits: str | None
+    contract_bits: str | None
+    claimed_value: float | int | str | None
+    contract_value: float | int | str | None
+    phase: str
+    due: str | None
+    mover: str | None
+    deadline: int | None
+    seconds_left: ClocksOut
+    moves: list[MoveOut]
+    tree: RangeOut
+    money: list[PaymentOut]
+    replay: str
+    """The command that reproduces the claim."""

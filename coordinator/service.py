@@ -17,11 +17,12 @@ from coordinator.acting import Actions
 from coordinator.answering import RowAnswers
 from coordinator.decide import AggregatorJob, Decider, decide, wanted_payloads
 from coordinator.defending import MergeDefence
+from coordinator.folds import MARKET
 from coordinator.indexer import Indexed, Indexer, jobs_to_look_at
 from coordinator.loading import Aggregators
+from coordinator.losses import RunLosses
 from coordinator.models import EventRow, JobRow
 from coordinator.parts import CoordinatorParts
-from coordinator.projections import MARKET
 from coordinator.settings import CoordinatorSettings
 from lockstep.cli.output import event
 from lockstep.node.backoff import Backoff
@@ -57,6 +58,7 @@ class Coordinator:
         self._actions = Actions(parts, self._sender, self._aggregators)
         self._answers = RowAnswers(parts, self._sender, self._aggregators)
         self._defence = MergeDefence(parts, self._sender, self._aggregators)
+        self._losses = RunLosses(parts.database, parts.party.store)
         self._holder = f"{parts.settings.home_name}/{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._params: dict[JobId, JobParams] = {}
         self._closed: set[str] = set()
@@ -91,6 +93,8 @@ class Coordinator:
         head = self._heads.look()
         if head == self._taken:
             self._indexer.touch()
+        else:
+            self._parts.party.outbox.tend()
         for _ in range(CATCH_UP_STEPS if head != self._taken else 0):
             # INVARIANT: while two providers differ nothing is done.
             self._differ = self._parts.party.check is not None
@@ -173,13 +177,19 @@ class Coordinator:
         defended = self._defence.defend(job, params, decider.now)
         answered = self._answers.answer(job, params, decider.now)
         actions = decide(seen, decider)
-        if seen.job.status == JobStatus.DONE and not actions:
+        # What has a deadline comes first; a loss is for those who look on.
+        idle = not actions and not defended and not answered
+        computed = idle and self._aggregators.loaded(job) and self._loss(job, params)
+        if seen.job.status == JobStatus.DONE and not actions and not computed:
             self._close_job(job, seen)
         acted = self._actions.act(job, seen, actions, decider)
         # A store that is slow to say that it holds nothing keeps no transaction.
         if wanted := wanted_payloads(seen, decider):
             judging.judge(self._parts.database, self._aggregators.of(job, params), job, seen, wanted)
-        return acted or defended or answered
+        return acted or defended or answered or computed
+
+    def _loss(self, job: JobId, params: JobParams) -> bool:
+        return self._losses.look(job, lambda: self._aggregators.of(job, params).job)
 
     def _close_job(self, job: JobId, seen: AggregatorJob) -> None:
         """Look no more at a job that is done, once no game about our merges is open and no stake of ours is locked."""
@@ -193,6 +203,7 @@ class Coordinator:
         for claim in made:
             self._aggregators.forget(claim)
         self._aggregators.drop(job)
+        self._losses.drop(job)
         self._closed.add(name)
 
     def _read(self, job: JobId, params: JobParams, decider: Decider) -> AggregatorJob:

@@ -14,7 +14,7 @@ from lockstep.node.party import Party
 from lockstep.node.player import GameTable
 from lockstep.node.replay import Replay, first_difference, published_trace
 from lockstep.protocol.dispute.game import game_id
-from lockstep.protocol.errors import ChainError, FundsError, Mismatch, NotFoundError, TryLater
+from lockstep.protocol.errors import ChainError, FundsError, LockstepError, Mismatch, NotFoundError, TryLater
 from lockstep.protocol.market.ids import audit_id
 from lockstep.protocol.types import ClaimId, Wei
 from verifier import decide
@@ -61,20 +61,38 @@ class Challenger:
         """Open every game that can be opened."""
         for wrong in list(self._wrong.values()):
             claim = wrong.record.id
+            if self._is_replaced(wrong.record, view):
+                log.info("a wrong claim came again with another trace: it is replayed anew", claim=claim.hex())
+                del self._wrong[claim]
+                continue
             if self._rests.rests(claim, view.now):
                 continue
             nonce = decide.nonce_of(claim, self._party.address, view.games)
             try:
                 if nonce is not None:
                     self._challenge(self._with_list(wrong, view), nonce)
-            except (FundsError, TryLater) as error:
-                log.warning("a wrong claim is not challenged yet: trying again", claim=claim.hex(), why=str(error))
-                self._rests.failed(claim, view.now)
-                continue
-            except (ChainError, Mismatch) as error:
-                # Closed in the meantime, or convicted by somebody else.
+            except (FundsError, TryLater, ChainError, NotFoundError, Mismatch) as error:
+                if self._comes_again(wrong.record, error, view):
+                    log.warning("a wrong claim is not challenged yet: trying again", claim=claim.hex(), why=str(error))
+                    self._rests.failed(claim, view.now)
+                    continue
                 log.warning("a wrong claim is not challenged", claim=claim.hex(), why=str(error))
             del self._wrong[claim]
+
+    @staticmethod
+    def _is_replaced(record: ClaimRecord, view: MarketView) -> bool:
+        """Tells if the chain holds the claim with another trace, after a reorganisation: the backlog replays that."""
+        known = view.ledger.find(record.id)
+        return known is not None and known[2].trace_root != record.trace_root
+
+    @staticmethod
+    def _comes_again(record: ClaimRecord, error: LockstepError, view: MarketView) -> bool:
+        """Tells if a game that was refused is tried again."""
+        if isinstance(error, ChainError | NotFoundError):
+            # Closed in the meantime, or convicted by somebody else; or a reorganisation took back its reveal.
+            challenge = view.params[record.job].windows.challenge_seconds
+            return decide.may_challenge(record, view.ledger, challenge, view.now)
+        return not isinstance(error, Mismatch)
 
     def _with_list(self, wrong: WrongClaim, view: MarketView) -> WrongClaim:
         """With the claim's list of roots, if its job draws witnesses and it was published since.
@@ -104,7 +122,12 @@ class Challenger:
         self._wallet.stake(Wei(claim.bond), f"{record.id.hex()}/{nonce}")
         game = game_id(record.id, party.address, nonce)
         key = f"open/{record.id.hex()}/{nonce}"
-        party.outbox.send(games.call(party.contracts.game, move, game), key)
+        try:
+            party.outbox.send(games.call(party.contracts.game, move, game), key)
+        except (ChainError, FundsError):
+            # What was mined and reverted would be refused for good under its key.
+            party.outbox.forget(key)
+            raise
         try:
             self._table.game(game)
         except NotFoundError as error:

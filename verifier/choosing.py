@@ -16,7 +16,7 @@ from lockstep.node.backoff import Backoff
 from lockstep.node.ledger import ClaimRecord, GameRecord
 from lockstep.node.replay import UNAVAILABLE
 from lockstep.protocol.errors import LockstepError, Unfit
-from lockstep.protocol.types import ClaimId, JobId, Seconds
+from lockstep.protocol.types import ClaimId, JobId, Seconds, TraceRoot
 from verifier import decide
 from verifier.decide import AuditResult, Candidate
 from verifier.journal import Journal
@@ -46,8 +46,9 @@ class Backlog:
         self._rests = rests
         self._volunteers = volunteers
         self._witnesses = witnesses
-        self._settled: set[ClaimId] = set()
-        """Claims that need no (more) replaying."""
+        self._settled: dict[ClaimId, TraceRoot] = {}
+        """Claims that need no (more) replaying, as they were replayed: after a reorganisation, one can come again with
+        another trace."""
         self._suspects: set[ClaimId] = set()
         """Claims that a duty led to; who is a witness alone replays no others to their end."""
         self._unavailable: set[ClaimId] = set()
@@ -62,7 +63,7 @@ class Backlog:
         for game in games:
             known = view.ledger.find(game.claim)
             if known is not None and not self._rests.rests(game.claim, view.now):
-                self._settled.add(game.claim)
+                self._settled[game.claim] = known[2].trace_root
                 return Task(known[2], game)
         if view.draining and (self._volunteers or not self._suspects):
             return None
@@ -89,7 +90,7 @@ class Backlog:
 
     def reopen(self, claim: ClaimId) -> None:
         """Look at a claim anew."""
-        self._settled.discard(claim)
+        self._settled.pop(claim, None)
 
     # -- what came of it
 
@@ -121,7 +122,7 @@ class Backlog:
 
     def waiting(self, view: MarketView) -> int:
         """Returns the number of claims still to be replayed, as far as it is known without reading the journal."""
-        return sum(c.record.id not in self._settled for c in self._candidates(view))
+        return sum(not c.is_settled(self._settled) for c in self._candidates(view))
 
     @property
     def refusals(self) -> int:
@@ -140,6 +141,6 @@ class Backlog:
         return not self._witnesses and self._journal.matched(record.id, record.trace_root)
 
     def _settle(self, record: ClaimRecord, result: AuditResult, **more: object) -> None:
-        self._settled.add(record.id)
+        self._settled[record.id] = record.trace_root
         VITALS.count("claims_replayed", result.value)
         self._teller.audited(record, result, **more)

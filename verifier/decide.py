@@ -13,7 +13,7 @@ from lockstep.node.ledger import ClaimRecord, GameRecord, JobLedger, Ledger, Rou
 from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.jobs import JobParams, Phase
 from lockstep.protocol.market.types import Audit, AuditStatus
-from lockstep.protocol.types import Address, ClaimId, JobId, Seconds, Wei
+from lockstep.protocol.types import Address, ClaimId, JobId, Seconds, TraceRoot, Wei
 
 RETRY_SECONDS = Seconds(5)
 """Chain time until a claim whose data could not be had is tried again."""
@@ -46,6 +46,10 @@ class Candidate:
         """Returns True if a game may be opened on the claim in a block at `now`."""
         return self.stands and now < self.window_ends
 
+    def is_settled(self, settled: Mapping[ClaimId, TraceRoot]) -> bool:
+        """Returns True if `settled` holds the claim with the trace that it has now."""
+        return settled.get(self.record.id) == self.record.trace_root
+
 
 def candidates(ledger: Ledger, challenge_seconds: Mapping[JobId, Seconds]) -> Iterator[Candidate]:
     """Every claim of the jobs whose windows are known."""
@@ -56,28 +60,43 @@ def candidates(ledger: Ledger, challenge_seconds: Mapping[JobId, Seconds]) -> It
 
 
 def _of_round(job: JobLedger, round_: RoundLedger, challenge: Seconds) -> Iterator[Candidate]:
-    over = round_.phase in ENDED or job.rounds.get(round_.number) is not round_
     for record in (*round_.claims.values(), *round_.merges):
-        yield Candidate(record, Seconds(record.claimed_at + challenge), not (over or record.convicted))
+        yield _candidate(job, round_, record, challenge)
+
+
+def _candidate(job: JobLedger, round_: RoundLedger, record: ClaimRecord, challenge: Seconds) -> Candidate:
+    over = round_.phase in ENDED or job.rounds.get(round_.number) is not round_
+    return Candidate(record, Seconds(record.claimed_at + challenge), not (over or record.convicted))
 
 
 def next_claim(
-    found: Iterable[Candidate], settled: Collection[ClaimId], resting: Collection[ClaimId], now: Seconds
+    found: Iterable[Candidate], settled: Mapping[ClaimId, TraceRoot], resting: Collection[ClaimId], now: Seconds
 ) -> Candidate | None:
     """The claim to replay now: of those neither settled nor resting, the one whose window ends first."""
-    waiting = [c for c in found if c.open_at(now) and c.record.id not in settled and c.record.id not in resting]
+    waiting = [c for c in found if c.open_at(now) and not c.is_settled(settled) and c.record.id not in resting]
     return min(waiting, key=lambda c: (c.window_ends, c.record.round, c.record.slot), default=None)
 
 
-def missed(found: Iterable[Candidate], settled: Collection[ClaimId], now: Seconds) -> list[Candidate]:
+def missed(found: Iterable[Candidate], settled: Mapping[ClaimId, TraceRoot], now: Seconds) -> list[Candidate]:
     """Claims that nobody can challenge any more and that were not settled."""
-    return [c for c in found if not c.open_at(now) and c.record.id not in settled]
+    return [c for c in found if not c.open_at(now) and not c.is_settled(settled)]
 
 
 def nonce_of(claim: ClaimId, me: Address, games: Iterable[GameRecord]) -> int | None:
     """The nonce of the game to open on a wrong claim; None if this account has opened one, whatever came of it."""
     # INVARIANT: one claim, one game: a crash opens nothing twice, and a lost argument is not repeated at a new price.
     return None if any(g.claim == claim and g.challenger == me for g in games) else 0
+
+
+def may_challenge(claim: ClaimRecord, ledger: Ledger, challenge: Seconds, now: Seconds) -> bool:
+    """Returns True while a game may be opened on a claim, now or once its reveal is back.
+
+    A claim that the ledger does not hold was taken back by a reorganisation, and its owner's reveal may come again.
+    """
+    found = ledger.find(claim.id)
+    if found is None:
+        return now < claim.claimed_at + challenge
+    return _candidate(*found, challenge).open_at(now)
 
 
 def list_due(claim: ClaimRecord, params: JobParams, audit: Audit | None) -> Seconds:

@@ -185,6 +185,7 @@ class Verifier:
             yield self._duties.step
         yield self._replayer.step
         yield self._withdraw
+        yield self._tend
 
     def _collect(self, view: MarketView) -> None:
         """Act on the bench's result, if there is one, and give it its next work at once."""
@@ -213,6 +214,9 @@ class Verifier:
         running = len(self._seats) + len(self._challenger)
         if decide.may_withdraw(running, view.ledger.jobs.values(), view.draining):
             self._wallet.withdraw(view.head.number)
+
+    def _tend(self, _: MarketView) -> None:
+        self._party.outbox.tend()
 
     def _at_rest(self, view: MarketView) -> bool:
         """Tells if nothing is lost by leaving now."""

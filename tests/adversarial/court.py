@@ -26,8 +26,9 @@ from eth_account.signers.local import LocalAccount
 from lockstep.chain import games
 from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.deployment import deploy
-from lockstep.chain.devnet import Devnet
+from lockstep.chain.devnet import Devnet, Local
 from lockstep.chain.events import Event, EventReader
+from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.client import JobHandle, Network, connect
 from lockstep.execution import jobs
 from lockstep.execution.jobs import ClaimRun, Job, TrainingJob
@@ -35,6 +36,7 @@ from lockstep.execution.merging import fetch_payloads, finish
 from lockstep.node.ledger import ClaimRecord, Ledger, Watcher
 from lockstep.node.player import GameTable, HeldClaim, Seat, Side
 from lockstep.node.replay import PublicData, Replay, audit
+from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol.dispute import game, honest, moves
 from lockstep.protocol.dispute.game import game_id
 from lockstep.protocol.dispute.moves import Finding, Verdict
@@ -106,7 +108,7 @@ class Court:
     """The market of one cheat at a time."""
 
     folder: Path
-    devnet: Devnet
+    devnet: Local
     contracts: Contracts
     store: DirectoryStore
     accounts: dict[str, LocalAccount]
@@ -129,7 +131,16 @@ class Court:
     @staticmethod
     def start(folder: Path) -> Court:
         """Start the chain, deploy, fund everybody, let them stake."""
-        devnet = Devnet(folder / "chain", block_seconds=0)
+        return Court.on(Devnet(folder / "chain", block_seconds=0), folder)
+
+    @staticmethod
+    def in_memory(folder: Path) -> Court:
+        """The same without a process of its own for the chain."""
+        return Court.on(MemoryDevnet(arbiter=ReferenceArbiter()), folder)
+
+    @staticmethod
+    def on(devnet: Local, folder: Path) -> Court:
+        """The market of a chain that has just begun."""
         for method, arguments in (("anvil_autoImpersonateAccount", [True]), ("anvil_setBlockTimestampInterval", [1])):
             devnet.w3.provider.make_request(method, arguments)  # type: ignore[arg-type]
         contracts = Contracts.at(
@@ -376,10 +387,10 @@ class Court:
         """What an honest verifier finds, from public data alone: the claims that `verifier.decide` names, replayed."""
         ledger, now = self.ledger(), self.now()
         windows = {self.job_id: self.params.windows.challenge_seconds}
-        public, settled, found = PublicData(self.job, self.store), set(), {}
+        public, settled, found = PublicData(self.job, self.store), {}, {}
         while candidate := decide.next_claim(list(decide.candidates(ledger, windows)), settled, {}, now):
             record = candidate.record
-            settled.add(record.id)
+            settled[record.id] = record.trace_root
             job, round_, _ = ledger.find(record.id) or (None, None, None)
             assert job is not None
             assert round_ is not None

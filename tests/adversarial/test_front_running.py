@@ -48,7 +48,7 @@ def own_game(court: Court) -> Ended:
 
     def waits(now):  # type: ignore[no-untyped-def]
         """The verifier's last move is held up in the pool."""
-        last = games.read(court.contracts.game, game).phase == moves.GamePhase.PROOF
+        last = games.read(court.contracts.game, game).phase in (moves.GamePhase.ELEMENT, moves.GamePhase.PROOF)
         return (
             None if last and games.read(court.contracts.game, copy).phase != moves.GamePhase.CLOSED else verifier(now)
         )

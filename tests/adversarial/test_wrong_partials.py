@@ -91,7 +91,9 @@ def play_right_ones(court: Court) -> Ended:
         state = games.read(court.contracts.game, game)
         if state.phase == moves.GamePhase.PARTIALS:
             right = found.held.step(STEP).partials(*step.cell, None)
-            return moves.PostPartials(state.node, pack(list(right)))
+            move = moves.PostPartials(state.node, pack(list(right)))
+            court.send(games.call(court.contracts.game, move, game), "worker-0")
+            return move
         return defender(now)
 
     court.play(game, shows_what_is_right, challenger)

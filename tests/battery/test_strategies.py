@@ -3,7 +3,13 @@ OPTIMIZER_CASES."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,27 +20,60 @@ from lockstep.execution.jobs import TrainingJob
 from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.paths import compile  # noqa: A004
 from lockstep.numerics.validate import check_schedule
+from lockstep.presets import Terms
 from lockstep.protocol.programs import defects
 from lockstep.protocol.programs.defects import Held, ProgramParts
+from lockstep.protocol.types import MERGE_SLOT
 from lockstep.storage.dataset import Dataset
 from lockstep.storage.directory import DirectoryStore
-from lockstep.storage.payload import load_payload, store_payload, wire_length
+from lockstep.storage.payload import load_payload, store_payload, varies, wire_length
+from lockstep.training.codecs.exact import Exact
+from lockstep.training.codecs.uniform import Uniform
+from lockstep.training.describe import strategy_of
 from lockstep.training.job import Batch, training_job
 from lockstep.training.models import GPT, GPTConfig
-from lockstep.training.optimizers import AdamW
-from lockstep.training.strategies import diloco
+from lockstep.training.optimizers import SGD, Adam, AdamW, Muon, Nesterov, SignSGD, Yogi
+from lockstep.training.rehearsal import Rehearsal, Rehearsed
+from lockstep.training.strategies import (
+    allreduce,
+    cocktail,
+    demo,
+    diloco,
+    distro,
+    fedadam,
+    fedavg,
+    fedyogi,
+    intellect1,
+    muloco,
+    onebit,
+    opendiloco,
+    photon,
+    sparseloco,
+    sparseloco_e,
+)
 from lockstep.training.strategies.base import Optimizer, Strategy
 from lockstep.training.strategies.registry import OPTIMIZERS, STRATEGIES
+from tests.adversarial.court import LONG, Court
 from tests.support import invalid
+from tests.support.stored import stored_bytes
+from tests.support.toyjob import TOY_TERMS
 
 CONFIG = GPTConfig(vocabulary=32, context=16, layers=1, heads=2, width=32)
 ROW = CONFIG.context + 1
 DATA = np.random.default_rng(3).integers(0, CONFIG.vocabulary, (40, ROW), dtype=np.int32)
 SEED = bytes(range(32))
 ROUNDS, SLOTS, H = 3, 3, 4
+NUMBER = 1
+"""The round of a payload or a merge that is looked at alone."""
 
 OPTIMIZER_CASES: dict[str, list[Optimizer]] = {
     "adamw": [AdamW(learning_rate=3e-3, warmup=2), AdamW(warmup=0, restart_warmup=2, clip=0.01)],
+    "sgd": [SGD(learning_rate=0.1), SGD(learning_rate=0.1, weight_decay=0.01)],
+    "nesterov": [Nesterov(0.1, 0.9)],
+    "sign_sgd": [SignSGD(warmup=0), SignSGD(weight_decay=0.1)],
+    "adam": [Adam(), Adam(corrected=False)],
+    "yogi": [Yogi()],
+    "muon": [Muon(warmup=0)],
 }
 STRATEGY_CASES: dict[str, list[Strategy]] = {
     "diloco": [
@@ -42,15 +81,30 @@ STRATEGY_CASES: dict[str, list[Strategy]] = {
         diloco.Spec(inner_steps=H, payload="int8-block", outer_momentum=0.0),
         diloco.Spec(inner_steps=H, payload="int8-block", carry=True),
     ],
+    "allreduce": [allreduce.AllReduce()],
+    "fedavg": [fedavg.FedAvg(inner_steps=H), fedavg.FedAvg(inner=AdamW(), inner_steps=H)],
+    "fedadam": [fedadam.FedAdam(inner_steps=H)],
+    "fedyogi": [fedyogi.FedYogi(inner_steps=H)],
+    "photon": [photon.Photon(inner_steps=H)],
+    "opendiloco": [opendiloco.OpenDiLoCo(inner_steps=H)],
+    "intellect1": [intellect1.Intellect1(inner_steps=H)],
+    "sparseloco": [sparseloco.SparseLoCo(inner_steps=H), sparseloco.SparseLoCo(inner_steps=H, moments=False)],
+    "sparseloco_e": [sparseloco_e.SparseLoCoE(inner_steps=H)],
+    "muloco": [muloco.MuLoCo(inner_steps=H), muloco.MuLoCo(inner_steps=H, codec=Uniform(width=2))],
+    "demo": [demo.DeMo()],
+    "distro": [distro.DisTrO()],
+    "cocktail": [cocktail.Cocktail()],
+    "onebit": [onebit.OneBit(warm_rounds=1)],
 }
-CASES = [
-    pytest.param(strategy, id=f"{name}-{i}") for name, made in STRATEGY_CASES.items() for i, strategy in enumerate(made)
-] + [
-    pytest.param(diloco.Spec(inner=inner, inner_steps=H, carry=carry), id=f"{name}-{i}{'-carried' * carry}")
+IDS: dict[str, Strategy] = {f"{name}-{i}": s for name, made in STRATEGY_CASES.items() for i, s in enumerate(made)}
+IDS |= {
+    f"{name}-{i}{'-carried' * carry}": diloco.Spec(inner=inner, inner_steps=H, carry=carry)
     for name, made in OPTIMIZER_CASES.items()
     for i, inner in enumerate(made)
     for carry in (False, True)
-]
+}
+CASES = [pytest.param(strategy, id=name) for name, strategy in IDS.items()]
+FIRST = [pytest.param(made[0], id=name) for name, made in STRATEGY_CASES.items()]
 
 
 class Traced(NamedTuple):
@@ -60,20 +114,39 @@ class Traced(NamedTuple):
     start: list[Any]
 
     def context(self, t: int) -> StepContext:
-        """The step t of the first round, whose slots start from a zero carry."""
-        return StepContext(SEED, 0, 1, t)
+        """The step t of a round whose slots start from a zero carry."""
+        return StepContext(SEED, NUMBER, 1, t)
 
     def trained(self, state: list[Any], first: int, last: int, **how: Any) -> list[Any]:
         """The state after the steps `first` .. `last`."""
         step = compile(self.job.programs.step, **how)
         for t in range(first, last + 1):
-            state = list(step.run(state, self.context(t), DATA))
+            state = list(step.run(state, self.context(t), self.job.dataset.rows))
         return state
 
     def payload(self) -> list[Any]:
         """The slot's output after its steps: its payload, then its carry."""
-        state = self.trained(self.start, 1, H)
-        return list(compile(self.job.programs.encode).run(state, self.context(H + 1), DATA))
+        steps = self.job.inner_steps
+        state = self.trained(self.start, 1, steps)
+        return list(compile(self.job.programs.encode).run(state, self.context(steps + 1), DATA))
+
+
+def job_of(strategy: Strategy, rows: np.ndarray = DATA, slots: int = SLOTS, **changes: Any) -> TrainingJob:
+    made = {"rounds": ROUNDS, "min_slots": 1, "seed": 1, "batch": Batch(rows=2, row_length=ROW), **changes}
+    return training_job(GPT(CONFIG), strategy, Dataset(rows, CONFIG.vocabulary), slots=slots, **made)
+
+
+@cache
+def traced_once(strategy: Strategy) -> Traced:
+    job = job_of(strategy)
+    assert job.genesis is not None
+    quarter = 1 << job.shared_depth
+    shared = [*job.genesis.shared, *[None] * (quarter - len(job.genesis.shared))]
+    # What is a slot's own is zero before the first step.
+    layout = job.programs.step.output_layout[2 * quarter : 3 * quarter]
+    own = [None if h is None else np.zeros(h.shape, np.int32 if h.shape == () else np.float32) for h in layout]
+    clock = [np.array(NUMBER * job.inner_steps, np.int32), *[None] * (quarter - 1)]
+    return Traced(job, [*shared, *shared, *own, *clock])
 
 
 @pytest.fixture(params=CASES)
@@ -84,20 +157,17 @@ def strategy(request: pytest.FixtureRequest) -> Strategy:
 
 @pytest.fixture
 def traced(strategy: Strategy) -> Traced:
-    data = Dataset(DATA, CONFIG.vocabulary)
-    batch = Batch(rows=2, row_length=ROW)
-    job = training_job(GPT(CONFIG), strategy, data, batch=batch, rounds=ROUNDS, slots=SLOTS, min_slots=1, seed=1)
-    assert job.genesis is not None
-    quarter = 1 << job.shared_depth
-    shared = [*job.genesis.shared, *[None] * (quarter - len(job.genesis.shared))]
-    # Moments, their age and the clock are zero before the first step.
-    layout = job.programs.step.output_layout[2 * quarter :]
-    rest = [None if h is None else np.zeros(h.shape, np.int32 if h.shape == () else np.float32) for h in layout]
-    return Traced(job, [*shared, *shared, *rest])
+    return traced_once(strategy)
 
 
-def bits(state: list[Any]) -> list[bytes | None]:
+def bits(state: Any) -> list[bytes | None]:
     return [None if x is None else np.asarray(x).tobytes() for x in state]
+
+
+def all_bits(state: Rehearsed) -> list[bytes | None]:
+    """The bits of everything that a later round starts from."""
+    carries = [x for carry in state.carries for x in carry or ()]
+    return bits([*state.checkpoint.shared, *state.checkpoint.outer, *carries])
 
 
 def test_every_row_of_the_registry_is_tried() -> None:
@@ -109,13 +179,15 @@ def test_every_row_of_the_registry_is_tried() -> None:
             assert all(type(value) is registry[name] for value in made), name
 
 
+def without_wire(said: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in said.items() if k != "wire"}
+
+
 def test_its_description_names_it_and_holds_every_field(strategy: Strategy) -> None:
-    said = strategy.to_dict()
+    said = json.loads(json.dumps(strategy.to_dict()))
     assert STRATEGIES[said["name"]] is type(strategy)
-    assert OPTIMIZERS[said["inner"]["name"]] is type(strategy.inner)  # type: ignore[attr-defined]
-    again = {**{k: v for k, v in said.items() if k not in ("name", "inner")}}
-    inner = OPTIMIZERS[said["inner"]["name"]](**{k: v for k, v in said["inner"].items() if k != "name"})
-    assert type(strategy)(**again, inner=inner) == strategy, "two descriptions that differ are two jobs"  # type: ignore[call-arg]
+    assert said["wire"] == strategy.wire
+    assert strategy_of(without_wire(said)) == strategy, "two descriptions that differ are two jobs"
 
 
 def test_its_programs_can_be_defended(traced: Traced) -> None:
@@ -130,37 +202,44 @@ def test_its_programs_can_be_defended(traced: Traced) -> None:
 
 
 def test_a_replay_gives_the_same_bits_on_every_path(traced: Traced) -> None:
-    state = traced.trained(traced.start, 1, H)
-    assert bits(state)[0] != bits(traced.start)[0], "the steps move the weights"
-    assert bits(traced.trained(traced.start, 1, H, path="scalar")) == bits(state)
-    assert bits(traced.trained(traced.start, 1, H, threads=2)) == bits(state)
+    steps = traced.job.inner_steps
+    state = traced.trained(traced.start, 1, steps)
+    assert bits(state)[0] != bits(traced.start)[0], "the steps move what is sent"
+    assert bits(traced.trained(traced.start, 1, steps, path="scalar")) == bits(state)
+    assert bits(traced.trained(traced.start, 1, steps, threads=2)) == bits(state)
 
 
 def test_it_resumes_in_the_middle_of_a_round(traced: Traced, tmp_path: Path) -> None:
-    half = traced.trained(traced.start, 1, H // 2)
+    steps = traced.job.inner_steps
+    cut = max(1, steps // 2)
+    half = traced.trained(traced.start, 1, cut)
     kept = {str(i): x for i, x in enumerate(half) if x is not None}
     np.savez(tmp_path / "state.npz", **kept)
     with np.load(tmp_path / "state.npz") as found:
         read = [found[str(i)] if str(i) in kept else None for i in range(len(half))]
-    assert bits(traced.trained(read, H // 2 + 1, H)) == bits(traced.trained(traced.start, 1, H))
+    state = traced.trained(read, cut + 1, steps)
+    assert bits(state) == bits(traced.trained(traced.start, 1, steps))
+    encode = compile(traced.job.programs.encode)
+    assert bits(encode.run(state, traced.context(steps + 1), DATA)) == bits(traced.payload())
 
 
 def test_its_payload_comes_back_from_a_store_in_its_wire_format(traced: Traced, tmp_path: Path) -> None:
-    out, width = traced.payload(), 1 << traced.job.payload_depth
+    out, width, form = traced.payload(), 1 << traced.job.payload_depth, traced.job.wire_format
     layout = traced.job.programs.encode.output_layout
     carry = layout[width:] if traced.job.carry else []
     store = DirectoryStore(tmp_path)
     tensors = [x for x in out[:width] if x is not None]
     carried = [x for x in out[width:] if x is not None] if traced.job.carry else []
-    cid = store_payload(store, tensors, traced.job.wire_format, carried)
-    assert store.get_node(cid)["format"] == traced.job.wire_format, "encode leaves what its format carries"
-    back = load_payload(store, cid, layout[:width], carry)
-    assert bits(list(back)) == bits([*tensors, *carried])
-    assert wire_length(layout[:width], traced.job.wire_format, carry) > 0
+    cid = store_payload(store, tensors, form, carried)
+    assert store.get_node(cid)["format"] == form, "encode leaves what its format carries"
+    back = load_payload(store, cid, layout[:width], carry, wire_format=form)
+    assert bits(back) == bits([*tensors, *carried])
+    due, sent = wire_length(layout[:width], form, carry), stored_bytes(store, cid)
+    assert sent <= due if varies(form) else sent == due, "the wire has the bytes that were declared"
 
 
 @pytest.mark.parametrize("mask", [[1, 1, 1], [1, 0, 1], [0, 0, 1], [0, 0, 0]])
-def test_a_merge_survives_missing_peers(traced: Traced, mask: list[int]) -> None:
+def test_a_merge_survives_missing_peers(traced: Traced, strategy: Strategy, mask: list[int]) -> None:
     job, width = traced.job, 1 << traced.job.payload_depth
     payload = list(traced.payload()[:width])
     half, quarter = len(job.programs.merge.inputs) // 4, 1 << job.shared_depth
@@ -171,7 +250,184 @@ def test_a_merge_survives_missing_peers(traced: Traced, mask: list[int]) -> None
     slots = [x if m or x is None else np.full_like(x, np.nan) for m in mask for x in payload]
     state = [*shared, *[None] * (2 * half - len(shared)), *slots, *[None] * (half - len(slots))]
     state += [np.array(mask, np.float32), *[None] * (half - 1)]
-    out = compile(job.programs.merge).run(state, StepContext(SEED, 0, 0xFFFFFFFF, 1))
+    out = compile(job.programs.merge).run(state, StepContext(SEED, NUMBER, MERGE_SLOT, 1))
     assert all(np.isfinite(x).all() for x in out if x is not None)
     moved = bits(list(out))[0] != bits(traced.start)[0]
-    assert moved == any(mask), "no payload moves no weight from a zero outer state"
+    decays = getattr(getattr(strategy, "outer", None), "weight_decay", 0.0) > 0
+    assert moved == any(mask) or (decays and not any(mask)), "no payload moves no weight from a zero outer state"
+
+
+# -- whole rounds
+
+
+def rounds(strategy: Strategy) -> Iterator[Rehearsed]:
+    """The state after each round of a job, of which one misses a slot."""
+    rehearsal = Rehearsal(traced_once(strategy).job)
+    state = rehearsal.first()
+    for r in range(ROUNDS):
+        state = rehearsal.next(state, absent={1} if r == 1 else ())
+        yield state
+
+
+def digest(strategy: Strategy) -> str:
+    """A hash of everything after the last round."""
+    *_, last = rounds(strategy)
+    return sha256(b"".join(x for x in all_bits(last) if x is not None)).hexdigest()
+
+
+@pytest.mark.parametrize("strategy", FIRST)
+def test_rounds_end_alike_in_whatever_order_payloads_arrive_and_wherever_a_slot_resumes(
+    strategy: Strategy, tmp_path: Path
+) -> None:
+    rehearsal = Rehearsal(traced_once(strategy).job, threads=2)
+    state, store, form = rehearsal.first(), DirectoryStore(tmp_path), rehearsal.job.wire_format
+    layout = rehearsal.job.programs.encode.output_layout[: 1 << rehearsal.job.payload_depth]
+    cut = max(1, rehearsal.job.inner_steps // 2)
+    for r, due in enumerate(rounds(strategy)):
+        cids, carries = {}, {}
+        for slot in (2, 0, 1):
+            if (r, slot) == (1, 1):
+                continue
+            live = rehearsal.start(state, slot)
+            for t in range(1, rehearsal.job.inner_steps + 1):
+                live = rehearsal.after(live, r, slot, t)
+                if t == cut:
+                    live = [None if x is None else np.frombuffer(x.tobytes(), x.dtype).reshape(x.shape) for x in live]
+            payload, carries[slot] = rehearsal.output(live, r, slot)
+            cids[slot] = store_payload(store, payload, form)
+        payloads = {s: load_payload(store, cids[s], layout, wire_format=form) for s in (1, 2, 0) if s in cids}
+        merged = rehearsal.merged(state.checkpoint, [payloads.get(s) for s in range(SLOTS)], r)
+        kept = tuple(carries.get(s) if rehearsal.job.carry else None for s in range(SLOTS))
+        state = Rehearsed(r + 1, merged, kept)
+        assert all_bits(state) == all_bits(due), f"round {r}"
+        assert bits(merged.shared) != bits(rehearsal.genesis.shared), "it trains"
+
+
+@pytest.mark.slow
+def test_a_fresh_process_ends_in_the_same_bits() -> None:
+    program = "from tests.battery import test_strategies as b; import json; print(json.dumps(b.digests()))"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert json.loads(found.stdout) == digests()
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def digests() -> dict[str, str]:
+    """The digest of the first row of each strategy."""
+    return {name: digest(made[0]) for name, made in STRATEGY_CASES.items()}
+
+
+# -- one worker
+
+ALIKE = np.repeat(DATA[:1], 4, axis=0)
+"""Rows that are all the same: whatever a slot draws, it sees the same."""
+
+
+def alone(strategy: Strategy, count: int) -> list[Rehearsed]:
+    """The states of a job in which one slot of two works, `count` rounds."""
+    rehearsal = Rehearsal(job_of(strategy, ALIKE, slots=2, rounds=count))
+    states = [rehearsal.first()]
+    for _ in range(count):
+        states.append(rehearsal.next(states[-1], absent={1}))
+    return states
+
+
+def plain(optimizer: Optimizer, steps: int) -> np.ndarray:
+    """The parameters after `steps` of an optimizer by itself."""
+    job = job_of(diloco.Spec(inner=optimizer, inner_steps=steps, carry=True), ALIKE, slots=2, rounds=1)
+    rehearsal = Rehearsal(job)
+    live = rehearsal.start(rehearsal.first(), 0)
+    for t in range(1, steps + 1):
+        live = rehearsal.after(live, 0, 0, t)
+    found = live[0]
+    assert found is not None
+    return np.asarray(found)
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A strategy whose one worker is an optimizer by itself."""
+
+    strategy: Strategy
+    optimizer: Optimizer
+    rounds: int = 4
+
+
+ALONE = {
+    "allreduce": Alone(allreduce.AllReduce(), AdamW()),
+    "allreduce, muon": Alone(allreduce.AllReduce(outer=Muon()), Muon()),
+    "allreduce, sign": Alone(allreduce.AllReduce(outer=SignSGD(weight_decay=0.1)), SignSGD(weight_decay=0.1)),
+    "allreduce, adam": Alone(allreduce.AllReduce(outer=Adam()), Adam()),
+    "allreduce, yogi": Alone(allreduce.AllReduce(outer=Yogi()), Yogi()),
+    "demo": Alone(demo.DeMo(codec=Exact(), outer=SignSGD()), SignSGD()),
+    "fedavg": Alone(fedavg.FedAvg(inner_steps=2), SGD(learning_rate=0.1)),
+}
+
+
+@pytest.mark.parametrize("row", ALONE.values(), ids=ALONE.keys())
+def test_one_worker_without_a_codec_is_the_plain_optimizer_bit_for_bit(row: Alone) -> None:
+    *_, last = alone(row.strategy, row.rounds)
+    due = plain(row.optimizer, row.rounds * row.strategy.inner_steps)
+    assert last.checkpoint.shared[0].tobytes() == due.tobytes()
+
+
+DIFFERING: dict[str, Strategy] = {
+    "opendiloco": opendiloco.OpenDiLoCo(inner_steps=3, codec=Exact()),
+    "sparseloco": sparseloco.SparseLoCo(inner_steps=3, codec=Exact()),
+    "muloco": muloco.MuLoCo(inner_steps=3, codec=Exact()),
+    "cocktail": cocktail.Cocktail(codec=Exact(), down=Exact()),
+}
+
+
+@pytest.mark.parametrize("strategy", DIFFERING.values(), ids=DIFFERING.keys())
+def test_one_worker_without_a_codec_sends_the_plain_optimizer_s_difference_bit_for_bit(strategy: Strategy) -> None:
+    rehearsal = Rehearsal(job_of(strategy, ALIKE, slots=2, rounds=1))
+    (payload,), carry = rehearsal.slot(rehearsal.first(), 0)
+    base = rehearsal.genesis.shared[0]
+    own = payload.size
+    assert payload.tobytes() == (base - plain(strategy.inner, strategy.inner_steps))[:own].tobytes()  # type: ignore[attr-defined]
+    if strategy.parts().decay is not None:  # type: ignore[attr-defined]
+        assert not carry[-1].any(), "nothing is left out"
+
+
+def test_the_coded_form_of_a_tensor_does_not_change_a_job() -> None:
+    listed, ranked = sparseloco.SparseLoCo(inner_steps=H), sparseloco_e.SparseLoCoE(inner_steps=H)
+    for a, b in zip(rounds(listed), rounds(ranked), strict=True):
+        assert all_bits(a) == all_bits(b), "sparseloco_e is sparseloco, bit for bit"
+        assert b.sent < a.sent
+
+
+# -- the market
+
+
+def terms_of() -> Terms:
+    windows = {k: v for k, v in LONG.items() if k not in ("rounds", "max_lead")}
+    return replace(TOY_TERMS, **windows, max_lead=ROUNDS)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def court(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Court]:
+    running = Court.in_memory(tmp_path_factory.mktemp("market"))
+    yield running
+    running.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", FIRST)
+def test_it_trains_on_the_chain_in_memory_and_an_audit_finds_nothing(strategy: Strategy, court: Court) -> None:
+    court.forget()
+    court.hire(replace(traced_once(strategy).job, rounds=2, terms=terms_of()))
+    for r in range(2):
+        court.seal(r)
+        court.claim(r=r, absent=(1,) if r else ())
+        court.merge(r=r)
+    found = court.audits(wrong_only=False)
+    assert len(found) == 3 + 2 + 2, "every claim of two rounds"
+    assert all(audit.matches for audit in found.values())
+    court.settle()
+    carry = court.job.carry_layout if court.job.params.role.carries else ()
+    due = wire_length(court.job.payload_layout, court.job.wire_format, carry)
+    for e in court.ledger().jobs[court.job_id].rounds[1].claims.values():
+        assert e.payload_cid is not None
+        assert stored_bytes(court.store, e.payload_cid) <= due

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import requests
 from eth_account.signers.local import LocalAccount
+from web3.middleware import Web3Middleware
 
 from lockstep.chain import reverts
 from lockstep.chain.addresses import Addresses
@@ -66,6 +67,21 @@ class Compared:
         }  # fmt: skip
 
 
+class OneByOne(Web3Middleware):
+    """Every transaction is mined as soon as it is sent."""
+
+    def wrap_make_request(self, make_request: Any) -> Any:
+        """Asks the chain for a block after each transaction."""
+
+        def request(method: Any, params: Any) -> Any:
+            answer = make_request(method, params)
+            if method == "eth_sendRawTransaction":
+                make_request("evm_mine", [])
+            return answer
+
+        return request
+
+
 @dataclass
 class Both:
     """Two chains that are told the same."""
@@ -98,12 +114,10 @@ class Both:
     def deploy(self) -> None:
         """A new deployment on both: what comes does not depend on what was."""
         for chain in (self.anvil, self.memory):
-            chain._request("evm_setAutomine", [True])
-        at = [deploy(chain.w3, chain.account("deployer")) for chain in (self.anvil, self.memory)]
+            chain._request("evm_setAutomine", [False])
+        at = [self._deployed(chain) for chain in (self.anvil, self.memory)]
         assert at[0] == at[1]
         self.addresses = at[0]
-        for chain in (self.anvil, self.memory):
-            chain._request("evm_setAutomine", [False])
         assert self.memory.chain.head.number == self.anvil.w3.eth.block_number
         blocks = self.memory.chain.blocks
         theirs = self.ask([("eth_getBlockByNumber", [hex(n), False]) for n in range(self.mirrored, len(blocks))])
@@ -113,6 +127,16 @@ class Both:
         self.mirrored = len(blocks)
         self.latest = max(int(theirs[-1]["timestamp"], 16), self.memory.chain.head.time)
         self.play(Wanderer(random.Random(0), self.keys), (), 1)
+
+    @staticmethod
+    def _deployed(chain: Devnet | MemoryDevnet) -> Addresses:
+        """A deployment of a block for each transaction: a chain that mines by itself may put two into one."""
+        onion = chain.w3.middleware_onion
+        onion.add(OneByOne, "one by one")
+        try:
+            return deploy(chain.w3, chain.account("deployer"))
+        finally:
+            onion.remove("one by one")
 
     def ask(self, asked: Sequence[tuple[str, list[Any]]]) -> list[Any]:
         """Results of Anvil, in one request; several are reads."""

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from lockstep.chain import games
+from lockstep.protocol.dispute.moves import GamePhase
 from lockstep.protocol.jobs import Phase
-from lockstep.protocol.types import Address, Seconds, Wei
+from lockstep.protocol.types import Address, GameId, Seconds, Wei
 from tests.e2e.test_worker import Market, Process, homes_of, ledger_of, reveals, up, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
@@ -76,8 +78,13 @@ def test_the_delegate_of_a_worker_that_is_lost_wins_its_game_and_goes_on_after_a
     process.popen.send_signal(signal.SIGKILL)
     process.popen.wait()
     again = defend(market, heir, account)
-    wait(lambda: "pickElement" in {e["move"] for e in challenger.named("moved")}, 120, "last move of the challenger")
-    assert "postLeaf" in {e["move"] for e in again.named("defending")}, "the moves after the kill are its own"
+    at_leaf = GameId(bytes.fromhex(game))
+    wait(
+        lambda: games.read(market.contracts.game, at_leaf).phase == GamePhase.ELEMENT,
+        120,
+        "leaf that the liar asked for",
+    )
+    wait(lambda: "postLeaf" in {e["move"] for e in again.named("defending")}, 60, "move of its own after the kill")
     assert "replaying" not in again.log.read_text(), "its home knows the claim"
     market.devnet.advance(Seconds(300))
     assert again.wait_for("resolved", 120)["verdict"] == "rejected"

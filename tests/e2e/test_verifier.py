@@ -13,6 +13,7 @@ from lockstep.demo.cheats.lies import lying_aggregator
 from lockstep.execution.jobs import ClaimRun
 from lockstep.protocol.dispute import moves
 from lockstep.protocol.dispute.moves import GamePhase, Verdict
+from lockstep.protocol.programs.program import CHUNK
 from lockstep.protocol.types import ClaimId, Seconds
 from tests.e2e.market import NOWHERE, Market, kill, wait_for, wait_until
 
@@ -137,13 +138,13 @@ def test_a_lying_merge_is_convicted_and_a_false_challenge_loses_its_bond(market:
 
     for claim in claims:
         assert wait_for(verifier, "audited", claim=claim.hex())["verdict"] == "match"
-    wait_until(lambda: market.game(game).phase == GamePhase.PROOF, "the liar comes to the proof")
+    wait_until(lambda: market.game(game).phase == GamePhase.ELEMENT, "the liar comes to the leaf")
+    leaf = market.game(game).position
     market.devnet.advance(Seconds(market.params.windows.clock_seconds + 1))
     assert wait_for(challenger, "lost")["verdict"] == expected["verdict"] == "rejected"
     argued = next(e for e in market.log(game) if isinstance(e, moves.Argued))
     assert argued.t == expected["step"]
-    picked = next(e for e in market.log(game) if isinstance(e, moves.ElementPicked))
-    assert picked.element == expected["aims_at"]["element"]
+    assert leaf == expected["aims_at"]["element"] // CHUNK
     assert market.contracts.vault.free(market.address("challenger")) == 0
     lock = market.contracts.vault.lock_of(attacked)
     assert lock is not None

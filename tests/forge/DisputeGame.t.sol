@@ -10,6 +10,7 @@ import {IArbiter} from "../../contracts/interfaces/IArbiter.sol";
 import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
+import {DescriptorInvalid} from "../../contracts/libraries/Program.sol";
 import {TestToken} from "../../contracts/test/TestToken.sol";
 import {ClaimId, GameId} from "../../contracts/types/Ids.sol";
 import {CHEATS} from "./Cheats.sol";
@@ -174,6 +175,34 @@ contract DisputeGameTest {
         require(!longer, "a word more is refused");
         _next(id, 2);
         require(_phase(id) == IDisputeGame.Phase.Element, "as long as it is, it is taken");
+    }
+
+    function test_terms_are_counted_in_32_bits() external {
+        (bool taken,, GameId id) = _revealOf((1 << 24) - 1);
+        require(taken && game.game(id).terms == 0xffffff00, "groups of 256 terms");
+    }
+
+    function test_more_terms_than_32_bits_hold_are_refused() external {
+        (bool taken, bytes memory said,) = _revealOf(1 << 24);
+        require(!taken && keccak256(said) == keccak256(abi.encodeWithSelector(DescriptorInvalid.selector)), "and it says so");
+    }
+
+    /// @dev The output of a sum of products of codes is shown: a scalar of `groups` groups of 256 codes.
+    function _revealOf(uint32 groups) private returns (bool taken, bytes memory said, GameId id) {
+        descriptor = abi.encodePacked(
+            hex"0205010001020000", uint64(0), uint64(1), groups,
+            uint8(1), uint16(0), int32(0), int32(0),
+            uint8(1), uint16(0), int32(0), int32(0)
+        );
+        _claim(7, 2);
+        id = _open(2, 0);
+        while (_phase(id) != IDisputeGame.Phase.Tensor) _next(id, 2);
+        bytes32 node = game.game(id).node;
+        bytes memory move = abi.encodeCall(
+            game.revealTensor, (id, node, _defended(2), descriptor, none, Merkle.leaf(_leaf(2)), none)
+        );
+        CHEATS.prank(WORKER);
+        (taken, said) = address(game).call(move);
     }
 
     function test_a_lost_game_affects_no_other() external {

@@ -126,11 +126,17 @@ def payload() -> tuple[Iterable[bytes], Run]:
     from lockstep.protocol.merkle import TensorHeader
     from lockstep.protocol.programs.program import F32, I32
     from lockstep.storage.cid import cid_of_block
+    from lockstep.storage.formats.signs import Signs
+    from lockstep.storage.formats.sparse import Sparse
     from lockstep.storage.payload import INT8_FORMAT, encode_payload, load_payload
 
     block, odd, whole = TensorHeader(F32, (256,)), TensorHeader(F32, (3,)), TensorHeader(I32, (2,))
+    ranked = Sparse(256, 16, 2, 128, "ranked", "ranked").name
+    forms = (INT8_FORMAT, "f32", Signs(64).name, ranked)
     layouts = [([block, None], []), ([odd, whole], []), ([block], [odd, None, whole]), ([odd], [whole])]
-    zeros = {block: np.zeros(256, np.float32), odd: np.ones(3, np.float32), whole: np.ones(2, np.int32)}
+    sparse = np.zeros(256, np.float32)
+    sparse[:16] = 1
+    zeros = {block: sparse, odd: np.ones(3, np.float32), whole: np.ones(2, np.int32)}
 
     def tensors(headers: Sequence[TensorHeader | None]) -> list[Any]:
         return [zeros[h] for h in headers if h is not None]
@@ -139,15 +145,17 @@ def payload() -> tuple[Iterable[bytes], Run]:
         if not data:
             return
         due, carried = layouts[data[0] % len(layouts)]
+        form, fresh = forms[data[0] % FRESH // len(layouts) % len(forms)], data[0] >= FRESH
         with refusals():
-            found = load_payload(_held(data[1:], {}), cid_of_block(b"x"), due, carried, fresh=data[0] >= FRESH)
+            store = _held(data[1:], {})
+            found = load_payload(store, cid_of_block(b"x"), due, carried, wire_format=form, fresh=fresh)
             headers = [h for h in (*due, *carried) if h is not None]
             assert [x.shape for x in found] == [h.shape for h in headers], "shapes are those of the layout"
 
     seeds = [
-        bytes([k + first]) + encode_payload(tensors(due), form, tensors(carried))
+        bytes([k + len(layouts) * n + first]) + encode_payload(tensors(due), form, tensors(carried))
         for k, (due, carried) in enumerate(layouts)
-        for form in ("f32", INT8_FORMAT)
+        for n, form in enumerate(forms)
         for first in (0, FRESH)
     ]
     return seeds, run

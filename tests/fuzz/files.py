@@ -119,6 +119,9 @@ def job() -> tuple[Iterable[bytes], Run]:
         b'texts = "texts"\n[adapters]\nbase = "images"\n',
         b'texts = "texts"\naggregator = "0x' + b"aB" * 20 + b'"\n',
         b'texts = "texts"\n[evaluation]\nmodel = "model"\n',
+        # Training goes on from a model of the same parameters, and refuses one of others.
+        b'texts = "texts"\nstart = "model"\n[model]\nkind = "gpt"\n',
+        b'texts = "texts"\nstart = "model"\n[model]\nkind = "llama"\n',
         b'texts = "texts"\n[model]\nkind = "encoder"\nvocabulary = 256\n',
         # What is refused far from where it is written: two prices, two kinds for one key, a length that follows.
         b'texts = "texts"\nprice = "0.5"\n[terms]\nslot_price = "5 wei"\n',
@@ -138,7 +141,16 @@ class SimpleJob:
 
 
 class SimpleModel:
-    """A model that is its configuration."""
+    """A model that is its configuration, which names its only parameter."""
 
     def __init__(self, config: Any) -> None:
         self.config = config
+
+    def named_parameters(self) -> Iterable[tuple[str, SimpleModel]]:
+        """The name and shape of what is trained."""
+        return [(repr(self.config), self)]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """A scalar's."""
+        return ()

@@ -164,12 +164,12 @@ def body() -> tuple[Iterable[bytes], Run]:
 
 
 def cursor() -> tuple[Iterable[bytes], Run]:
-    from coordinator import api
+    from coordinator import queries
 
     def run(data: bytes) -> None:
         with refusals():
-            number, key = api._decode(data.decode("latin-1"))
+            number, key = queries._decode(data.decode("latin-1"))
             assert abs(number) < 1 << 63, "a database takes the number"
-            assert api._decode(api._encode([number, key])) == (number, key), "a cursor comes back"
+            assert queries._decode(queries._encode([number, key])) == (number, key), "a cursor comes back"
 
-    return [api._encode([5, "0x" + "ab" * 32]).encode(), b"WzFd", b"W10", b"WzEsIngiXQ"], run
+    return [queries._encode([5, "0x" + "ab" * 32]).encode(), b"WzFd", b"W10", b"WzEsIngiXQ"], run

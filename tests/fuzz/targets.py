@@ -105,9 +105,13 @@ TARGETS: dict[str, Target] = {
         mutators.often(mutators.cbor),
     ),
     "payload": Target(
-        {PAYLOAD: ("load_payload", "_manifest", "_fetched", "decoded", "_read_int8", "_quantisable")},
+        {PAYLOAD: ("load_payload", "_manifest", "_fetched", "decoded", "_read_int8", "_fits", "_lengths")},
         data.payload,
-        Change(PAYLOAD, "if wire_format not in forms:", "if not wire_format:"),
+        Change(
+            PAYLOAD,
+            "k: several(read_link, len(h)) for k",
+            "k: lambda found, at: [read_link(x, at) for x in found] for k",
+        ),
         mutators.often(mutators.sized_cbor),
     ),
     "checkpoint": Target(
@@ -181,9 +185,9 @@ TARGETS: dict[str, Target] = {
         mutators.often(mutators.headed(mutators.jsons)),
     ),
     "cursor": Target(
-        {"coordinator.api": ("_decode",)},
+        {"coordinator.queries": ("_decode",)},
         messages.cursor,
-        Change("coordinator.api", "whole(-LARGEST_INTEGER, LARGEST_INTEGER)", "whole(-LARGEST_INTEGER, 1 << 80)"),
+        Change("coordinator.queries", "whole(-LARGEST_INTEGER, LARGEST_INTEGER)", "whole(-LARGEST_INTEGER, 1 << 80)"),
         mutators.often(mutators.base64_jsons),
     ),
     "export": Target(

@@ -251,7 +251,8 @@ def mutations(move: Any) -> Iterator[Any]:
         elif isinstance(value, bool):
             changed = []
         elif isinstance(value, int):
-            changed = [value + 1, value ^ 1, 1 << 15]
+            # Numbers of a move are words of 32 bits: after COMBINED comes 0.
+            changed = [(value + 1) % (1 << 32), value ^ 1, 1 << 15]
         elif isinstance(value, tuple):
             changed = [(*value, *value[-1:]), value[:-1]] if value else []
             if value and isinstance(value[0], bytes):

@@ -24,7 +24,7 @@ from lockstep.protocol.market.precommitted import digest_of
 from lockstep.protocol.market.receipts import Report
 from lockstep.protocol.market.state import State
 from lockstep.protocol.market.types import Duty, Standing, Status, Word
-from lockstep.protocol.types import MERGE_SLOT, Address, AuditId, ClaimId, Digest, GameId, Seconds, Wei
+from lockstep.protocol.types import MERGE_SLOT, Address, AuditId, ClaimId, Digest, GameId, Seconds, TraceRoot, Wei
 from tests.search.scene import AGGREGATOR, VERIFIER, WITNESS, WORKERS, Scene, row_of, sign
 from tests.support.constant import ConstantClaim
 from tests.support.wander import LINKS, Wanderer
@@ -315,7 +315,9 @@ class Party:
         p = self.scene.setting.params
         found = [
             verifying.Candidate(
-                _record(id_, c), Seconds(c.claimed_at + p.windows.challenge_seconds), views.live(s, id_)
+                _record(id_, c, self.known.held[id_].body.trace_root),
+                Seconds(c.claimed_at + p.windows.challenge_seconds),
+                views.live(s, id_),
             )
             for id_, c in s.claims.items()
             if c.claimed_at and id_ in self.known.held
@@ -323,7 +325,8 @@ class Party:
         right = {id_ for id_ in s.claims if id_ in self.known.held and not self.known.held[id_].wrong_from}
         games = [(id_, g) for id_, g in s.games.items()]
         mine = {g.claim for id_, g in games if id_ == game.game_id(g.claim, self.me, 0)}
-        chosen = verifying.next_claim(found, right | mine, {}, b.time)
+        settled = {id_: made.body.trace_root for id_, made in self.known.held.items() if id_ in right | mine}
+        chosen = verifying.next_claim(found, settled, {}, b.time)
         if chosen is None or not views.window_open(s, b, chosen.record.id):
             return
         bond = views.bond_of(s, self.scene.job)
@@ -394,9 +397,9 @@ STAKE_THAT_A_WORKER_HAS = 10**8
 REST_BLOCKS = 20
 
 
-def _record(id_: ClaimId, c: Claim) -> Any:
+def _record(id_: ClaimId, c: Claim, trace_root: TraceRoot) -> Any:
     """As much of a ClaimRecord as the decision reads."""
-    return SimpleNamespace(id=id_, round=c.round, slot=c.slot)
+    return SimpleNamespace(id=id_, round=c.round, slot=c.slot, trace_root=trace_root)
 
 
 def _with_data(call: MarketCall) -> MarketCall:

@@ -9,7 +9,7 @@ import numpy as np
 from lockstep.numerics import paths
 from lockstep.numerics.arrays import Array, StepContext
 from lockstep.numerics.cuda import CudaExecutable
-from lockstep.numerics.cuda.device import FOLDER, UNITS
+from lockstep.numerics.cuda.device import FOLDER, MMA
 from lockstep.numerics.cuda.emulator import EmulatedKernels, Emulator
 from lockstep.numerics.trace import layout_root, tensor_root
 from lockstep.protocol.programs.program import Program
@@ -19,9 +19,7 @@ from tests.unit.numerics.comparison import words
 class Mutant(Emulator):
     """A device whose kernels are another source."""
 
-    def __init__(
-        self, before: str, after: str, *, which: int = 0, descending: bool = False, unit: str = UNITS[-1]
-    ) -> None:
+    def __init__(self, before: str, after: str, *, which: int = 0, descending: bool = False, unit: str = MMA) -> None:
         super().__init__(descending=descending, unit=unit)
         self._before, self._after, self._which = before, after, which
 
@@ -38,7 +36,7 @@ class Mutant(Emulator):
 class Both:
     """A Program on the emulated device and on the processor."""
 
-    def __init__(self, program: Program, *, descending: bool = False, unit: str = UNITS[-1]) -> None:
+    def __init__(self, program: Program, *, descending: bool = False, unit: str = MMA) -> None:
         self.program = program
         self.processor = paths.compile(program, fused="off")
         self.device = Emulator(descending=descending, unit=unit)

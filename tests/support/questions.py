@@ -26,7 +26,7 @@ from lockstep.numerics.vectors import vectors
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute.moves import Opening
 from lockstep.protocol.errors import LockstepError
-from lockstep.protocol.programs.program import F32, I32, Fold, Instr, Kind, Tag, View
+from lockstep.protocol.programs.program import F32, I32, PARTIALS, Fold, Instr, Kind, Tag, View
 from lockstep.protocol.programs.program import Op as KindOp
 from lockstep.protocol.types import Address, Digest
 from tests.support import games, recordings
@@ -95,7 +95,7 @@ def arbiter(programs: int = PROGRAMS) -> Iterator[bytes]:
                 wrong = (*question[:-1], spoiled(rng, question[-1]))
                 yield ask("execute", abi(wrong), answer(wrong))
     for mode in Fold:
-        for count in (1, 2, 7, 8, 9, 16, 255, 256):
+        for count in (1, 2, 7, 8, 9, 16, 255, 256, 257, 264, 511, PARTIALS):
             words = b"".join(Maker(count).word().to_bytes(4, "big") for _ in range(count))
             yield ask("combine", (int(mode), words), ReferenceArbiter().combine(mode, words))
         # A fold's identity shows where nothing is greater, or less.
@@ -149,7 +149,7 @@ def refused() -> Iterator[tuple[str, Any, bytes]]:
     total = KindOp(Kind.FOLD, I32, (4,), (ALONG,), (300,), Fold.ISUM)
     drawn = next(op for op in step.program.ops if op.kind == Kind.DRAW)
     encoded = plain.encode()
-    for mode, words in ((1, b""), (1, bytes(3)), (1, bytes(7)), (1, bytes(4 * 257))):
+    for mode, words in ((1, b""), (1, bytes(3)), (1, bytes(7)), (1, bytes(4 * (PARTIALS + 1)))):
         yield "combine", (mode, words), OUT_OF_RANGE
     yield "combine", (FOLD_MODES, bytes(4)), _error(OPCODE, FOLD_MODES)
     for wrong in (encoded[:23], encoded[:-1], encoded + b"\0", b""):
@@ -157,7 +157,7 @@ def refused() -> Iterator[tuple[str, Any, bytes]]:
     for wrong_axes in (replace(plain, k_extents=(2,), views=(ALONG,)), replace(total, k_extents=(), views=(IOTA,))):
         yield "execute", ask(wrong_axes), DESCRIPTOR
     yield "execute", ask(plain, element=4), DESCRIPTOR
-    for kind in (0, 7, 255):
+    for kind in (0, max(Kind) + 1, 255):
         yield "execute", ask(bytes([kind]) + encoded[1:]), _error(OPCODE, kind)
     for tag in (5, 255):
         yield "execute", ask(encoded[:28] + bytes([tag]) + encoded[29:]), DESCRIPTOR

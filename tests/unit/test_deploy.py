@@ -38,6 +38,9 @@ def told() -> set[str]:
     text = "\n".join([*sources, (DEPLOY.parent / "sdk/lockstep/node/metrics.py").read_text()])
     named = {f"lockstep_{n}" for n in re.findall(r'(?:gauge\(|Family\(\s*f?")(?:"|lockstep_)([a-z_]+)"', text)}
     own = {f"lockstep_coordinator_{name}" for name in re.findall(r'^\s+\(?"?([a-z_]+)", "', text, re.M)}
+    own |= {
+        f"lockstep_coordinator_{name}" for name in re.findall(r'^\s+\("([a-z]+)", (?:[A-Z]\w+Row|func)\.', text, re.M)
+    }
     whole = set(re.findall(r'"(lockstep_[a-z_]+)"', text))
     seconds = {f"{name}_bucket" for name in whole if name.endswith("_seconds")}
     return TOLD | named | own | whole | seconds

@@ -44,14 +44,14 @@ class Speaker:
         self._backlog = backlog
         self._sender = sender
         self._teller = teller
-        self._replayed: dict[ClaimId, Replay] = {}
-        """Suspects, replayed to their end."""
+        self._replayed: dict[tuple[ClaimId, TraceRoot], Replay] = {}
+        """Suspects, replayed to their end; one that comes again with another trace is another."""
         self._rests: Backoff[tuple[AuditId, int]] = Backoff(RETRY_SECONDS)
         self._told: set[str] = set()
 
     def audited(self, record: ClaimRecord, found: Replay) -> None:
         """Keep what the replay of a whole claim showed."""
-        self._replayed[record.id] = replace(found, final=None)
+        self._replayed[record.id, record.trace_root] = replace(found, final=None)
 
     def speak(self, view: MarketView, audit: AuditLedger, i: int) -> None:
         """Reveal, once the list is there or the claim has been replayed to its end without one."""
@@ -77,7 +77,7 @@ class Speaker:
         listed = published_trace(self._party.store, record, transitions) if record.trace_cid else None
         if listed is None:
             listed = self._without_list(view, audit, record)
-            if listed is None and record.id not in self._replayed:
+            if listed is None and (record.id, record.trace_root) not in self._replayed:
                 return
         same = listed is not None and agrees(seen.roots, listed)
         self._reveal(view, audit, i, record, seen, listed if same else None)
@@ -86,8 +86,7 @@ class Speaker:
 
     def _without_list(self, view: MarketView, audit: AuditLedger, record: ClaimRecord) -> tuple[StateRoot, ...] | None:
         """The claim's list as our own full replay has it; None while that is not there, or if the claim is wrong."""
-        if record.id in self._replayed:
-            found = self._replayed[record.id]
+        if found := self._replayed.get((record.id, record.trace_root)):
             return tuple(found.held.trace) if found.matches else None
         if view.now >= audit.state.commit_ends + view.params[audit.state.job].windows.audit_seconds // 2:
             self._backlog.suspect(record)

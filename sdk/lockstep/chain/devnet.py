@@ -117,7 +117,7 @@ class Local(ABC):
         return move_time(self.w3, seconds)
 
     def resume(self) -> None:
-        """Go on at the time of the last block: no deadline passes while a chain that is kept is down."""
+        """Go on at the time of the last block, whatever time it is."""
         self._request("evm_setTime", [int(self.w3.eth.get_block("latest")["timestamp"]) + 1])
 
     def mine(self, blocks: int) -> None:
@@ -153,7 +153,8 @@ class Devnet(Local):
         """Starts the chain; its log and state lie in `directory`. Raises `DoctorError` or `ChainError`.
 
         `block_seconds` 0: a block for every transaction, at once.
-        `keep_state`: a chain that was stopped, or killed, continues where `directory`/state.json has it.
+        `keep_state`: a chain that was stopped, or killed, continues where `directory`/state.json has it, at the time
+        of its last block: no deadline passes while it is down.
         `genesis_time`: of the first block, instead of now: the same blocks have the same hashes in every run.
         `remembered`: the states of so many blocks are kept, in memory; otherwise all of them, the older ones on disk,
         where a chain of many blocks takes gigabytes. `port` 0: any that is free.
@@ -165,7 +166,11 @@ class Devnet(Local):
             str(find_anvil()), "--host", "127.0.0.1", "--port", str(port), "--chain-id", str(CHAIN_ID),
             "--hardfork", HARDFORK, "--accounts", "1", "--order", "fifo",
         ]  # fmt: skip
-        if block_seconds:
+        continues = keep_state and (directory / "state.json").exists()
+        if continues:
+            # Blocks wait until the chain's clock is set back.
+            command += ["--no-mining"]
+        elif block_seconds:
             command += ["--block-time", str(block_seconds)]
         if genesis_time is not None:
             command += ["--timestamp", str(genesis_time)]
@@ -181,6 +186,9 @@ class Devnet(Local):
         try:
             self._url = f"http://127.0.0.1:{self._port()}"
             self.w3 = connect(self._url, CHAIN_ID)
+            if continues:
+                self.resume()
+                self._begin_mining(block_seconds)
         except BaseException:
             self.stop()
             raise
@@ -204,6 +212,12 @@ class Devnet(Local):
             except subprocess.TimeoutExpired:
                 self._process.kill()
         self._process.wait()
+
+    def _begin_mining(self, block_seconds: int) -> None:
+        if block_seconds:
+            self._request("evm_setIntervalMining", [block_seconds])
+        else:
+            self._request("evm_setAutomine", [True])
 
     def _port(self, timeout: float = 20.0) -> int:
         deadline = time.monotonic() + timeout

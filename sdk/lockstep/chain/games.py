@@ -12,7 +12,7 @@ from lockstep.chain.ranges import logs_of, span_of
 from lockstep.protocol.dispute import game, moves
 from lockstep.protocol.errors import Mismatch, NotFoundError
 from lockstep.protocol.hashing import keccak
-from lockstep.protocol.jobs import Body
+from lockstep.protocol.jobs import Body, ClaimStatus
 from lockstep.protocol.market.ids import body_hash
 from lockstep.protocol.types import (
     Address,
@@ -115,11 +115,14 @@ def claim(market: contracts.Market, claim_id: ClaimId, body: Body, carried: move
 
     `carried`: the words of the claim whose carry is in its S_0.
 
-    Raises `NotFoundError` if there is none, `Mismatch` if it says something else.
+    Raises `NotFoundError` if there is none or it is not revealed, `Mismatch` if it says something else.
     """
     held = market.claim(claim_id)
     if not held.transitions:
         raise NotFoundError(f"no claim {claim_id.hex()}", "check the id and the addresses file")
+    # Until then its digest is that of a commitment, and says nothing about a body.
+    if held.status < ClaimStatus.REVEALED:
+        raise NotFoundError(f"the claim {claim_id.hex()} is not revealed", "wait for its event Revealed")
     if held.digest != body_hash(body):
         raise Mismatch(f"the claim {claim_id.hex()} says something else", "take its roots from the event Revealed")
     params = market.params(held.job)
@@ -148,6 +151,12 @@ def decode(entry: LogReceipt) -> moves.GameEvent:
     decoded = abi_decode([artifacts.abi_type(part) for part in plain], bytes(entry["data"]))
     values.update((part["name"], value) for part, value in zip(plain, decoded, strict=True))
     return _DECODERS[event["name"]](values)
+
+
+def of_values(name: str, values: dict[str, Any]) -> moves.GameEvent | None:
+    """The event of a name with its arguments by their ABI names, bytes as bytes; None if it is no move of a game."""
+    decoder = _DECODERS.get(name)
+    return None if decoder is None else decoder(values)
 
 
 def _entry(found: LogReceipt) -> LoggedEvent:

@@ -3,7 +3,8 @@
 submit(call, key):  key known? -> that transaction;  else nonce -> sign -> write (SQLite) -> broadcast
 wait(key):          receipt? -> done;  not yet? -> broadcast again, with a higher fee when it is stuck
 after kill -9:      `recover` broadcasts what was written and not mined; nothing is signed twice under one key
-after a reorganisation: what is mined no more, by the account's nonce, is broadcast again in its place
+after a reorganisation: what is mined no more, by the account's nonce, is broadcast again in its place, at the next use
+                    of the outbox or when the account's process tends it
 whenever nothing of the account is mined for long: all of it is broadcast again, the first with a higher fee
 """
 
@@ -173,6 +174,19 @@ class Outbox:
             for row in unmined:
                 self._wire.broadcast(row["raw"])
             return [row["key"] for row in unmined]
+
+    def tend(self) -> None:
+        """Broadcasts again what a reorganisation took off the chain, and what waits for long: call it at each block.
+
+        An account that has nothing to send would not notice that its deposit is gone, and wait for it for ever.
+        """
+        with self._lock:
+            try:
+                self._restore()
+            except (ChainError, FundsError, TryLater) as error:
+                log.warning("what a reorganisation undid cannot be sent again yet", code=error.code, why=error.message)
+            if self._journal.waiting() and time.monotonic() >= self._push_at:
+                self._push()
 
     def forget(self, key: str) -> None:
         """Removes a mined or reverted key, so that it can be used again. Raises `TryLater` while it is not mined."""

@@ -83,15 +83,19 @@ def init(
     example: Annotated[
         bool, typer.Option("--example", help="Also write a folder of English texts, and terms for a local market.")
     ] = False,
+    strategy: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A strategy of the registry, with every field of it.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write a job description to start from."""
     texts = path.parent / "texts"
+    template = TEMPLATE if strategy is None else _template(strategy)
     if example and texts.exists():
         raise UsageError(f"{texts} exists", hint="move it away, or leave --example out")
     try:
         with path.open("x") as file:
-            file.write(TEMPLATE.replace('terms = "devnet"', 'terms = "local" ') if example else TEMPLATE)
+            file.write(template.replace('terms = "devnet"', 'terms = "local" ') if example else template)
         if example:
             from lockstep.training.data import speeches
 
@@ -105,6 +109,16 @@ def init(
             f"{path} cannot be written: {error.strerror}", hint="name a file in a folder of yours"
         ) from error
     emit({"path": str(path)}, as_json, text=f"{path}: edit it, then `lockstep train quote {path}`")
+
+
+def _template(strategy: str) -> str:
+    """The description with another strategy in the place of DiLoCo."""
+    from lockstep.training.templates import strategy_table
+
+    table = strategy_table(strategy)
+    before, rest = TEMPLATE.split("[strategy] ")
+    after = rest[rest.index("# [arithmetic]") :]
+    return before.replace("DiLoCo over", f"{strategy} over") + table + "\n\n" + after
 
 
 @app.command("quote")

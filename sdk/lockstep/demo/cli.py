@@ -36,6 +36,9 @@ def demo(
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave the market standing, as `lockstep local up` does; needs no --out.")
     ] = False,
+    strategy: Annotated[
+        str, typer.Option(metavar="NAME", help="The job's strategy, as `lockstep train init --strategy` knows them.")
+    ] = "diloco",
     products: Annotated[
         str | None,
         typer.Option(
@@ -57,11 +60,15 @@ def demo(
             "--keep and --out name two folders",
             hint="--keep writes to ~/.lockstep/local, or to LOCKSTEP_LOCAL",
         )
-    options = DemoOptions(seed=seed, workers=workers, cheat=cheat, folder=out, products=products)
+    options = DemoOptions(seed=seed, workers=workers, cheat=cheat, folder=out, products=products, strategy=strategy)
     # It trains after everything is started: what it needs is asked for before.
     for name in ("torch", "safetensors", "fastapi"):
         if find_spec(name) is None:
             raise ModuleNotFoundError(name, name=name)
+    if strategy != "diloco":
+        from lockstep.training.demo import demo_strategy
+
+        demo_strategy(strategy)
     with Screen(stream=sys.stderr) as screen:
         data = _kept(options, screen) if keep else run(options, screen)
     if browser:
@@ -79,8 +86,8 @@ def _kept(options: DemoOptions, screen: Screen) -> dict[str, Any]:
     with local.to_keep(folder, market):
         data = run(replace(options, folder=folder, keep=True), screen)
     screen.tell(Line("the demo is over; its market goes on", STEP))
-    local.up(folder, market)
-    return data
+    state = local.up(folder, market)
+    return data | {"pages": f"{state.coordinator}/"}
 
 
 def _summary(data: dict[str, Any]) -> str:
@@ -123,7 +130,8 @@ def _next(data: dict[str, Any]) -> list[str]:
         f"  lockstep dispute {verb} {short(game['game'])}" for game in data["games"][:1] for verb in ("show", "tree")
     ]
     return [
-        f"the market is up, its keys are in {data['kept']}; next, in any folder:",
+        f"the market is up, its keys are in {data['kept']}; its pages: {data['pages']}",
+        "next, in any folder:",
         *games,
         f"  lockstep train metrics {job}",
         f"  lockstep train pull {job} --out model && lockstep train audit model --claims 3",

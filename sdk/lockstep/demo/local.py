@@ -264,18 +264,15 @@ class Supervisor:
                     networks_file(self._folder).unlink()
 
     def _devnet(self, options: LocalOptions) -> Devnet:
-        folder, made = self._folder, (self._folder / MADE).exists()
-        if not made:
+        folder = self._folder
+        if not (folder / MADE).exists():
             # A market that was cut off in the making holds nothing that anybody knows of.
             for part in [p for p in folder.iterdir() if p.name not in (STATE, "logs", lock.FILE_NAME)]:
                 shutil.rmtree(part) if part.is_dir() else part.unlink()
-        devnet = Devnet(
+        return Devnet(
             folder / "chain", seed=options.seed, block_seconds=options.block_seconds, keep_state=True,
             port=options.rpc_port,
         )  # fmt: skip
-        if made:
-            devnet.resume()
-        return devnet
 
     def _world(self, group: Group, devnet: Devnet, options: LocalOptions) -> World:
         if (self._folder / MADE).exists():

@@ -115,6 +115,7 @@ def _data(folder: Path, state: LocalState) -> dict[str, Any]:
         "rpc": state.rpc,
         "storage": state.storage,
         "coordinator": state.coordinator,
+        "pages": f"{state.coordinator}/",
         "deployment": str(folder / "deployment.json"),
         "homes": {role: str(folder / role) for role in local.YOURS},
         "members": [
@@ -142,6 +143,7 @@ def _lines(folder: Path, state: LocalState) -> list[Line]:
         Line(f"chain        {state.rpc}, block {block}, {moment(now)}"),
         Line(f"storage      {state.storage}"),
         Line(f"coordinator  {state.coordinator}"),
+        Line(f"pages        {state.coordinator}/  (open it in a browser)", STRONG),
         Line(f"keys         {folder}: requester, worker and verifier are yours, each with 1,000 LST"),
         Line("members", STRONG),
         *members,

@@ -83,6 +83,8 @@ class DemoOptions:
     """The folder where everything is written; default: a new temporary folder."""
     keep: bool = False
     """The folder becomes a local market's (`demo.local`): its parties bear the names that it knows."""
+    strategy: str = "diloco"
+    """The strategy of the job, of the registry."""
     products: str | None = None
     """The arithmetic of the model's products: "float32" or "int8"; None: what the lie is about, else float32."""
 
@@ -134,14 +136,17 @@ def run(options: DemoOptions, screen: Screen) -> dict[str, Any]:
         world = build(folder, group, options.seed, devnet, names)
         say(Line(f"chain {devnet.url}, storage {world.storage_url}", QUIET))
         processes = _start_public(world, options)
+        pages = processes[0].wait_for("ready", READY_SECONDS)["url"]
+        say(Line(f"pages {pages}/: watch it in a browser", STRONG))
         import torch
 
         from lockstep.tracing.arithmetic import Arithmetic
-        from lockstep.training.demo import WITNESSES, demo_job
+        from lockstep.training.demo import WITNESSES, demo_job, demo_strategy
 
         # OMP_NUM_THREADS alone does not bind torch: two threads that wait for each other starve beside the parties.
         torch.set_num_threads(1)
-        demo = demo_job(options.seed, slots=options.workers, arithmetic=Arithmetic(options.arithmetic))
+        spec = demo_strategy(options.strategy)
+        demo = demo_job(options.seed, slots=options.workers, spec=spec, arithmetic=Arithmetic(options.arithmetic))
         requester = Network(devnet.w3, world.contracts, world.store, world.account("requester"), folder / "requester")
         job = demo.job(aggregator=Address(world.account("coordinator").address), witnesses=WITNESSES)
         processes += _start_watched(world, options, processes[0])
@@ -164,6 +169,7 @@ def run(options: DemoOptions, screen: Screen) -> dict[str, Any]:
             process.stop()
         data = _weigh(world, handle, demo, course, options) | {"loss_first": first, "baseline_loss": baseline}
     data["kept"] = str(folder) if options.keep else None
+    data["pages"] = None
     data["seconds"] = round(time.monotonic() - begun, 1)
     return data
 

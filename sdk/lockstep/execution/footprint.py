@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from lockstep.base.machine import memory, readable
 from lockstep.numerics.built import kernels as _native
 from lockstep.protocol.errors import ProgramInvalid, Unfit
-from lockstep.protocol.merkle import TensorHeader
+from lockstep.protocol.merkle import HASH_BYTES, LEAF_ELEMENTS, TensorHeader
 from lockstep.protocol.programs.program import Program
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ class ProgramMemory:
     results: int
     """The output state, without what it takes from the input."""
     shown: int
-    """A game's need in place of `arena` and `results`: the roots of all ops, or one op's output and its operands."""
+    """A game's need in place of `arena` and `results`: the roots of all ops, or one op's output and its operands; and
+    one op's tree."""
     constants: int
 
 
@@ -89,7 +90,9 @@ def of_program(program: Program) -> ProgramMemory:
     """Returns the memory of one run of a Program; raises ProgramInvalid if it could not be run."""
     constants = tuple(c.header.elements for c in program.consts)
     arena, results, shown = _bytes_of_run(program.header, program.descriptors, constants)
-    return ProgramMemory(arena, results, shown, WORD_BYTES * sum(constants))
+    leaves = max((-(-op.header.elements // LEAF_ELEMENTS) for op in program.ops), default=0)
+    # A tree has about two digests a leaf; those of one op are there at a time.
+    return ProgramMemory(arena, results, shown + 2 * HASH_BYTES * leaves, WORD_BYTES * sum(constants))
 
 
 def worker(programs: ClaimSchedule, slots: int) -> Need:

@@ -24,7 +24,7 @@ from lockstep.numerics.trace import StepTrace, layout_root, materialise
 from lockstep.numerics.validate import check_schedule
 from lockstep.presets import DEVNET, Terms
 from lockstep.protocol import merkle
-from lockstep.protocol.errors import Mismatch, ProgramInvalid, UsageError
+from lockstep.protocol.errors import Mismatch, PayloadInvalid, ProgramInvalid, UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS, Body
 from lockstep.protocol.merkle import TensorHeader, ceil_log2
 from lockstep.protocol.programs.defects import job_of
@@ -33,7 +33,7 @@ from lockstep.protocol.types import MERGE_SLOT, Address, Digest, JobId, Seed, St
 from lockstep.storage import cid_of_digest
 from lockstep.storage.containers import JobSpec, load_program
 from lockstep.storage.dataset import Dataset, load_dataset
-from lockstep.storage.payload import F32_FORMAT, Checkpoint, load_checkpoint
+from lockstep.storage.payload import F32_FORMAT, INT8_FORMAT, Checkpoint, format_of, load_checkpoint
 
 if TYPE_CHECKING:
     from lockstep.protocol.jobs import JobParams
@@ -132,7 +132,7 @@ class TrainingJob:
     arithmetic: Mapping[str, Any] = field(default_factory=dict)
     """The policy by which products are products of integers (`tracing.arithmetic`); empty: none are."""
     wire_format: str = F32_FORMAT
-    """The format in which payloads are expected to travel (`storage.payload.FORMATS`)."""
+    """The format in which payloads are expected to travel: a name that `storage.payload.format_of` knows."""
 
 
 @dataclass(frozen=True)
@@ -209,6 +209,11 @@ class Job:
             path = self.path if self.path in PROCESSOR_PATHS else "auto"
             self._processor[program.root] = paths.compile(program, threads=self.threads, path=path)
         return self._processor[program.root]
+
+    @property
+    def wire_format(self) -> str:
+        """The format in which payloads are expected to travel: `wire` of the strategy, which is hashed into the job."""
+        return str(self.spec.strategy.get("wire", INT8_FORMAT))
 
     @property
     def payload_layout(self) -> tuple[TensorHeader | None, ...]:
@@ -413,7 +418,16 @@ def load_programs(params: JobParams, store: ContentStore) -> tuple[JobSpec, Clai
         raise ProgramInvalid(f"the spec names Programs {sorted(spec.programs)}", hint="step, encode and merge are due")
     programs = ClaimSchedule(**{k: load_program(store, spec.programs[k], roots[k]) for k in roots})
     check_schedule(programs.step, programs.encode, programs.merge, job_of(params))
+    _check_wire(spec)
     return spec, programs
+
+
+def _check_wire(spec: JobSpec) -> None:
+    try:
+        format_of((), str(spec.strategy.get("wire", INT8_FORMAT)))
+    except PayloadInvalid as error:
+        # INVARIANT: every party of a job can read what its slots publish.
+        raise Mismatch(f"the job's strategy: {error.message}", hint="do not run the job, or update") from error
 
 
 def _check_zeros(job: Job) -> None:

@@ -28,7 +28,7 @@ from lockstep.protocol.market.receipts import FINAL_REPORTS, Report
 from lockstep.protocol.merkle import LEAF_ELEMENTS
 from lockstep.protocol.types import Cid, Digest, Seed, StateRoot
 from lockstep.storage import payload as wire
-from lockstep.storage.payload import INT8_FORMAT, Checkpoint
+from lockstep.storage.payload import Checkpoint
 
 if TYPE_CHECKING:
     from lockstep.storage import ContentStore
@@ -77,9 +77,9 @@ class RoundRecord:
 
 
 def store_payload(job: Job, store: ContentStore, payload: Tensors) -> Cid:
-    """Stores a payload with its carry, in the short format where it loses nothing; returns the CID that is revealed."""
+    """Stores a payload with its carry, in the job's format where it loses nothing; returns the CID that is revealed."""
     carry = job.carry_of(payload)
-    return wire.store_payload(store, payload[: len(payload) - len(carry)], INT8_FORMAT, carry)
+    return wire.store_payload(store, payload[: len(payload) - len(carry)], job.wire_format, carry)
 
 
 def fetch_payload(job: Job, store: ContentStore, payload: Payload) -> Tensors:
@@ -102,7 +102,9 @@ def stored_payload(job: Job, store: ContentStore, payload: Payload, *, fresh: bo
     `fresh`: as in `storage.payload.load_payload`.
     """
     with _named(payload.cid):
-        return wire.load_payload(store, payload.cid, job.payload_layout, job.carry_layout, fresh=fresh)
+        return wire.load_payload(
+            store, payload.cid, job.payload_layout, job.carry_layout, wire_format=job.wire_format, fresh=fresh
+        )
 
 
 def wrong_leaves(own: Tensors, stored: Tensors) -> Iterator[tuple[int, int]]:

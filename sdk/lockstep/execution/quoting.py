@@ -32,7 +32,7 @@ from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.programs.program import Kind, Program
 from lockstep.storage.containers import program_length
-from lockstep.storage.payload import BLOCK, F32_FORMAT, Checkpoint, wire_length
+from lockstep.storage.payload import Checkpoint, fitting, wire_length
 
 SECONDS = 20.0
 """Seconds that trying a step may take."""
@@ -262,9 +262,8 @@ def _verdicts(
 def _traffic(job: TrainingJob, params: JobParams) -> dict[str, Traffic]:
     encode = job.programs.encode.output_layout
     width = 1 << params.role.payload_depth
-    whole = all(h is None or h.elements % BLOCK == 0 for h in encode[:width])
     carry = encode[width:] if params.role.carries else ()
-    payload = wire_length(encode[:width], job.wire_format if whole else F32_FORMAT, carry)
+    payload = wire_length(encode[:width], fitting(encode[:width], job.wire_format), carry)
     base, trace = footprint.checkpoint_bytes(job.programs), ROOT_BYTES * params.role.transitions
     return {
         # A slot's owner fetches the others' payloads to say that they are there.

@@ -68,7 +68,8 @@ class Sender(Generic[Act]):
         return key in self._sent or self._outbox.receipt(key) is not None
 
     def settle(self) -> None:
-        """Look what became of what was submitted; what reverted may be sent again."""
+        """Look what became of what was submitted, at each block; what reverted may be sent again."""
+        self._outbox.tend()
         for key in list(self._sent):
             receipt = self._outbox.receipt(key)
             if receipt is None:

@@ -114,3 +114,13 @@ def _parse(decoded: CID, text: str) -> ParsedCid:
     if not supported or decoded.codec.name not in CODECS:
         raise UsageError(f"unsupported CID: {text!r}", f"use CIDv1, sha2-256 and one of {', '.join(CODECS)}")
     return ParsedCid(codec=decoded.codec.name, digest=digest)
+
+
+def _use_every_table() -> None:
+    # multiformats registers an encoding or a hash when it is first used, and threads that do so at once fail. The
+    # import's lock lets one thread in.
+    for codec in CODECS:
+        cid_to_bytes(cid_of_digest(bytes(32), codec))
+
+
+_use_every_table()

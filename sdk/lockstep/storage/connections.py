@@ -30,6 +30,8 @@ TICK_SECONDS = 1.0
 REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 2\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 HEALTH = frozenset({"/healthz", "/readyz", "/metrics"})
 """Paths that are answered however many requests are at work."""
+STREAMS = frozenset({"/api/v1/stream"})
+"""Paths whose answers have no end: they wait most of the time, and are no requests at work."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,11 @@ class Connection(H11Protocol):
             return "rest" if sending else "head"
         # A body that the server itself has stopped reading is not the client's fault.
         return "body" if sending and not self.flow.read_paused else "work"
+
+    @property
+    def streams(self) -> bool:
+        """True while it answers without an end."""
+        return self.cycle is not None and self.cycle.scope.get("path") in STREAMS
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         peer = transport.get_extra_info("peername")
@@ -154,7 +161,8 @@ class Connection(H11Protocol):
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers 503 while too many requests are at work."""
-        at_work = sum(c.state in ("work", "send") for c in self.connections if isinstance(c, Connection))
+        others = [c for c in self.connections if isinstance(c, Connection) and not c.streams]
+        at_work = sum(c.state in ("work", "send") for c in others)
         if at_work > self.limits.requests and scope.get("path") not in HEALTH:
             refusal = PlainTextResponse("too many requests at work", 503, {"Retry-After": "2", "Connection": "close"})
             await refusal(scope, receive, send)

@@ -1,9 +1,9 @@
 """Payloads and checkpoints on the wire: a manifest of fixed length that names one blob per tensor.
 
 What a claim commits to are the decoded tensors (`out` is their subtree root); these bytes only carry them. A payload
-travels as plain words, or as one signed byte per element and one scale per block of 256, wherever that loses nothing:
-`encode` of a strategy that quantises leaves tensors for which it does not. A published carry travels with the payload,
-always as plain words: its next round starts from every bit of it.
+travels as plain words, or in its strategy's wire format (one of `formats`, or one signed byte per element and one scale
+per block of 256), wherever that loses nothing: `encode` of the strategy leaves tensors for which it does not. A
+published carry travels with the payload, always as plain words: its next round starts from every bit of it.
 
 Nothing here holds all tensors at once: each is hashed, stored and quantised in pieces, and decoded to a mapping of the
 cache where it is large.
@@ -21,22 +21,25 @@ import dag_cbor
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.base.decoding import from_cbor, refusing, several, table, text
+from lockstep.base.decoding import from_cbor, octets, refusing, several, table, text
 from lockstep.protocol.errors import Malformed, Mismatch, PayloadInvalid, UsageError
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.programs.program import F32, I32
 from lockstep.protocol.types import Cid
 from lockstep.storage.cid import parse_cid
+from lockstep.storage.formats.registry import named
 from lockstep.storage.links import link_of, read_link
 from lockstep.storage.store import MAPPED_BYTES
 from lockstep.storage.unixfs import cid_of
 
 if TYPE_CHECKING:
+    from lockstep.storage.formats.base import WireFormat
     from lockstep.storage.store import ContentStore
 
 F32_FORMAT = "f32"
 INT8_FORMAT = "int8-block"
 FORMATS = (F32_FORMAT, INT8_FORMAT)
+"""The formats of this module, tensor by tensor in pieces; all others are `formats.registry.named`."""
 BLOCK = 256
 """Elements under one scale: one 1 KiB leaf."""
 INT8_MAX = 127
@@ -112,11 +115,18 @@ def load_checkpoint(
 def encode_payload(
     tensors: Sequence[Array], wire_format: str = F32_FORMAT, carry: Sequence[Array] = (), name: Name = cid_of
 ) -> bytes:
-    """The manifest `{format, tensors: [link]}` and, with a carry, `carry: [link]`; each tensor's bytes go to `name`."""
+    """The manifest `{format, tensors: [link]}` and, with a carry, `carry: [link]`; each tensor's bytes go to `name`.
+
+    Where the length of a tensor's bytes does not follow from its elements, `lengths` has them as u32, little-endian.
+    """
     _require_count(len(tensors) + len(carry))
     form = format_of(tensors, wire_format)
-    links = [link_of(name(part)) for part in encoded(tensors, form)]
-    return _container(form, links, [link_of(name(part)) for part in encoded(carry, F32_FORMAT)])
+    links, lengths = [], []
+    for part in encoded(tensors, form):
+        links.append(link_of(name(part)))
+        lengths.append(len(part))
+    stated = np.array(lengths, "<u4").tobytes() if varies(form) else None
+    return _container(form, links, [link_of(name(part)) for part in encoded(carry, F32_FORMAT)], stated)
 
 
 def store_payload(
@@ -127,30 +137,39 @@ def store_payload(
 
 
 def load_payload(
-    store: ContentStore, cid: str, headers: Headers, carry: Headers = (), *, fresh: bool = False
+    store: ContentStore,
+    cid: str,
+    headers: Headers,
+    carry: Headers = (),
+    *,
+    wire_format: str = INT8_FORMAT,
+    fresh: bool = False,
 ) -> tuple[Array, ...]:
     """The tensors of the payload named `cid`, laid out as `headers` (None = EMPTY), then those of its carry.
 
-    PayloadInvalid unless it is exactly such; BlobMissing, BlobCorrupt and Unreachable from the store. `fresh`: as of
-    `load_checkpoint`.
+    PayloadInvalid unless it is exactly such, in `wire_format` or as plain words; BlobMissing, BlobCorrupt and
+    Unreachable from the store. `fresh`: as of `load_checkpoint`.
     """
     due = {"tensors": _present(headers), "carry": _present(carry)}
-    forms = [f for f in FORMATS if f == F32_FORMAT or all(map(_quantisable, due["tensors"]))]
+    forms = [f for f in dict.fromkeys((F32_FORMAT, wire_format)) if all(_fits(h, f) for h in due["tensors"])]
     # INVARIANT: a payload has the length that its layout and format imply; nothing longer is fetched or parsed.
     block = _manifest(store, cid, {_container_length(f, due["tensors"], due["carry"]) for f in forms})
     with refusing(PayloadInvalid, "a payload", "it counts as absent"):
         readers = {k: several(read_link, len(h)) for k, h in due.items() if k == "tensors" or h}
-        fields = {"carry": []} | table({"format": text(), **readers})(from_cbor(block, len(block)), "the payload")
-        wire_format = fields["format"]
-        if wire_format not in forms:
-            raise Malformed(f"format {wire_format[:40]!r}")
+        form = table({"format": text(), **readers}, {"lengths": octets()})
+        fields: dict[str, Any] = {"carry": []} | form(from_cbor(block, len(block)), "the payload")
+        found = fields["format"]
+        if found not in forms or ("lengths" in fields) != varies(found):
+            raise Malformed(f"format {found[:40]!r}")
         _require_links(fields, due)
-    formats = [wire_format] * len(due["tensors"]) + [F32_FORMAT] * len(due["carry"])
-    return tuple(_fetched(store, [*fields["tensors"], *fields["carry"]], list(chain(*due.values())), formats, fresh))
+        lengths = _lengths(fields.get("lengths"), due["tensors"], found) + [4 * h.elements for h in due["carry"]]
+    formats = [found] * len(due["tensors"]) + [F32_FORMAT] * len(due["carry"])
+    links = [*fields["tensors"], *fields["carry"]]
+    return tuple(_fetched(store, links, list(chain(*due.values())), formats, fresh, lengths))
 
 
 def wire_length(headers: Headers, wire_format: str, carry: Headers = ()) -> int:
-    """Bytes of every payload of this layout in this format: its manifest and its blobs."""
+    """Bytes of every payload of this layout in this format, its manifest and its blobs; the most where they vary."""
     due, carried = _present(headers), _present(carry)
     blobs = sum(blob_length(h, wire_format) for h in due) + sum(blob_length(h, F32_FORMAT) for h in carried)
     return _container_length(wire_format, due, carried) + blobs
@@ -160,21 +179,34 @@ def wire_length(headers: Headers, wire_format: str, carry: Headers = ()) -> int:
 
 
 def format_of(tensors: Sequence[Array], wire_format: str) -> str:
-    """The format in which tensors travel: `int8-block` falls back to `f32` where decoding would give other bits."""
-    if wire_format not in FORMATS:
-        raise PayloadInvalid(f"no wire format is called {wire_format!r}", f"one of {', '.join(FORMATS)}")
-    return wire_format if wire_format == F32_FORMAT or all(map(_is_exact, tensors)) else F32_FORMAT
+    """The format in which tensors travel: `wire_format`, or `f32` where decoding would give other bits.
+
+    PayloadInvalid if no format has this name.
+    """
+    try:
+        carries = _is_exact if wire_format in FORMATS else partial(_packs, named(wire_format))
+    except UsageError as error:
+        raise PayloadInvalid(error.message, error.hint) from error
+    return wire_format if wire_format == F32_FORMAT or all(map(carries, tensors)) else F32_FORMAT
 
 
 def encoded(tensors: Sequence[Array], wire_format: str) -> Iterator[memoryview]:
     """Each tensor's bytes in a format that `format_of` gave: its words, or its codes followed by its scales."""
-    return map(_words if wire_format == F32_FORMAT else _coded, tensors)
+    if wire_format in FORMATS:
+        return map(_words if wire_format == F32_FORMAT else _coded, tensors)
+    form = named(wire_format)
+    return (memoryview(form.pack(_flat(t))) for t in tensors)
 
 
 def decoded(data: memoryview, header: TensorHeader, wire_format: str) -> Array:
-    """The tensor that `encoded` gave these bytes of; `data` has `blob_length` bytes."""
+    """The tensor that `encoded` gave these bytes of; `data` has `blob_length` bytes.
+
+    PayloadInvalid if they are the form of no tensor.
+    """
     if wire_format == F32_FORMAT:
         return _array(data, header)
+    if wire_format not in FORMATS:
+        return named(wire_format).unpack(data, header.elements).reshape(header.shape)
     words = np.empty(header.elements, np.float32)
     for at, piece in zip(range(0, header.elements, PIECE), _read_int8(data, header), strict=True):
         words[at : at + piece.size] = piece
@@ -182,9 +214,24 @@ def decoded(data: memoryview, header: TensorHeader, wire_format: str) -> Array:
     return words.reshape(header.shape)
 
 
-def blob_length(header: TensorHeader, wire_format: str) -> int:
-    """Bytes of a tensor of this form in this format."""
-    return 4 * header.elements if wire_format == F32_FORMAT else header.elements + 4 * (header.elements // BLOCK)
+def blob_length(header: TensorHeader, wire_format: str, head: bytes | None = None) -> int:
+    """Bytes of a tensor of this form in this format; where they vary, of one that begins with `head`, else the most."""
+    if wire_format == F32_FORMAT:
+        return 4 * header.elements
+    if wire_format == INT8_FORMAT:
+        return header.elements + 4 * (header.elements // BLOCK)
+    form = named(wire_format)
+    return form.longest(header.elements) if head is None else form.length(header.elements, head)
+
+
+def varies(wire_format: str) -> bool:
+    """True if the length of a tensor's bytes does not follow from its elements."""
+    return wire_format not in FORMATS and named(wire_format).head > 0
+
+
+def fitting(headers: Headers, wire_format: str) -> str:
+    """The format in which payloads of this layout can travel: `wire_format`, or `f32` if it has no form for them."""
+    return wire_format if all(_fits(h, wire_format) for h in _present(headers)) else F32_FORMAT
 
 
 # -- inside ------------------------------------------------------------------------------------------------------------
@@ -202,9 +249,15 @@ def _manifest(store: ContentStore, cid: str, lengths: set[int]) -> bytes:
 
 
 def _fetched(
-    store: ContentStore, links: Sequence[Cid], headers: Sequence[TensorHeader], formats: Sequence[str], fresh: bool
+    store: ContentStore,
+    links: Sequence[Cid],
+    headers: Sequence[TensorHeader],
+    formats: Sequence[str],
+    fresh: bool,
+    lengths: Sequence[int] | None = None,
 ) -> list[Array]:
-    wanted = [(c, blob_length(h, f)) for c, h, f in zip(links, headers, formats, strict=True)]
+    lengths = [blob_length(h, f) for h, f in zip(headers, formats, strict=True)] if lengths is None else lengths
+    wanted = list(zip(links, lengths, strict=True))
     if fresh:
         for cid, _ in wanted:
             store.cache.refresh(cid)
@@ -217,17 +270,36 @@ def _tensor(store: ContentStore, cid: Cid, data: memoryview, header: TensorHeade
     size = 4 * header.elements
     if wire_format == F32_FORMAT or size < MAPPED_BYTES:
         return decoded(data, header, wire_format)
-    pieces = partial(_read_int8, data, header)
-    return _array(store.cache.made(cid + WORDS, size, lambda: (p.data for p in pieces())), header)
+    if wire_format == INT8_FORMAT:
+        pieces = partial(_read_int8, data, header)
+        return _array(store.cache.made(cid + WORDS, size, lambda: (p.data for p in pieces())), header)
+    # The words of one format's bytes are not those of another's.
+    name = f"{cid}.{wire_format}{WORDS}"
+    return _array(store.cache.made(name, size, lambda: iter([_words(decoded(data, header, wire_format))])), header)
 
 
-def _container(wire_format: str, parts: list[Any], carry: list[Any]) -> bytes:
+def _container(wire_format: str, parts: list[Any], carry: list[Any], lengths: bytes | None = None) -> bytes:
     fields: dict[str, Any] = {"format": wire_format, "tensors": parts}
-    return dag_cbor.encode(fields | {"carry": carry} if carry else fields)
+    fields |= {"carry": carry} if carry else {}
+    return dag_cbor.encode(fields if lengths is None else fields | {"lengths": lengths})
 
 
 def _container_length(wire_format: str, due: Sequence[TensorHeader], carried: Sequence[TensorHeader]) -> int:
-    return len(_container(wire_format, [_LINK] * len(due), [_LINK] * len(carried)))
+    stated = bytes(4 * len(due)) if varies(wire_format) else None
+    return len(_container(wire_format, [_LINK] * len(due), [_LINK] * len(carried), stated))
+
+
+def _lengths(stated: bytes | None, due: Sequence[TensorHeader], wire_format: str) -> list[int]:
+    """The lengths of blobs, none above what its form can have; Malformed."""
+    most = [blob_length(h, wire_format) for h in due]
+    if stated is None:
+        return most
+    found = [int(n) for n in np.frombuffer(stated, "<u4")] if len(stated) == 4 * len(due) else []
+    least = named(wire_format).head
+    # INVARIANT: no blob is fetched that is shorter or longer than its form can be.
+    if len(found) != len(due) or any(not least <= n <= limit for n, limit in zip(found, most, strict=True)):
+        raise Malformed("lengths that no tensors of this layout have")
+    return found
 
 
 def _require_count(tensors: int) -> None:
@@ -246,8 +318,20 @@ def _present(headers: Headers) -> list[TensorHeader]:
     return [h for h in headers if h is not None]
 
 
-def _quantisable(header: TensorHeader) -> bool:
-    return header.dtype == F32 and header.elements % BLOCK == 0
+def _fits(header: TensorHeader, wire_format: str) -> bool:
+    """True if a format has a form for tensors of this header."""
+    if wire_format == F32_FORMAT:
+        return True
+    return header.dtype == F32 and (header.elements % BLOCK == 0 if wire_format == INT8_FORMAT else header.elements > 0)
+
+
+def _packs(form: WireFormat, tensor: Array) -> bool:
+    """Returns True if a form can carry exactly a tensor's bits."""
+    try:
+        form.pack(_flat(tensor))
+    except PayloadInvalid:
+        return False
+    return True
 
 
 def _is_exact(tensor: Array) -> bool:
@@ -298,6 +382,11 @@ def _unquantised(codes: NDArray[np.int8], scales: NDArray[np.float32]) -> NDArra
 
 def _pieces(values: NDArray[Any]) -> Iterator[NDArray[np.float32]]:
     return (values[at : at + PIECE] for at in range(0, values.size, PIECE))
+
+
+def _flat(tensor: Array) -> NDArray[np.float32]:
+    flat: NDArray[Any] = np.ascontiguousarray(tensor).reshape(-1)
+    return flat
 
 
 def _array(data: memoryview, header: TensorHeader) -> Array:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import cast
 
@@ -82,7 +82,7 @@ def application(store: DirectoryStore, *, max_bytes: int = MAX_REQUEST_BYTES) ->
     return Starlette(
         routes=routes,
         middleware=[Middleware(_NoWebPages)],
-        exception_handlers={LockstepError: _kubo_error, HTTPException: _http_error},
+        exception_handlers={LockstepError: _kubo_error, HTTPException: _http_error, Exception: _unexpected_error},
     )
 
 
@@ -289,7 +289,12 @@ async def _kubo_error(request: Request, error: Exception) -> Response:
         message = f"block was not found locally (offline): ipld: could not find {cid}"
     elif isinstance(error, BlobCorrupt):
         message = f"block in storage has different hash than requested: {message}"
-    return JSONResponse({"Message": message, "Code": 0, "Type": "error"}, status_code=500)
+    return _failure(message)
+
+
+async def _unexpected_error(request: Request, error: Exception) -> Response:
+    # Starlette raises it again, for the log; the client learns its kind and no path of this machine.
+    return _failure(f"the store failed unexpectedly: {type(error).__name__}")
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -297,5 +302,9 @@ async def _http_error(request: Request, error: Exception) -> Response:
         return Response(status_code=500)
     if error.status_code != 413:
         return Response(status_code=error.status_code, headers=error.headers)
-    body = {"Message": error.detail, "Code": 0, "Type": "error"}
-    return JSONResponse(body, status_code=413, headers=error.headers)
+    return _failure(error.detail, 413, error.headers)
+
+
+def _failure(message: str, status: int = 500, headers: Mapping[str, str] | None = None) -> Response:
+    """A failure as Kubo says it."""
+    return JSONResponse({"Message": message, "Code": 0, "Type": "error"}, status, headers)

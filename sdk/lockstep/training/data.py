@@ -108,8 +108,13 @@ def byte_dataset(text: bytes, *, row_tokens: int) -> Dataset:
 
 
 def read_documents(folder: Path, pattern: str = "*.txt") -> list[Document]:
-    """The text files of a folder, by name. UsageError if there are none or one is not UTF-8."""
-    documents = [Document(path.name, path.read_bytes()) for path in sorted(folder.glob(pattern))]
+    """The text files of a folder, by name. UsageError if there are none, or one cannot be read or is not UTF-8."""
+    try:
+        documents = [Document(path.name, path.read_bytes()) for path in sorted(folder.glob(pattern))]
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename} cannot be read: {error.strerror}", "let this user read it, or move it out of the folder"
+        ) from error
     if not documents:
         raise UsageError(f"no {pattern} in {folder}", "name a folder of text files")
     for document in documents:

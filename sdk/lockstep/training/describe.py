@@ -5,7 +5,8 @@ texts = "texts"      rounds = 6   slots = 3   min_slots = 2   seed = 0   terms =
 [adapters]           base = "model", rank, alpha, targets: LoRA on an exported model, in place of [model]
 [tokens]             tokenizer = "tokenizer.json", separator, unknown: tokens of a Hugging Face tokenizer, not bytes
 [batch]              rows, accumulation
-[strategy]           name = "diloco" and its fields;  [strategy.inner] name = "adamw" and its fields
+[strategy]           name = "diloco" and its fields;  [strategy.inner] name = "adamw" and its fields: so are [.outer],
+                     [.codec], [.codec.then], [.aggregate] of the strategies that have them
 [arithmetic]         products = "int8" ("float32");  [arithmetic.modules] "layers.*.mlp.down_proj" = "int8x2"
 start = "model"      a folder that `lockstep train pull` wrote, whose weights are the first ones in place of the seed's
 [evaluation]         model, batches, documents: the loss of an exported model, in place of all these but [batch]
@@ -28,7 +29,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from lockstep.base.amounts import amount_of
-from lockstep.base.naming import address_of, refuse_unknown
+from lockstep.base.naming import address_of, nearest, refuse_unknown
 from lockstep.execution.jobs import TrainingJob
 from lockstep.execution.rates import slot_operations, slot_price_at
 from lockstep.presets import PRESETS, TOKEN, Terms
@@ -37,7 +38,9 @@ from lockstep.protocol.jobs import ZERO_ADDRESS
 from lockstep.protocol.types import Wei
 from lockstep.storage.dataset import Dataset, Recipe
 from lockstep.tracing.arithmetic import Arithmetic
+from lockstep.training.aggregates.registry import AGGREGATES
 from lockstep.training.baseline import flat_parameters
+from lockstep.training.codecs.registry import CODECS
 from lockstep.training.data import (
     BYTE_VOCABULARY,
     EXCERPT_BYTES,
@@ -54,6 +57,7 @@ from lockstep.training.job import Batch, training_job
 from lockstep.training.models import MODELS, EncoderConfig, LoRA, LoRAConfig
 from lockstep.training.models.lora import adapt
 from lockstep.training.parameters import without_weights
+from lockstep.training.strategies.base import Strategy
 from lockstep.training.strategies.registry import OPTIMIZERS, STRATEGIES
 from lockstep.training.tokens import ALL, HELD_OUT, TRAIN, Tokenizer, documents_of, token_dataset
 
@@ -63,6 +67,8 @@ KEYS = {
     "texts", "seed", "rounds", "slots", "min_slots", "terms", "aggregator", "model", "adapters", "batch", "strategy",
     "evaluation", "tokens", "start", "price", "gas_price", "arithmetic",
 }  # fmt: skip
+REGISTRIES: tuple[Mapping[str, type[Any]], ...] = (OPTIMIZERS, CODECS, AGGREGATES)
+"""The kinds of a strategy's pieces, by name."""
 TERMS = "devnet"
 """The preset of a description that names none."""
 TEXT_MODELS = ("gpt", "llama", "encoder")
@@ -166,13 +172,7 @@ def _training(described: Mapping[str, Any], folder: Path, weights: bool) -> Trai
         model = _model(described, folder)
     texts = _text(described, folder)
     batch = _batch(described, model, texts.vocabulary)
-    strategy = dict(_table(described, "strategy"))
-    inner = dict(_table(strategy, "inner"))
-    strategy.pop("inner", None)
-    optimizer = _value(_named(OPTIMIZERS, inner, "strategy.inner"), inner, "strategy.inner", "name")
-    # Any optimizer of the registry: not only the kind that the strategy has by default.
-    outer: Any = _value(_named(STRATEGIES, strategy, "strategy"), strategy, "strategy", "name")
-    spec: Any = replace(outer, inner=optimizer)
+    spec = strategy_of(_table(described, "strategy"))
     offered = _offer(described, rounds=6, steps=spec.inner_steps)
     rows = texts.rows(TRAIN, batch.row_length)
     first = _start(described, folder, model) if weights else None
@@ -183,16 +183,26 @@ def _training(described: Mapping[str, Any], folder: Path, weights: bool) -> Trai
     )
 
 
+def strategy_of(given: Mapping[str, Any]) -> Strategy:
+    """Returns the strategy of a table `[strategy]`: `name`, and fields in the place of its own.
+
+    A field that is an optimizer, a codec or an aggregate is a table too, with a `name` of its own: any of its registry.
+    """
+    table = dict(given)
+    return _value(_named(STRATEGIES, table, "strategy"), table, "strategy", "name")
+
+
 def _start(described: Mapping[str, Any], folder: Path, model: nn.Module) -> NDArray[np.float32] | None:
     """Returns the weights that training starts from; None if the seed makes them."""
     if "start" not in described:
         return None
-    earlier = load_model(folder / described["start"])
+    path = _path(folder, described["start"], "start")
+    earlier = load_model(path)
     names = [{n: tuple(p.shape) for n, p in m.named_parameters()} for m in (model, earlier)]
     # INVARIANT: training goes on from a model of the same parameters, by name and shape.
     if names[0] != names[1]:
         raise UsageError(
-            f"the model in {folder / described['start']} has other parameters than [model]",
+            f"the model in {path} has other parameters than [model]",
             "its config.json says which model it is",
         )
     return flat_parameters(earlier)
@@ -206,7 +216,7 @@ def _evaluation(described: Mapping[str, Any], folder: Path) -> TrainingJob:
             f"[evaluation] cannot be combined with {', '.join(beside)}" if beside else "[evaluation] without a model",
             'write model = "a folder of an exported model", and no key of training',
         )
-    model = load_model(folder / given.model)
+    model = load_model(_path(folder, given.model, "evaluation.model"))
     texts = _text(described, folder)
     batch = _batch(described, model, texts.vocabulary)
     offered = _offer(described, rounds=1, steps=given.batches)
@@ -254,7 +264,7 @@ def _model(described: Mapping[str, Any], folder: Path) -> nn.Module:
             raise UsageError(
                 "[adapters] needs a base, and no [model] beside it", 'base = "the folder of an exported model"'
             )
-        path = folder / given.pop("base")
+        path = _path(folder, given.pop("base"), "adapters.base")
         checked = _value(LoRAConfig, given, "adapters")
         return adapt(load_model(path), rank=checked.rank, alpha=checked.alpha, targets=checked.targets)
     given = dict(_table(described, "model"))
@@ -295,15 +305,28 @@ class _Text:
 
 
 def _text(described: Mapping[str, Any], folder: Path) -> _Text:
-    path = folder / str(described["texts"])
+    path = _path(folder, described["texts"], "texts")
     given = _value(Tokens, _table(described, "tokens"), "tokens")
     if not given.tokenizer:
         if "tokens" in described:
             raise UsageError("[tokens] without a tokenizer", 'tokenizer = "a tokenizer.json", or no [tokens] for bytes')
         return _Text(path, None, BYTE_VOCABULARY)
-    tokenizer = Tokenizer.read(folder / given.tokenizer)
+    tokenizer = Tokenizer.read(_path(folder, given.tokenizer, "tokens.tokenizer"))
     tokenizer.separator(given.separator)
     return _Text(path, Recipe(tokenizer.data, given.separator, unknown=given.unknown), tokenizer.vocabulary)
+
+
+def _path(folder: Path, written: str, where: str) -> Path:
+    """The path that a key names; UsageError if the system refuses to look for it. That it exists is not asked."""
+    path = folder / written
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"{where} is {written[:40]!r}: {why}", "write the path of a file or folder") from error
+    return path
 
 
 def _all(folder: Path) -> bytes:
@@ -326,25 +349,45 @@ def _named(kinds: Mapping[str, type[T]], table: dict[str, Any], where: str) -> t
     """Removes `name` from the table and returns the kind it names; the first kind if there is no `name`."""
     name = table.pop("name", next(iter(kinds)))
     if not isinstance(name, str) or name not in kinds:
-        raise UsageError(f"{where}.name is {name!r}", f"one of {', '.join(kinds)}")
+        raise UsageError(f"{where}.name is {name!r}", nearest(str(name), kinds))
     return kinds[name]
 
 
 def _value(kind: type[T], given: Any, where: str, *beside: str) -> T:
     """The kind's value of a table; `beside`: keys of the table that were taken out of it before."""
+    return _changed(kind(), given, where, *beside)
+
+
+def _changed(default: T, given: Any, where: str, *beside: str) -> T:
+    """The value with the fields of a table in the place of its own."""
     if not isinstance(given, Mapping):
         raise UsageError(f"{where} is {given!r}", f"a table is due: [{where}]")
-    refuse_unknown(given, [*beside, *(f.name for f in fields(kind))], f"[{where}]")  # type: ignore[arg-type]
-    default = kind()
+    refuse_unknown(given, [*beside, *(f.name for f in fields(default))], f"[{where}]")  # type: ignore[arg-type]
+    found = {}
     for name, value in given.items():
-        due = type(getattr(default, name))
+        own = getattr(default, name)
+        registry = next((r for r in REGISTRIES if type(own) in r.values()), None)
+        if registry is not None:
+            found[name] = _piece(registry, own, value, f"{where}.{name}")
+            continue
+        due = type(own)
         # To Python a bool is an int.
         fits = type(value) is bool if due is bool else isinstance(value, due) and not isinstance(value, bool)
         if not fits and not (due is float and type(value) is int):
             raise UsageError(f"{where}.{name} is {value!r}", f"it must be of type {due.__name__}")
         if due is list and not all(isinstance(each, str) for each in value):
             raise UsageError(f"{where}.{name} is {value!r}", "it must be a list of strings")
-    return kind(**given)
+        found[name] = value
+    return replace(default, **found)  # type: ignore[type-var]
+
+
+def _piece(registry: Mapping[str, type[Any]], default: Any, given: Any, where: str) -> Any:
+    """A value of a registry from its table: the default with other fields, or another kind that the table names."""
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{where} is {given!r}", f"a table is due: [{where}]")
+    table = dict(given)
+    kind = _named(registry, table, where) if "name" in table else type(default)
+    return _changed(default if kind is type(default) else kind(), table, where, "name")
 
 
 def _table(described: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -39,12 +39,11 @@ from lockstep.training.job import (
     described_parameters,
     mean_loss,
     padded,
-    unallocated,
 )
 from lockstep.training.losses import Loss, RandomLoss
 from lockstep.training.metrics import BATCHES, MAX_BATCHES, REST, SUM, EvaluationSpec
 from lockstep.training.models import describe, loss_of, next_token_loss
-from lockstep.training.parameters import SHARD_ELEMENTS, Layout, layout_of
+from lockstep.training.parameters import SHARD_ELEMENTS, Layout, layout_of, unallocated
 
 
 def build_programs(

@@ -1,12 +1,13 @@
 """A model, a loss and a strategy as the three Programs of a job.
 
-State layouts are those of docs/protocol.md section 3, for parameters of one flat tensor with shared depth 1 and payload
-depth 0:
+State layouts are those of docs/protocol.md section 3, for parameters of one flat tensor; what a slot keeps beside them
+and what merges hand on, the outer state, is the strategy's. With AdamW's moments and an outer momentum (shared depth 1,
+payload depth 0):
 
     slot    [parameters, -] [anchor, -] [m, v] [counter, -]      step -> the same, encode -> [payload] [-]
     merge   [parameters, -, momentum, -] lifted, [payloads ...], [mask] lifted -> [parameters, -, momentum, -]
 
-and where moments are carried, with both depths 2, since the moments' age is carried with them:
+and where a slot's state is carried, with both depths 2, since the moments' age is carried with them:
 
     slot    [parameters, ...] [anchor, ...] [m, v, age, -] [counter, ...]      encode -> [payload, ...] [m, v, age, -]
 
@@ -37,7 +38,7 @@ from lockstep.protocol.programs.rules import MAX_STATE_DEPTH
 from lockstep.protocol.types import Address
 from lockstep.storage.dataset import Dataset
 from lockstep.storage.payload import Checkpoint
-from lockstep.tracing import draw, random_words, trace
+from lockstep.tracing import context, draw, random_words, trace
 from lockstep.tracing.arithmetic import FLOAT32, Arithmetic, Products
 from lockstep.training.losses import Loss, RandomLoss, bound
 from lockstep.training.models import describe, loss_of
@@ -48,6 +49,7 @@ from lockstep.training.parameters import (
     frozen_parameters,
     initial_parameters,
     layout_of,
+    unallocated,
 )
 from lockstep.training.strategies.base import Strategy
 
@@ -107,8 +109,8 @@ def build_programs(
     layout = layout_of(model, shard_elements)
     count = len(layout.sizes)
     flats, scalar = unallocated(layout), _scalar()
-    inner, encoded, merged = strategy.rules(rounds)
-    beside = inner.init(flats, scalar)
+    rules = strategy.rules(rounds, layout)
+    beside, outer = rules.init(flats, scalar), rules.outer(flats, scalar)
     shared_depth, payload_depth = depths_of(strategy, layout, slots)
     check_width(count, slots, payload_depth)
     quarter, width = 1 << shared_depth, 1 << payload_depth
@@ -119,14 +121,13 @@ def build_programs(
     def step(*state: Tensor) -> list[Tensor | None]:
         live, anchor, counter = state[:count], state[quarter : quarter + count], state[3 * quarter]
         grad = mean_gradient(model, loss, layout, live, batch)
-        moments, parameters = inner.update(state[2 * quarter :][: len(beside)], counter, live, grad)
-        return quarters(parameters, anchor, moments, [counter + 1])
+        own, parameters = rules.step(state[2 * quarter :][: len(beside)], counter, live, grad)
+        return quarters(parameters, anchor, own, [counter + 1])
 
     def encode(*state: Tensor) -> list[Tensor | None]:
-        carry = state[2 * quarter : 3 * quarter] if strategy.carry else ()
-        pairs = zip(state[quarter : quarter + count], state[:count], strict=True)
-        payload = [encoded(anchor, live) for anchor, live in pairs]
-        return [*padded(width, *payload), *padded(width, *carry)]
+        live, anchor, own = state[:count], state[quarter : quarter + count], state[2 * quarter :][: len(beside)]
+        payload, carry = rules.encode(own, anchor, live, context("round"))
+        return [*padded(width, *payload), *padded(width, *(carry if strategy.carry else ()))]
 
     def looked(*state: Tensor) -> list[Tensor | None]:
         return [mean_loss(model, loss, layout, state[:count], batch)]
@@ -134,17 +135,14 @@ def build_programs(
     half = width << ceil_log2(slots)
 
     def merge(*state: Tensor) -> list[Tensor | None]:
-        mask, bases, momenta = state[3 * half], [], []
-        for k in range(count):
-            payloads = state[2 * half + k : 2 * half + slots * width : width]
-            base, momentum = merged(state[k], state[quarter + k], payloads, mask)
-            bases.append(base)
-            momenta.append(momentum)
-        return quarters(bases, momenta)
+        payloads = [state[at : at + count] for at in range(2 * half, 2 * half + slots * width, width)]
+        after = state[quarter : quarter + len(outer)]
+        return quarters(*rules.merge(state[:count], after, payloads, state[3 * half], context("round")))
 
     start = quarters(flats, flats, beside, [scalar])
-    shared = padded(2 * half, *quarters(flats, flats))
-    received = [*padded(half, *padded(width, *flats) * slots), *padded(half, torch.empty(slots, device="meta"))]
+    shared = padded(2 * half, *quarters(flats, outer))
+    sent = [torch.empty(size, device="meta") for size in rules.sizes]
+    received = [*padded(half, *padded(width, *sent) * slots), *padded(half, torch.empty(slots, device="meta"))]
     products = Products(arithmetic)
     stepped = trace(step, *start, products=products)
     products.refuse_unused()
@@ -155,11 +153,6 @@ def build_programs(
         layout,
         trace(looked, *start, products=products),
     )
-
-
-def unallocated(layout: Layout) -> list[Tensor]:
-    """The shards' shapes: flat f32 tensors without values."""
-    return [torch.empty(size, device="meta") for size in layout.sizes]
 
 
 def check_width(shards: int, slots: int, payload_depth: int) -> None:
@@ -194,20 +187,24 @@ def check_parties(dataset: Dataset, batch: Batch, slots: int, min_slots: int) ->
         )
 
 
-def depths_of(strategy: Strategy, layout: Layout, slots: int = 2) -> tuple[int, int]:
-    """Returns (shared, payload) depth of a job's states: log2 of the entries in a quarter and in a payload. From two
-    slots on their number changes neither."""
-    shards = unallocated(layout)
-    beside = strategy.rules(1).inner.init(shards, _scalar())
-    shared_depth = ceil_log2(max(len(shards), len(beside)))
-    # INVARIANT: the payloads' tree is at least as deep as the shared state's (docs/protocol.md section 3: q + p >= b).
-    least = shared_depth - ceil_log2(slots)
+def depths_of(strategy: Strategy, layout: Layout, slots: int) -> tuple[int, int]:
+    """Returns (shared, payload) depth of a job's states: log2 of the entries in a quarter and in a payload."""
+    shards, rules = unallocated(layout), strategy.rules(1, layout)
+    beside, outer = rules.init(shards, _scalar()), rules.outer(shards, _scalar())
+    shared = ceil_log2(max(len(shards), len(beside), len(outer)))
     # INVARIANT: a payload has the depth of the carry beside it.
-    return shared_depth, shared_depth if strategy.carry else max(ceil_log2(len(shards)), least)
+    if strategy.carry:
+        return shared, shared
+    # INVARIANT: the payloads' tree is at least as deep as the shared state's (docs/protocol.md section 3: q + p >= b).
+    return shared, max(ceil_log2(len(shards)), shared - ceil_log2(slots))
 
 
 def _scalar() -> Tensor:
     return torch.empty((), dtype=torch.int32, device="meta")
+
+
+def _zeros_of(t: Tensor) -> NDArray[Any]:
+    return np.zeros(tuple(t.shape), np.int32 if t.dtype == torch.int32 else np.float32)
 
 
 def padded(width: int, *tensors: Tensor | None) -> list[Tensor | None]:
@@ -305,7 +302,8 @@ def training_job(
                 "start from the same model",
             )
         shards = built.layout.cut(initial_parameters(model, seed) if first is None else first)
-        genesis = Checkpoint(shards, tuple(np.zeros_like(shard) for shard in shards))
+        outer = strategy.rules(1, built.layout).outer(unallocated(built.layout), _scalar())
+        genesis = Checkpoint(shards, tuple(_zeros_of(t) for t in outer))
     shared_depth, payload_depth = depths_of(strategy, built.layout, slots)
     return TrainingJob(
         programs=ClaimSchedule(built.step, built.encode, built.merge),
@@ -325,7 +323,7 @@ def training_job(
         terms=terms,
         loss=built.loss,
         arithmetic={} if arithmetic == FLOAT32 else arithmetic.to_dict(),
-        wire_format=strategy.payload,
+        wire_format=strategy.wire,
     )
 
 

@@ -84,6 +84,14 @@ class Layout:
         """Elements that are parameters."""
         return sum(p.elements for p in self.parameters)
 
+    @property
+    def own(self) -> tuple[int, ...]:
+        """Elements of each shard that are parameters; the rest, at its end, is padding."""
+        ends = [0] * len(self.sizes)
+        for p in self.parameters:
+            ends[p.shard] = max(ends[p.shard], p.offset + p.elements)
+        return tuple(ends)
+
     def start(self, parameter: Parameter) -> int:
         """Elements before a parameter where the shards lie one after the other."""
         return sum(self.sizes[: parameter.shard]) + parameter.offset
@@ -119,6 +127,11 @@ class Layout:
             {"name": p.name, "offset": p.offset, "shape": list(p.shape), **({"shard": p.shard} if several else {})}
             for p in self.parameters
         ]
+
+
+def unallocated(layout: Layout) -> list[torch.Tensor]:
+    """The shards' shapes: flat f32 tensors without values."""
+    return [torch.empty(size, device="meta") for size in layout.sizes]
 
 
 def layout_of(model: torch.nn.Module, shard_elements: int = SHARD_ELEMENTS) -> Layout:

@@ -1,5 +1,6 @@
 """The local chain: starts alone, stops clean, keeps what it is told to keep."""
 
+import json
 import os
 import signal
 import subprocess
@@ -61,8 +62,14 @@ def test_state_survives_kill_and_restart(tmp_path: Path) -> None:
         time.sleep(0.2)
     os.kill(chain.pid, signal.SIGKILL)
     chain.stop()
+    kept = int(json.loads(state.read_text())["best_block_number"])
+    time.sleep(4)
     with Devnet(tmp_path, seed=1, block_seconds=1, keep_state=True) as again:
         assert Contracts.at(again.w3, addresses).vault.unbond_seconds() > 0, "the deployment is still there"
+        clock = ChainClock(again.w3)
+        clock.wait_for_block(kept + 1)
+        last, first = (again.w3.eth.get_block(number)["timestamp"] for number in (kept, kept + 1))
+        assert last < first <= last + 2, "no time passes while it is down"
 
 
 def test_a_killed_parent_takes_its_chain_along(tmp_path: Path) -> None:

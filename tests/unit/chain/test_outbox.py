@@ -358,6 +358,40 @@ def test_what_a_reorganisation_took_and_nobody_waits_for_is_sent_again(
         outbox.close()
 
 
+def test_an_account_that_sends_nothing_more_has_what_was_undone_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Devnet(tmp_path, block_seconds=0) as devnet:
+        outbox = Outbox(tmp_path / "outbox.sqlite", devnet.w3, devnet.account("giver"))
+        outbox.send(_gift(1), "first")
+        devnet._request("anvil_reorg", [1, []])
+        assert devnet.w3.eth.get_balance(STRANGER) == 0
+        outbox.tend()
+        assert _balance_of(devnet, 1), "nobody asked for it"
+        # Once more, and the node loses what was sent again as well.
+        devnet._request("anvil_reorg", [1, []])
+        monkeypatch.setattr(outbox._wire, "broadcast", _refused)
+        outbox.tend()
+        monkeypatch.undo()
+        assert devnet.w3.eth.get_balance(STRANGER) == 0
+        monkeypatch.setattr(outbox, "_push_at", 0.0)
+        outbox.tend()
+        assert _balance_of(devnet, 1), "what waits for long is sent again"
+        outbox.close()
+
+
+def _balance_of(devnet: Local, wanted: int) -> bool:
+    """True if the stranger has that much within some seconds."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and devnet.w3.eth.get_balance(STRANGER) != wanted:
+        time.sleep(0.02)
+    return devnet.w3.eth.get_balance(STRANGER) == wanted
+
+
+def _refused(*_: object) -> None:
+    raise ChainError("not now")
+
+
 def test_a_nonce_that_nobody_remembers_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox_module, "STUCK_SECONDS", 0.3)
     with Devnet(tmp_path, block_seconds=0) as devnet:

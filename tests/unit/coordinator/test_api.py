@@ -16,8 +16,9 @@ from sqlalchemy.event import listen
 from sqlalchemy.orm import Session
 
 from coordinator import quotas
+from coordinator.folds import apply
 from coordinator.models import ClaimRow, CursorRow, EventRow, NodeRow, RoundRow
-from coordinator.projections import apply, claim_id_hex
+from coordinator.projections import claim_id_hex
 from lockstep.node.identity import NodeKey
 from lockstep.node.requests import LIFETIME, MAX_LIFETIME
 from lockstep.protocol.types import Address, Seconds

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from coordinator.folds import PROJECTIONS, apply, rebuild
 from coordinator.models import ClaimRow, CursorRow, EventRow, GameRow
-from coordinator.projections import LARGEST_INTEGER, _projections, apply, rebuild
+from coordinator.projections import LARGEST_INTEGER
 from lockstep.chain import artifacts
 
 from .conftest import JOB, NOW, WORKER, Api, claim_row
@@ -59,7 +60,7 @@ def widest(part: dict[str, Any]) -> Any:
     return WIDEST[kind]
 
 
-@pytest.mark.parametrize(("contract", "name"), sorted(_projections))
+@pytest.mark.parametrize(("contract", "name"), sorted(PROJECTIONS))
 def test_the_largest_value_of_every_argument_passes_the_index(api: Api, contract: str, name: str) -> None:
     inputs = artifacts.load(contract).entries("event")[name]["inputs"]
     args = {artifacts.snake(part["name"]): widest(part) for part in inputs}

@@ -28,7 +28,7 @@ KNOWN = {"job": JOB, "claim": claim_row().id}
 """Ids that the index holds."""
 FEW, MANY = 10, 300
 """Examples of an operation."""
-OPERATIONS = 15
+OPERATIONS = 24
 
 
 def examine(api: Api, examples: int) -> int:

@@ -183,7 +183,7 @@ def test_a_program_that_does_not_fit_runs_on_the_processor(
 
 def test_games_are_played_on_the_processor_where_the_device_lacks_the_memory(load: Load, processor: Job) -> None:
     roomy = load(Emulator())
-    need = roomy.executable(roomy.programs.step)._loaded.need  # type: ignore[attr-defined]
+    need = roomy.executable(roomy.programs.step).need  # type: ignore[attr-defined]
     device = Emulator()
     job = load(device)
     assert job.executable(job.programs.step).shows

@@ -11,7 +11,7 @@ from lockstep.numerics import paths
 from lockstep.numerics.arrays import Array
 from lockstep.numerics.builder import ProgramBuilder, Quantised, Tensor
 from lockstep.numerics.cuda import CudaExecutable, generate
-from lockstep.numerics.cuda.device import UNITS, Device, addresses
+from lockstep.numerics.cuda.device import UNITS, WGMMA, Device, addresses
 from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.numerics.cuda.selftest import check_device
 from lockstep.protocol.errors import DoctorError
@@ -189,6 +189,46 @@ def test_a_defect_shows(defect: str, small: Program) -> None:
     assert any(shown), f"the emulation does not show {defect}"
 
 
+WARP_GROUP_DEFECTS = {
+    "a barrier less": DEFECTS["a barrier less"],
+    "copies that nobody waits for": DEFECTS["copies that nobody waits for"],
+    "the buffer that is read": DEFECTS["the buffer that is read"],
+    "writes that are not shown": ("            unit::show_to_products();\n", ""),
+    "registers that are not ordered": ("        unit::begin_products(sums);\n", ""),
+    "products that nobody commits": ("        unit::commit_products();\n", ""),
+    "sums that nobody waits for": ("                warp.finish(sums);\n", ""),
+    "a buffer given away before its products end": (
+        "            if (P::SLICES == 4 && buffer == 0) warp.finish(sums);",
+        "",
+    ),
+    "another stride of eight rows": ("(8 * kRow / 16) << 32", "(4 * kRow / 16) << 32"),
+    "another layout of rows": ("LAYOUT = 1ull << 62 |", "LAYOUT = 2ull << 62 |"),
+    "no layout of rows": ("LAYOUT = 1ull << 62 |", "LAYOUT ="),
+    "another swizzle for writing": ("(piece ^ (row & 7))", "(piece ^ (row & 3))"),
+    "another k": ("static_cast<Word>(step) * 32) / 16", "static_cast<Word>(step) * 16) / 16"),
+    "sums that go on": ("!(begin && step % 2 == 0)", "true"),
+    "rows of another warp": ("warp % 4 * 16 + lane / 4;", "warp % 4 + lane / 4 * 4;"),
+    "columns of another lane": ("column = before + lane % 4 * 2;", "column = before + lane / 8 * 2;"),
+    "another column's scale": ("eighth % 2 * 2 + lane % 2 : row", "eighth % 2 * 2 + 1 - lane % 2 : row"),
+    "another row's scale": ("scales + left_scales + i * 32", "scales + left_scales + i * 16"),
+    "lanes that part": ("if (!computes) continue;", "if (!computes || threadIdx.x % 32 == 5) continue;"),
+    "warps of a group that part": ("if (!computes) continue;", "if (!computes || threadIdx.x / 32 == 1) continue;"),
+}
+"""Of asynchronous products: descriptors, their layout, the order of copies, products and reads of their sums."""
+
+
+@pytest.mark.parametrize("defect", WARP_GROUP_DEFECTS)
+def test_a_defect_of_warp_groups_shows(defect: str, small: Program) -> None:
+    before, after = WARP_GROUP_DEFECTS[defect]
+    shown = (differs(small, Mutant(before, after, descending=descending, unit=WGMMA)) for descending in (False, True))
+    assert any(shown), f"the emulation does not show {defect}"
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_without_a_defect_warp_groups_have_the_processors_words(descending: bool, small: Program) -> None:
+    assert not differs(small, Emulator(descending=descending, unit=WGMMA))
+
+
 def test_magnitudes_that_nobody_waits_for_show() -> None:
     b = ProgramBuilder([(F32, 4000)])
     made = b.quant(b.input(0).reshape(2, 2000))
@@ -210,6 +250,11 @@ def test_exchanged_halves_of_the_older_unit_show(small: Program) -> None:
     [
         ("dp4a", "unit::dot_4(a.lane[k],", "unit::dot_4(a.lane[k] & 0x7f7f7f7f,"),
         ("mma.m8n8k16", "a[half + 2], b[1]", "a[half + 2] | 0x80808080, b[1]"),
+        (
+            "wgmma.m64k32",
+            "for (int step = 2 * slice; step < 2 * slice + 2;",
+            "for (int step = 2 * slice; step < 2 * slice + 1;",
+        ),
         ("mma.m16n8k32", "sums[i][j], a[i], own, zero", "sums[i][j], a[i], {own[0] & 0x7f7f7f7f, own[1]}, zero"),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import inner_loops
 from lockstep.numerics.builder import ProgramBuilder
-from lockstep.numerics.cuda.device import ARITHMETIC, HEADERS, UNITS, compile_source, unit_of
+from lockstep.numerics.cuda.device import ARITHMETIC, HEADERS, UNITS, compile_source, compiler_version, unit_of
 from lockstep.numerics.cuda.generate import generate
 from lockstep.numerics.scalar import ARITY
 from lockstep.numerics.scalar import Op as Opcode
@@ -22,7 +22,7 @@ from tests.support.random_ops import Maker
 from tests.unit.numerics import test_cuda_codes
 from tests.unit.numerics.test_cuda import products
 
-ARCHITECTURES = ("sm_70", "sm_75", "sm_80", "sm_89", "sm_90", "sm_100", "sm_120")
+ARCHITECTURES = ("sm_70", "sm_75", "sm_80", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
 ROUNDED = re.compile(r"\b((?:add|sub|mul|fma|div|sqrt|rcp|ex2|lg2|sin|cos|tanh|mad)(?:\.\w+)*\.f(?:32|64)(?:x2)?)\b")
 
 
@@ -78,12 +78,12 @@ def test_nvcc_makes_machine_code_of_products_of_codes(nvcc: str, codes: str, arc
 @pytest.mark.parametrize("unit", range(len(UNITS)))
 def test_nvcc_takes_every_unit(nvcc: str, codes: str, unit: int, tmp_path: Path) -> None:
     """Also those of devices for which this nvcc makes no code."""
-    assert compiled(nvcc, codes, tmp_path, ["-cubin", "-arch=sm_90", f"-DLOCKSTEP_UNIT={unit}"]).stat().st_size > 0
+    assert compiled(nvcc, codes, tmp_path, ["-cubin", "-arch=sm_90a", f"-DLOCKSTEP_UNIT={unit}"]).stat().st_size > 0
 
 
 def _check_machine_code(nvcc: str, source: str, architecture: str, tmp_path: Path) -> None:
     known = subprocess.run([nvcc, "--list-gpu-code"], capture_output=True, text=True, check=True).stdout.split()
-    if architecture not in known:
+    if architecture.rstrip("a") not in known:
         pytest.skip(f"this nvcc knows no {architecture}")
     assert compiled(nvcc, source, tmp_path, ["-cubin", f"-arch={architecture}"]).stat().st_size > 0
 
@@ -106,19 +106,38 @@ def test_floats_by_two_round_as_one_by_one(nvcc: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "architecture", [a if a == "sm_90" else pytest.param(a, marks=pytest.mark.slow) for a in inner_loops.ARCHITECTURES]
+    "architecture", [a if a == "sm_90a" else pytest.param(a, marks=pytest.mark.slow) for a in inner_loops.ARCHITECTURES]
 )
 def test_inner_loops_of_products_of_codes_do_not_spill(architecture: str) -> None:
     try:
         loop, lines = inner_loops.count(architecture)
     except UsageError as error:
         pytest.skip(str(error))
-    older = loop.unit == "mma.m8n8k16"
+    name, tensor, fragments = {
+        "mma.m8n8k16": ("IMMA.8816", 512, 48),
+        "mma.m16n8k32": ("IMMA.16832", 128, 48),
+        "wgmma.m64k32": ("IGMMA.64x128x32", 8, 0),
+    }[loop.unit]
     assert unit_of(architecture) == loop.unit
-    assert sum(("IMMA.8816" if older else "IMMA.16832") in line for line in lines) == loop.tensor
-    assert (loop.tensor, loop.fragments) == (512 if older else 128, 48), "one tile of 128 x 128 x 256 by 8 warps"
+    assert sum(name in line for line in lines) == loop.tensor
+    assert (loop.tensor, loop.fragments) == (tensor, fragments), "one tile of 128 x 128 x 256 by 8 warps"
     assert loop.spills == 0
     assert loop.slots <= inner_loops.SLOTS[architecture]
+    if compiler_version() == DOCUMENTED:
+        stated = column(DOCUMENT.read_text().splitlines(), architecture)
+        assert column(inner_loops.table([loop]), architecture) == stated
+
+
+DOCUMENT, DOCUMENTED = Path(__file__).parents[3] / "docs" / "cuda.md", "13.5"
+"""The document with the loops' table, and the NVRTC that it counts with."""
+
+
+def column(lines: Sequence[str], architecture: str) -> dict[str, str]:
+    """The cells below an architecture in the lines' table of inner loops, by the names of their rows."""
+    first = next(i for i, line in enumerate(lines) if line.startswith("| | sm_"))
+    head, _, *rows = (line.split(" | ") for line in lines[first : first + 2 + len(inner_loops.ROWS)])
+    at = [cell.strip(" |") for cell in head].index(architecture)
+    return {row[0].strip(" |"): row[at].strip(" |") for row in rows}
 
 
 def test_fma_stands_only_where_the_program_says_so(nvcc: str, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def run(code: str, environment: dict[str, str]) -> subprocess.CompletedProcess[s
 def test_the_driver_is_called_as_it_wants(environment: dict[str, str]) -> None:
     done = run(BODY, environment)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "['no device 7', 'no device 7'] cuda:0 sm_90 1073741824"
+    assert done.stdout.strip() == "['no device 7', 'no device 7'] cuda:0 sm_90a 1073741824"
 
 
 def test_a_launch_may_ask_for_more_shared_memory_than_every_device_has(environment: dict[str, str]) -> None:

@@ -38,6 +38,7 @@ class Site:
         routes = [
             Route("/echo", self.echo, methods=["POST"]), Route("/refuse", self.refuse, methods=["POST"]),
             Route("/large", self.large), Route("/wait", self.wait), Route("/healthz", self.refuse),
+            Route("/api/v1/stream", self.wait),
         ]  # fmt: skip
         self.server = uvicorn.Server(config(Starlette(routes=routes), drain_seconds=1, limits=limits))
         self.socket = socket.create_server(("127.0.0.1", 0))
@@ -192,6 +193,14 @@ def test_requests_at_work_are_bounded_and_health_is_answered_all_the_same(site: 
         refused = requests.get(f"http://127.0.0.1:{site.port}/large", timeout=5)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
         assert site.get("/healthz") == 200
+
+
+def test_streams_are_no_requests_at_work(site: Site) -> None:
+    streams = [site.connect(b"GET /api/v1/stream HTTP/1.1\r\nHost: x\r\n\r\n") for _ in range(QUICK.requests + 3)]
+    time.sleep(0.3)
+    assert site.get("/large") == 200
+    for stream in streams:
+        stream.close()
 
 
 def test_where_all_connections_are_at_work_the_next_is_refused() -> None:

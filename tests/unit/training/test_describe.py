@@ -22,8 +22,8 @@ from lockstep.training.export import save_model
 from lockstep.training.job import Batch
 from lockstep.training.metrics import rows_of
 from lockstep.training.models import GPT, MODELS, GPTConfig, LoRAConfig, describe
-from lockstep.training.parameters import initial_parameters, layout_of
-from lockstep.training.strategies.base import Inner, Shards
+from lockstep.training.parameters import Layout, initial_parameters, layout_of
+from lockstep.training.strategies.base import Shards, Transformation
 from lockstep.training.strategies.registry import OPTIMIZERS, STRATEGIES
 
 MODEL = {"layers": 1, "heads": 2, "width": 32, "context": 16}
@@ -117,6 +117,7 @@ def test_an_evaluation_reads_what_training_on_the_same_texts_does_not(folder: Pa
         ({"batches": 0}, {}, "batches is 0"),
         ({"batches": "many"}, {}, "batches"),
         ({"documents": "mine"}, {}, "documents"),
+        ({"model": "a\0b"}, {}, "evaluation.model"),
         ({"colour": "red"}, {}, "colour"),
         ({}, {"model": MODEL}, "combined with model"),
         ({}, {"seed": 1, "strategy": {}}, "combined with seed, strategy"),
@@ -138,6 +139,7 @@ def test_a_wrong_evaluation_names_what_is_wrong(
         ({}, "base"),
         ({"base": 7}, "base"),
         ({"base": "nowhere"}, "nowhere"),
+        ({"base": "a\0b"}, "adapters.base"),
         ({"base": "nowhere", "rank": "two"}, "rank"),
         ({"base": "nowhere", "rank": 0}, "rank"),
         ({"base": "nowhere", "depth": 2}, "depth"),
@@ -156,6 +158,11 @@ def test_wrong_adapters_are_named(folder: Path, adapters: dict[str, Any], named:
     [
         ({"colour": "red"}, "colour"),
         ({"texts": "nowhere"}, "nowhere"),
+        ({"texts": "a\0b"}, "texts is"),
+        ({"texts": "texts/" + 256 * "a"}, "texts is"),
+        ({"texts": 3_000 * "a/"}, "texts is"),
+        ({"start": "a\0b"}, "start is"),
+        ({"tokens": {"tokenizer": "a\0b"}}, "tokens.tokenizer is"),
         ({"rounds": 0}, "rounds"),
         ({"rounds": "six"}, "rounds"),
         ({"slots": 0, "min_slots": 0}, "slots"),
@@ -194,32 +201,32 @@ def test_wrong_description_names_what_is_wrong(folder: Path, changes: dict[str, 
 
 
 @dataclass(frozen=True)
-class SGD:
+class Plain:
     """An optimizer that somebody has added to the registry."""
 
     learning_rate: float = 0.1
 
-    def inner(self, steps: int, restart: int | None) -> Inner:
+    def over(self, steps: int, restart: int | None, layout: Layout) -> Transformation:
         def update(
             state: Shards, counter: Tensor, parameters: Shards, gradient: Shards
         ) -> tuple[list[Tensor], list[Tensor]]:
             return [], [p - self.learning_rate * g for p, g in zip(parameters, gradient, strict=True)]
 
-        return Inner(lambda parameters, counter: [], update)
+        return Transformation(lambda parameters, counter: [], update)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"name": "sgd", **asdict(self)}
+        return {"name": "plain", **asdict(self)}
 
 
 def test_an_optimizer_of_the_registry_is_described_by_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(OPTIMIZERS, "sgd", SGD)
-    job = job_of(described(strategy={"inner_steps": 2, "inner": {"name": "sgd", "learning_rate": 0.5}}), folder)
+    monkeypatch.setitem(OPTIMIZERS, "plain", Plain)
+    job = job_of(described(strategy={"inner_steps": 2, "inner": {"name": "plain", "learning_rate": 0.5}}), folder)
     validate(job.programs.step)
-    assert job.strategy["inner"] == {"name": "sgd", "learning_rate": 0.5}
+    assert job.strategy["inner"] == {"name": "plain", "learning_rate": 0.5}
     with pytest.raises(UsageError, match="learning_rate"):
-        job_of(described(strategy={"inner": {"name": "sgd", "learning_rate": "fast"}}), folder)
+        job_of(described(strategy={"inner": {"name": "plain", "learning_rate": "fast"}}), folder)
     with pytest.raises(UsageError, match="beta1"):
-        job_of(described(strategy={"inner": {"name": "sgd", "beta1": 0.9}}), folder)
+        job_of(described(strategy={"inner": {"name": "plain", "beta1": 0.9}}), folder)
 
 
 def test_a_price_is_for_computed_work_and_meets_a_worker_s_least(folder: Path) -> None:
@@ -294,6 +301,10 @@ def said(table: str, name: str, value: Any, folder: Path, key: str = "") -> dict
         del whole["model"]
     if table == "model" and name not in {f.name for f in fields(GPTConfig)}:
         place["kind"] = next(k for k in TEXT_MODELS if name in {f.name for f in fields(MODELS[k].config)})
+    for at, registry in (("strategy", STRATEGIES), ("strategy.inner", OPTIMIZERS)):
+        kinds: dict[str, Any] = dict(registry)
+        if table == at and name not in {f.name for f in fields(next(iter(kinds.values())))}:
+            place["name"] = next(k for k, kind in kinds.items() if name in {f.name for f in fields(kind)})
     place[key or name] = value
     return whole
 

@@ -74,7 +74,7 @@ def after_a_round(programs: Programs, flat: np.ndarray, carry: bool) -> tuple[li
     """(state after H steps of round 1, what encode puts out) from `flat`, moments zero."""
     shards = moved(flat, programs)
     zeros = [np.zeros_like(s) for s in shards]
-    quarter = 1 << depths_of(spec(carry), programs.layout)[0]
+    quarter = 1 << depths_of(spec(carry), programs.layout, SLOTS)[0]
     parts = [shards, shards, [*zeros, *zeros, *([np.array(0, np.int32)] if carry else [])], [np.array(H, np.int32)]]
     state = [entry for part in parts for entry in [*part, *[None] * (quarter - len(part))]]
     step = compile(programs.step)
@@ -109,7 +109,7 @@ def test_shards_train_as_one_tensor(carry: bool) -> None:
     np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-6)
     differences = joined(payload[:4], several)
     np.testing.assert_allclose(differences, due_payload[0], rtol=0, atol=2e-2 * np.abs(due_payload[0]).max())
-    width = 1 << depths_of(spec(carry), several.layout)[1]
+    width = 1 << depths_of(spec(carry), several.layout, SLOTS)[1]
     if carry:
         assert [x.tobytes() for x in payload[width : width + 9]] == [
             x.tobytes() for x in state[2 * width : 2 * width + 9]
@@ -123,7 +123,7 @@ def test_shards_are_merged_as_one_tensor(carry: bool) -> None:
     base, momentum, *payloads = (dice.standard_normal(size).astype(np.float32) for _ in range(2 + SLOTS))
     results = []
     for programs in (built(carry, 1 << 30), built(carry)):
-        shared, payload = depths_of(spec(carry), programs.layout)
+        shared, payload = depths_of(spec(carry), programs.layout, SLOTS)
         quarter, width = 1 << shared, 1 << payload
         half = width << ceil_log2(SLOTS)
 
@@ -142,7 +142,7 @@ def test_shards_are_merged_as_one_tensor(carry: bool) -> None:
 @pytest.mark.parametrize("carry", [False, True])
 def test_a_job_of_shards_could_be_defended_and_cannot_be_voided(carry: bool) -> None:
     programs = built(carry)
-    shared, payload = depths_of(spec(carry), programs.layout)
+    shared, payload = depths_of(spec(carry), programs.layout, SLOTS)
     assert (shared, payload) == ((4, 4) if carry else (3, 2))
     parts = tuple(ProgramParts.of(p) for p in (programs.step, programs.encode, programs.merge))
     names = ("step_program", "encode_program", "merge_program")

@@ -30,6 +30,7 @@ from verifier.decide import Candidate
 ME, OTHER = (Address("0x" + c * 40) for c in "ab")
 JOB = JobId(b"\7" * 32)
 ROOT = Digest(bytes(32))
+ANOTHER = TraceRoot(Digest(b"\1" * 32))
 
 
 def record(
@@ -52,6 +53,10 @@ candidates = st.lists(
     unique_by=lambda c: c.record.id,
 )
 claims = st.sets(st.integers(0, 12).map(lambda n: ClaimId(n.to_bytes(32, "big"))))
+settlements = st.dictionaries(
+    st.integers(0, 12).map(lambda n: ClaimId(n.to_bytes(32, "big"))), st.sampled_from([TraceRoot(ROOT), ANOTHER])
+)
+"""Claims as they were replayed: with the trace that `record` gives them, or with another."""
 times = st.integers(0, 200).map(Seconds)
 games = st.lists(
     st.builds(
@@ -69,12 +74,12 @@ games = st.lists(
 )  # fmt: skip
 
 
-@given(candidates, claims, claims, times)
+@given(candidates, settlements, claims, times)
 def test_next_claim_is_one_that_may_be_challenged_and_whose_window_ends_first(
-    found: list[Candidate], settled: set[ClaimId], resting: set[ClaimId], now: Seconds
+    found: list[Candidate], settled: dict[ClaimId, TraceRoot], resting: set[ClaimId], now: Seconds
 ) -> None:
     chosen = decide.next_claim(found, settled, resting, now)
-    able = [c for c in found if c.stands and now < c.window_ends and c.record.id not in settled]
+    able = [c for c in found if c.stands and now < c.window_ends and settled.get(c.record.id) != ROOT]
     ready = [c for c in able if c.record.id not in resting]
     if chosen is None:
         assert not ready
@@ -83,13 +88,13 @@ def test_next_claim_is_one_that_may_be_challenged_and_whose_window_ends_first(
         assert all(chosen.window_ends <= c.window_ends for c in ready)
 
 
-@given(candidates, claims, times)
+@given(candidates, settlements, times)
 def test_every_claim_is_settled_or_waits_or_is_told_as_missed(
-    found: list[Candidate], settled: set[ClaimId], now: Seconds
+    found: list[Candidate], settled: dict[ClaimId, TraceRoot], now: Seconds
 ) -> None:
     missed = decide.missed(found, settled, now)
-    waiting = [c for c in found if c.open_at(now) and c.record.id not in settled]
-    known = [c for c in found if c.record.id in settled]
+    waiting = [c for c in found if c.open_at(now) and settled.get(c.record.id) != ROOT]
+    known = [c for c in found if settled.get(c.record.id) == ROOT]
     assert sorted(c.record.id for c in (*missed, *waiting, *known)) == sorted(c.record.id for c in found)
     assert (decide.next_claim(found, settled, (), now) is None) == (not waiting)
 
@@ -162,6 +167,20 @@ def test_windows_end_a_challenge_period_after_the_claim() -> None:
     (only,) = decide.candidates(ledger_of(RoundLedger(0, 0, ROOT, ROOT, claims={0: record(1)})), {JOB: Seconds(60)})
     assert only.open_at(Seconds(159))
     assert not only.open_at(Seconds(160))
+
+
+def test_a_wrong_claim_is_kept_while_its_reveal_may_come_again_or_its_window_lasts() -> None:
+    wrong, window = record(1), Seconds(60)
+    taken_back = ledger_of(RoundLedger(0, 0, ROOT, ROOT))
+    again = ledger_of(RoundLedger(0, 0, ROOT, ROOT, claims={0: record(1, claimed_at=130)}))
+    convicted = ledger_of(RoundLedger(0, 0, ROOT, ROOT, claims={0: record(1, convicted=True)}))
+    over = ledger_of(RoundLedger(0, 0, ROOT, ROOT, claims={0: record(1)}, phase=Phase.FAILED))
+    cases = ((taken_back, 159, 160), (again, 189, 190))
+    for ledger, last, late in cases:
+        assert decide.may_challenge(wrong, ledger, window, Seconds(last))
+        assert not decide.may_challenge(wrong, ledger, window, Seconds(late))
+    for ledger in (convicted, over):
+        assert not decide.may_challenge(wrong, ledger, window, Seconds(101))
 
 
 def test_jobs_whose_windows_are_unknown_wait() -> None:

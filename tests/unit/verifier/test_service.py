@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,13 +13,23 @@ from structlog.testing import capture_logs
 
 from lockstep.execution.invalidity import Undefendable
 from lockstep.node.sender import Sender
-from lockstep.protocol.errors import BlobMissing, ChainError, Mismatch, ProgramInvalid, TryLater, Unfit, Unreachable
+from lockstep.protocol.errors import (
+    BlobMissing,
+    ChainError,
+    Mismatch,
+    NotFoundError,
+    ProgramInvalid,
+    TryLater,
+    Unfit,
+    Unreachable,
+)
 from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.programs.defects import Rule
 from lockstep.protocol.types import ClaimId
 from tests.support.constant import Lie
 from tests.support.world import World
 from tests.unit.verifier.desk import SECONDS, Desk, Replays, desk_of
+from verifier import challenging
 from verifier.challenging import Challenger
 from verifier.demanding import Demander
 from verifier.replaying import Replayer
@@ -106,8 +117,13 @@ def test_without_a_chain_no_part_goes_on_and_the_block_is_looked_at_again(
 
 @pytest.mark.parametrize(
     ("error", "stays"),
-    [(TryLater("wait"), True), (ChainError("closed"), False), (Mismatch("another S_0"), False)],
-    ids=["later", "closed", "mismatch"],
+    [
+        (TryLater("wait"), True),
+        (ChainError("no such claim"), True),
+        (NotFoundError("not revealed"), True),
+        (Mismatch("another S_0"), False),
+    ],
+    ids=["later", "reveal taken back", "not revealed", "mismatch"],
 )
 def test_a_game_that_cannot_be_opened_yet_is_opened_later_and_one_that_never_can_is_given_up(
     desk: Desk, error: Exception, stays: bool, monkeypatch: pytest.MonkeyPatch
@@ -124,6 +140,70 @@ def test_a_game_that_cannot_be_opened_yet_is_opened_later_and_one_that_never_can
     else:
         desk.look(10)
         assert not desk.told("challenged")
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "verdicts"),
+    [(Lie.NONE, Lie.VALUE, ["match", "mismatch"]), (Lie.VALUE, Lie.NONE, ["mismatch", "match"])],
+    ids=["honest, then a lie", "a lie, then honest"],
+)
+def test_a_claim_that_comes_again_with_another_trace_is_audited_again(
+    desk_of: Any, first: Lie, then: Lie, verdicts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World.start()
+    world.to(Phase.TRAINING)
+    mark, claim = world.devnet.snapshot(), world.claim_id(LIAR)
+    world.to(Phase.ATTESTING, lies={LIAR: first})
+    desk: Desk = desk_of(world)
+    with monkeypatch.context() as patch:
+        patch.setattr(Challenger, "_challenge", lambda *_: (_ for _ in ()).throw(TryLater("wait")))
+        desk.until("audited", 2)
+        assert len(desk.verifier._challenger) == (first is Lie.VALUE)
+        world.devnet.revert(mark)
+        world.to(Phase.ATTESTING, lies={LIAR: then})
+        desk.until("audited", 3)
+        desk.look()
+        assert len(desk.verifier._challenger) == (then is Lie.VALUE), "the other trace is not challenged any more"
+    assert [e["verdict"] for e in desk.told("audited", claim=claim.hex())] == verdicts
+    desk.look(10)
+    assert len(desk.told("challenged")) == (then is Lie.VALUE)
+
+
+def test_a_refused_game_is_given_up_when_the_claim_s_window_is_over(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(self: Challenger, wrong: Any, nonce: int) -> None:
+        raise ChainError("closed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Challenger, "_challenge", closed)
+        desk.until("audited", 2)
+        assert len(desk.verifier._challenger) == 1
+        desk.world.pass_to(desk.world.now + desk.world.params.windows.challenge_seconds)
+        desk.look(3)
+        assert len(desk.verifier._challenger) == 0
+    desk.look(10)
+    assert not desk.told("challenged")
+
+
+def test_a_game_whose_opening_was_mined_and_reverted_is_opened_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim's reveal is taken back between the look at the chain and the block: here t is beyond the claim."""
+    outbox, opening = desk.verifier._party.outbox, challenging.opening_of
+
+    def beyond(*given: Any) -> Any:
+        claim, move = opening(*given)
+        return claim, replace(move, t=2**31)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(challenging, "opening_of", beyond)
+        patch.setattr(outbox._wire, "simulate", lambda call: None)
+        desk.until("audited", 2)
+        assert len(desk.verifier._challenger) == 1
+        assert not desk.told("challenged")
+    desk.until("challenged")
+    assert len(desk.verifier._challenger) == 0
 
 
 def test_a_claim_whose_data_cannot_be_had_rests_and_is_told_of_once(desk: Desk) -> None:

@@ -37,8 +37,9 @@ HEADERS = (
 """Files that generated source includes."""
 
 
-UNITS = ("dp4a", "mma.m8n8k16", "mma.m16n8k32")
+UNITS = ("dp4a", "mma.m8n8k16", "mma.m16n8k32", "wgmma.m64k32")
 """Units that multiply codes, by their LOCKSTEP_UNIT in integers.cuh."""
+MMA, WGMMA = UNITS[2:]
 
 SHARED_BYTES = 48 << 10
 """Shared memory that a launch may ask for of every device; a kernel that takes more is prepared for it."""
@@ -132,9 +133,9 @@ class Cuda:
 
     @cached_property
     def architecture(self) -> str:
-        """The architecture as compilers name it: "sm_90"."""
+        """The architecture as compilers name it: "sm_89", or "sm_90a" where a unit needs what only sm_90 has."""
         major, minor = (self._attribute(f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
-        return f"sm_{major}{minor}"
+        return f"sm_{major}{minor}" + ("a" if (major, minor) == (9, 0) else "")
 
     @cached_property
     def shared_bytes(self) -> int:
@@ -232,15 +233,18 @@ class _Module:
 
 
 def unit_of(architecture: str) -> str:
-    """The one of `UNITS` for which integers.cuh is compiled on an architecture such as "sm_90"."""
-    number = int(architecture.removeprefix("sm_"))
+    """The one of `UNITS` for which integers.cuh is compiled on an architecture such as "sm_89" or "sm_90a"."""
+    if architecture == "sm_90a":
+        return WGMMA
+    number = int(architecture.removeprefix("sm_").rstrip("af"))
     return UNITS[(number >= 75) + (number >= 80)]
 
 
 def machine_code(source: str, architecture: str) -> bytes:
     """`compile_source`, once per user: what was compiled is kept under the hash of the source, what it includes, the
     architecture, the options and NVRTC's version."""
-    parts = [source.encode(), *(path.read_bytes() for path in HEADERS), *_options(architecture), _version().encode()]
+    settings = *_options(architecture), compiler_version().encode()
+    parts = [source.encode(), *(path.read_bytes() for path in HEADERS), *settings]
     key = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).digest()
 
     def make(room: Path) -> Path:
@@ -261,8 +265,8 @@ def _options(architecture: str) -> list[bytes]:
     return [f"-arch={architecture}".encode(), b"-std=c++20", *(flag.encode() for flag in ARITHMETIC)]
 
 
-def _version() -> str:
-    """Returns NVRTC's version; raises UsageError without NVRTC."""
+def compiler_version() -> str:
+    """NVRTC's version, such as "13.5"; raises UsageError without NVRTC."""
     try:
         status, *version = _bindings("nvrtc").nvrtcVersion()
     except RuntimeError as error:

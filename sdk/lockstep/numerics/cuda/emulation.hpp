@@ -9,6 +9,7 @@
 #include <ucontext.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -38,12 +39,23 @@ constexpr unsigned kLanes = 32, kMostThreads = 1024;
 struct Pool {
     static constexpr Word kMostBytes = 227 << 10, kPoison = 0xffffffff;
     alignas(1024) unsigned char bytes[kMostBytes];
+    alignas(1024) unsigned char shown[kMostBytes];  // what asynchronous products see of it
     alignas(16) unsigned char nowhere[16];
     Word size = 0;
 
     void* place(Word at) {
         if (at % 16 == 0 && at <= size && size - at >= 16) return bytes + at;
         return std::memset(nowhere, 0xff, sizeof nowhere);
+    }
+    // Shows the bytes at `to`, a place of this memory.
+    void show(const void* to, Word count) {
+        const std::ptrdiff_t at = static_cast<const unsigned char*>(to) - bytes;
+        if (at >= 0 && at < static_cast<std::ptrdiff_t>(kMostBytes)) std::memcpy(shown + at, to, count);
+    }
+    Word shown_word(Word at) const {
+        Word found = kPoison;
+        if (at % 4 == 0 && at <= size && size - at >= 4) std::memcpy(&found, shown + at, sizeof found);
+        return found;
     }
 };
 inline Pool pool;
@@ -61,6 +73,30 @@ struct Copy {
     }
 };
 inline std::vector<Copy> copies[kMostThreads];
+// What a thread has written and not yet shown to asynchronous products.
+inline std::vector<Copy> hidden[kMostThreads];
+
+// The asynchronous products that a thread has started and not waited for. Until it has, its sums are poison. The operands are read
+// at once, or at the wait where threads run in descending order and copies land at once: operands that are not there yet show in
+// the one, a place that is given away too early in the other.
+struct Products {
+    static constexpr unsigned kSums = 64;
+    struct Product {
+        std::uint64_t a, b;
+        bool add, whole, done;
+    };
+    std::vector<Product> open, committed;
+    Word held[kSums];
+    Word* sums = nullptr;  // null: nothing is under way
+    unsigned count = 0;
+    bool ordered = false;  // by a fence, since the sums were last the thread's own
+    // All four warps of a group start the same products: how many there were at each of the last two barriers, since a warp that
+    // runs ahead may have met one barrier more than those behind it.
+    unsigned started = 0, barriers = 0, at_barrier[2] = {};
+
+    void meet_barrier() { at_barrier[++barriers % 2] = started; }
+};
+inline Products products[kMostThreads];
 
 // The threads of one block. A fiber runs threads until one of them meets a barrier, which parks it there.
 class Block {
@@ -90,7 +126,10 @@ public:
         }
     }
 
-    static void barrier() { running_->park(Barrier::kBlock); }
+    static void barrier() {
+        products[thread_index.x].meet_barrier();
+        running_->park(Barrier::kBlock);
+    }
 
     // What a lane gives to the others of its warp.
     struct Given {
@@ -138,6 +177,8 @@ private:
         for (unsigned thread = 0; thread < threads; ++thread) {
             times_[thread] = given_[0][thread].time = given_[1][thread].time = 0;
             copies[thread].clear();
+            hidden[thread].clear();
+            products[thread] = {};
         }
     }
 
@@ -209,6 +250,7 @@ void launch(unsigned blocks, unsigned threads, unsigned shared, bool descending,
     pool.size = shared < Pool::kMostBytes ? shared : Pool::kMostBytes;
     for (block_index.x = 0; block_index.x < blocks; ++block_index.x) {
         std::memset(pool.bytes, 0xff, pool.size);
+        std::memset(pool.shown, 0xff, pool.size);
         Block::run(threads, descending, kernel);
     }
 }
@@ -227,6 +269,26 @@ namespace unit {
 inline unsigned lane() { return thread_index.x % kLanes; }
 inline Word kept(Word x) { return x; }
 inline cuda::Four* place(Word at) { return static_cast<cuda::Four*>(pool.place(at)); }
+inline Word word_at(Word at) { return place(at / 16 * 16)->lane[at / 4 % 4]; }
+
+// What this thread has written is hidden until it shows it, or shown at once where threads run in descending order: a missing
+// fence shows in the one, a place that is still read in the other.
+inline void written(const Copy& own) {
+#if LOCKSTEP_UNIT == 3
+    if (Block::descending()) pool.show(own.to, own.bytes);
+    else hidden[thread_index.x].push_back(own);
+#else
+    (void)own;
+#endif
+}
+inline void store(Word at, const cuda::Four& four) {
+    *place(at) = four;
+    written({place(at), nullptr, sizeof four});
+}
+inline void show_to_products() {
+    for (const Copy& own : hidden[thread_index.x]) pool.show(own.to, own.bytes);
+    hidden[thread_index.x].clear();
+}
 
 inline void load_matrices(Word (&to)[4], Word at) {
     const Word own[1] = {at};
@@ -264,14 +326,94 @@ inline void multiply_8_8_16(Word& c0, Word& c1, Word a, Word b, Word from0, Word
     }
 }
 
+// The word at byte k of a row of a matrix in shared memory (PTX manual, "Matrix descriptor", major-ness K): bits 0 to 13 the first
+// byte, 16 to 29 and 32 to 45 the distances between pieces of 16 bytes and between eight rows, all by 16 bytes; bits 49 to 51 an
+// offset of the pattern, here 0; bits 62 and 63 the layout: 0 pieces of eight rows side by side, 1 rows of 128 bytes whose address
+// has bits 7 to 9 added to bits 4 to 6 without carry.
+inline Word described_word(std::uint64_t matrix, unsigned row, unsigned k) {
+    const auto field = [=](unsigned bit) { return static_cast<Word>(matrix >> bit & 0x3fff) << 4; };
+    const unsigned layout = static_cast<unsigned>(matrix >> 62);
+    if (layout > 1 || (matrix >> 49 & 7) != 0) return Pool::kPoison;
+    Word at = field(0) + row / 8 * field(32);
+    if (layout == 0) return pool.shown_word(at + row % 8 * 16 + k / 16 * field(16) + k % 16);
+    at += row % 8 * 128 + k;
+    return pool.shown_word(at ^ (at >> 7 & 7) << 4);
+}
+inline std::uint64_t described(Word at) { return (at & 0x3ffff) >> 4; }
+
+template <int N>
+void begin_products(Word (&)[1][N][4]) {
+    products[thread_index.x].ordered = true;
+}
+
+// Register 4 j + v of a thread is row 16 w + g + v / 2 * 8, column 8 j + 2 t + v % 2, for lane 4 g + t of warp w of four.
+inline void make(Products& own, Products::Product& product) {
+    if (product.done) return;
+    product.done = true;
+    const unsigned first = thread_index.x / kLanes % 4 * 16 + lane() / 4;
+    Word a[2][8];
+    for (unsigned half = 0; half < 2; ++half)
+        for (unsigned k = 0; k < 8; ++k) a[half][k] = described_word(product.a, first + 8 * half, 4 * k);
+    for (unsigned i = 0; i < own.count; i += 4)
+        for (unsigned e = 0; e < 2; ++e) {
+            Word b[8];
+            for (unsigned k = 0; k < 8; ++k) b[k] = described_word(product.b, 2 * i + lane() % 4 * 2 + e, 4 * k);
+            for (unsigned half = 0; half < 2; ++half) {
+                Word& sum = own.held[i + 2 * half + e];
+                if (!product.add) sum = 0;
+                for (unsigned k = 0; k < 8; ++k) sum += static_cast<Word>(codes::product(a[half][k], b[k]));
+                if (!product.whole) sum = Pool::kPoison;
+            }
+        }
+}
+template <int N>
+void multiply_64(Word (&sums)[1][N][4], std::uint64_t a, std::uint64_t b, bool add) {
+    static_assert(4 * N <= Products::kSums);
+    Products& own = products[thread_index.x];
+    const Word words[5] = {static_cast<Word>(a), static_cast<Word>(a >> 32), static_cast<Word>(b), static_cast<Word>(b >> 32), add};
+    const Block::Exchange given(words);
+    const Products* const group = products + thread_index.x / (4 * kLanes) * (4 * kLanes);
+    bool whole = own.ordered;  // and all lanes of all four warps start this product
+    for (unsigned other = 0; other < kLanes; ++other)
+        for (unsigned i = 0; i < 5; ++i) whole &= given(other, i) == words[i];
+    for (unsigned other = 0; other < 4 * kLanes; ++other)
+        whole &= group[other].at_barrier[own.barriers % 2] == own.at_barrier[own.barriers % 2];
+    ++own.started;
+    if (!own.sums) {
+        own.sums = &sums[0][0][0];
+        own.count = 4 * N;
+        std::memcpy(own.held, sums, sizeof sums);
+        std::memset(sums, 0xff, sizeof sums);
+    }
+    own.open.push_back({a, b, add, whole, false});
+    if (!Block::descending()) make(own, own.open.back());
+}
+inline void commit_products() {
+    Products& own = products[thread_index.x];
+    own.committed.insert(own.committed.end(), own.open.begin(), own.open.end());
+    own.open.clear();
+}
+template <int N>
+void await_products(Word (&sums)[1][N][4]) {
+    Products& own = products[thread_index.x];
+    for (Products::Product& product : own.committed) make(own, product);
+    own.committed.clear();
+    own.ordered = false;
+    if (!own.open.empty() || !own.sums) return;
+    std::memcpy(sums, own.held, sizeof sums);
+    own.sums = nullptr;
+}
+
 inline Word dot_4(Word a, Word b, Word sum) { return sum + static_cast<Word>(codes::product(a, b)); }
 
 inline void copy(Word to, const Word* from, Word bytes, bool inside) {
     static constexpr Word kNothing[4] = {Pool::kPoison, Pool::kPoison, Pool::kPoison, Pool::kPoison};
     if (reinterpret_cast<std::uintptr_t>(from) % bytes != 0) from = kNothing;
     const Copy own{reinterpret_cast<unsigned char*>(place(to / 16 * 16)) + to % 16, inside ? from : nullptr, bytes};
-    if (Block::descending()) own.make();
-    else copies[thread_index.x].push_back(own);
+    if (Block::descending()) {
+        own.make();
+        written(own);
+    } else copies[thread_index.x].push_back(own);
 }
 template <int OFFSET>
 void copy_16(Word to, const Word* from, bool inside) {
@@ -279,7 +421,10 @@ void copy_16(Word to, const Word* from, bool inside) {
 }
 inline void copy_4(Word to, const Word* from, bool inside) { copy(to, from, 4, inside); }
 inline void await_copies() {
-    for (const Copy& own : copies[thread_index.x]) own.make();
+    for (const Copy& own : copies[thread_index.x]) {
+        own.make();
+        written(own);
+    }
     copies[thread_index.x].clear();
 }
 

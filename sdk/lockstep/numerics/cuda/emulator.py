@@ -14,7 +14,7 @@ import numpy as np
 from lockstep.base.machine import memory
 from lockstep.numerics import libraries
 from lockstep.numerics.built import kernels as _native
-from lockstep.numerics.cuda.device import FOLDER, HEADERS, UNITS, Address, DeviceMemory, Words
+from lockstep.numerics.cuda.device import FOLDER, HEADERS, MMA, UNITS, Address, DeviceMemory, Words
 from lockstep.numerics.fused import ISA_FLAGS
 from lockstep.numerics.resident import DeviceFailed
 from lockstep.protocol.errors import DoctorError
@@ -34,7 +34,7 @@ _turn = threading.Lock()
 """A block's position and its shared memory are globals: one launch at a time in a process."""
 
 
-def recipe(source: str, unit: str = UNITS[-1]) -> libraries.BuildRecipe:
+def recipe(source: str, unit: str = MMA) -> libraries.BuildRecipe:
     """A library with a function launch_<kernel> for each kernel, whose products of codes run on one of
     `UNITS`; raises DoctorError without a compiler."""
     compiler = libraries.find_compiler()
@@ -60,7 +60,7 @@ class Emulator:
         *,
         descending: bool = False,
         size: int | None = None,
-        unit: str = UNITS[-1],
+        unit: str = MMA,
         shared_bytes: int = SHARED_BYTES,
     ) -> None:
         self.shared_bytes, self.unit = shared_bytes, unit

@@ -21,7 +21,7 @@ import numpy as np
 
 from lockstep.numerics.arrays import DTYPES, Array, StepContext
 from lockstep.numerics.cuda.device import Address, Device
-from lockstep.numerics.cuda.loaded import DeviceState, DeviceTensor, Loaded, available
+from lockstep.numerics.cuda.loaded import DeviceNeed, DeviceState, DeviceTensor, Loaded, available
 from lockstep.numerics.executor import Executable
 from lockstep.numerics.resident import Resident
 from lockstep.protocol.errors import PayloadInvalid
@@ -53,7 +53,12 @@ class CudaExecutable(Executable):
     @property
     def shows(self) -> bool:
         """True if the device has the memory to materialise a step for a game; else the processor does."""
-        return self._loaded.need.shown <= available(self.device)
+        return self.need.shown <= available(self.device)
+
+    @property
+    def need(self) -> DeviceNeed:
+        """Memory that the Program takes of the device, its dataset left out."""
+        return self._loaded.need
 
     def upload(self, state: Sequence[Array | None]) -> DeviceState:
         """A state on the device; raises PayloadInvalid as `run` does. What lies there already is not copied."""

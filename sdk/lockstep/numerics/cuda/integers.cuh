@@ -4,9 +4,11 @@
 // order of k, changes no bit. The order of floats begins where a group's sum becomes one (`promote`).
 #pragma once
 
-// The unit: 2 mma.m16n8k32 and cp.async (sm_80), 1 mma.m8n8k16 (sm_75), 0 dp4a (sm_61).
+// The unit: 3 wgmma.m64k32 (sm_90a), 2 mma.m16n8k32 and cp.async (sm_80), 1 mma.m8n8k16 (sm_75), 0 dp4a (sm_61).
 #if !defined(LOCKSTEP_UNIT)
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define LOCKSTEP_UNIT 3
+#elif !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 #define LOCKSTEP_UNIT 2
 #elif __CUDA_ARCH__ >= 750
 #define LOCKSTEP_UNIT 1
@@ -20,14 +22,16 @@ namespace lockstep::cuda {
 // --- the machine ------------------------------------------------------------------------------------------------------------
 
 // What a unit does with the registers of a warp's 32 lanes, in the layouts of the PTX manual ("Matrix fragments for
-// mma.m16n8k32", "mma.m8n8k16", "ldmatrix"). emulation.hpp has the same functions for a C++ compiler. Shared memory is
+// mma.m16n8k32", "mma.m8n8k16", "ldmatrix", "wgmma"). emulation.hpp has the same functions for a C++ compiler. Shared memory is
 // addressed by bytes from `pool` on.
 namespace unit {
 
 #if defined(__CUDACC__)
-extern __shared__ Four pool[];
+extern __shared__ __align__(1024) Four pool[];  // wgmma's swizzle takes bits of the address
 
 LOCKSTEP_MEMBER Four* place(Word at) { return pool + at / 16; }
+LOCKSTEP_MEMBER Word word_at(Word at) { return reinterpret_cast<const Word*>(pool)[at / 4]; }
+LOCKSTEP_MEMBER void store(Word at, const Four& four) { *place(at) = four; }
 
 // The same word, of which the compiler does not know that it could be computed again: it stays in its register.
 LOCKSTEP_MEMBER Word kept(Word x) { return __shfl_sync(0xffffffff, x, static_cast<int>(threadIdx.x % 32)); }
@@ -50,7 +54,65 @@ LOCKSTEP_MEMBER void multiply_16_8_32(Word (&c)[4], const Word (&a)[4], const Wo
                  : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3]));
 }
+#endif
 
+#if LOCKSTEP_UNIT == 3
+// Keeps the compiler from moving what reads or writes the sums across this place: it does not know that products are asynchronous.
+template <int N>
+LOCKSTEP_MEMBER void pin(Word (&sums)[1][N][4]) {
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+#pragma unroll
+        for (int v = 0; v < 4; ++v) asm volatile("" : "+r"(sums[0][j][v])::"memory");
+}
+// Orders earlier accesses to the sums before the products that are started next.
+template <int N>
+LOCKSTEP_MEMBER void begin_products(Word (&sums)[1][N][4]) {
+    pin(sums);
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+// Puts the products that this warp group has started since the last call into a group that can be waited for.
+LOCKSTEP_MEMBER void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Waits for all committed products.
+template <int N>
+LOCKSTEP_MEMBER void await_products(Word (&sums)[1][N][4]) {
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    pin(sums);
+}
+// Shows what this thread has written to shared memory to the asynchronous products of its block.
+LOCKSTEP_MEMBER void show_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// An address in a matrix descriptor, in units of 16 bytes.
+LOCKSTEP_MEMBER unsigned long long described(Word at) { return (address(at) & 0x3ffff) >> 4; }
+
+#define LOCKSTEP_SUMS(j) "+r"(sums[0][j][0]), "+r"(sums[0][j][1]), "+r"(sums[0][j][2]), "+r"(sums[0][j][3])
+// Starts sums (+)= a b for 64 x 32 and 32 x 8 N signed bytes, both in shared memory; the four warps of a group do this together.
+LOCKSTEP_MEMBER void multiply_64(Word (&sums)[1][16][4], unsigned long long a, unsigned long long b, bool add) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, p;\n}"
+        : LOCKSTEP_SUMS(0), LOCKSTEP_SUMS(1), LOCKSTEP_SUMS(2), LOCKSTEP_SUMS(3), LOCKSTEP_SUMS(4), LOCKSTEP_SUMS(5),
+          LOCKSTEP_SUMS(6), LOCKSTEP_SUMS(7), LOCKSTEP_SUMS(8), LOCKSTEP_SUMS(9), LOCKSTEP_SUMS(10), LOCKSTEP_SUMS(11),
+          LOCKSTEP_SUMS(12), LOCKSTEP_SUMS(13), LOCKSTEP_SUMS(14), LOCKSTEP_SUMS(15)
+        : "l"(a), "l"(b), "r"(add ? 1 : 0)
+        : "memory");
+}
+LOCKSTEP_MEMBER void multiply_64(Word (&sums)[1][4][4], unsigned long long a, unsigned long long b, bool add) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k32.s32.s8.s8 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, p;\n}"
+        : LOCKSTEP_SUMS(0), LOCKSTEP_SUMS(1), LOCKSTEP_SUMS(2), LOCKSTEP_SUMS(3)
+        : "l"(a), "l"(b), "r"(add ? 1 : 0)
+        : "memory");
+}
+#undef LOCKSTEP_SUMS
+#endif
+
+#if LOCKSTEP_UNIT >= 2
 // Starts to copy 16 bytes from OFFSET bytes behind `from`, or zeros where they are not `inside`.
 template <int OFFSET>
 LOCKSTEP_MEMBER void copy_16(Word to, const Word* from, bool inside) {
@@ -143,8 +205,14 @@ LOCKSTEP_MEMBER Word piece_at(Word row, Word piece) { return row * kRow + ((piec
 // groups that end in it.
 template <class Product>
 struct Plan {
-    static constexpr int SIDE = Product::SIDE, HIGH = SIDE / 2, WIDE = SIDE / 4;  // eight warps of HIGH x WIDE outputs
-    static constexpr int M = HIGH / 16, N = WIDE / 8;                             // in fragments of 16 x 8
+    static constexpr int SIDE = Product::SIDE;
+#if LOCKSTEP_UNIT == 3
+    static constexpr int HIGH = 64, WIDE = SIDE * SIDE / 128;  // two groups of four warps: HIGH x WIDE outputs
+    static constexpr int M = 1, N = WIDE / 8;                  // of each warp, in fragments of 16 x 8
+#else
+    static constexpr int HIGH = SIDE / 2, WIDE = SIDE / 4;  // eight warps of HIGH x WIDE outputs
+    static constexpr int M = HIGH / 16, N = WIDE / 8;       // in fragments of 16 x 8
+#endif
     static constexpr Word WORDS = Product::WORDS, SLICES = WORDS < kSlice ? 1 : WORDS / kSlice;  // of a group
     static constexpr Word STAGES = (Product::GROUPS * SLICES + 1) / 2, ENDS = SLICES == 1 ? 2 : 1;
     static constexpr Word TILE = SIDE * kRow, SCALES = 4 * TILE, STAGE_SCALES = ENDS * 2 * SIDE * 4;
@@ -191,7 +259,7 @@ private:
 #pragma unroll
             for (Word j = 0; j < P::WORDS; ++j)
                 if (inside) four.lane[j] = next[STEP + static_cast<int>(j)];
-            *unit::place(at + 32 * R * kRow) = four;
+            unit::store(at + 32 * R * kRow, four);
         }
         if constexpr (R + 1 < P::SIDE / 32) bring_rows<R + 1>(at, there);
     }
@@ -202,8 +270,13 @@ template <class Product>
 LOCKSTEP_MEMBER Word scale_at(Word row, bool right) {
     using P = Plan<Product>;
     const Word in_warp = row % (right ? P::WIDE : P::HIGH), eighth = in_warp / 8, lane = in_warp % 8;
+#if LOCKSTEP_UNIT == 3
+    // A lane's columns by fours; the fours of the four lanes t side by side, in different banks. Its two rows are as they are.
+    return 4 * (right ? P::SIDE + row - in_warp + eighth / 2 * 16 + lane / 2 * 4 + eighth % 2 * 2 + lane % 2 : row);
+#else
     const Word own = right ? lane / 2 * (2 * P::N) + 2 * eighth + lane % 2 : lane * (2 * P::M) + eighth;
     return 4 * ((right ? P::SIDE : 0) + row - in_warp + own);
+#endif
 }
 
 // A thread's part in bringing the scales of the groups that end in a stage: those of one row of one operand.
@@ -246,15 +319,30 @@ private:
 template <class Product>
 struct Warp {
     using P = Plan<Product>;
-    Word row, column, left_scales, right_scales, left, right;
+    Word row, column, left_scales, right_scales;
+#if LOCKSTEP_UNIT == 3
+    unsigned long long left, right;  // matrix descriptors
+#else
+    Word left, right;
+#endif
 
     LOCKSTEP_MEMBER Warp() {
         const Word warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#if LOCKSTEP_UNIT == 3
+        const Word group = warp / 4, above = P::SIDE == 128 ? group * P::HIGH : 0, before = P::SIDE == 128 ? 0 : group * P::WIDE;
+        row = above + warp % 4 * 16 + lane / 4;
+        column = before + lane % 4 * 2;
+        // Rows of 128 bytes whose pieces are exchanged as by piece_at (layout 1); eight rows begin 1,024 bytes behind the last eight.
+        constexpr unsigned long long LAYOUT = 1ull << 62 | static_cast<unsigned long long>(8 * kRow / 16) << 32;
+        left = LAYOUT | unit::described(above * kRow);
+        right = LAYOUT | unit::described(P::TILE + before * kRow);
+#else
         row = warp / 4 * P::HIGH + lane / 4;
         column = warp % 4 * P::WIDE + lane % 4 * 2;
+#endif
         left_scales = unit::kept(scale_at<Product>(row, false));
         right_scales = unit::kept(scale_at<Product>(column, true));
-#if LOCKSTEP_UNIT >= 1
+#if LOCKSTEP_UNIT == 1 || LOCKSTEP_UNIT == 2
         // The rows that this lane names: of the upper and lower half of a fragment, first and second 16 bytes of k.
         left = unit::kept(piece_at(warp / 4 * P::HIGH + lane % 16, lane / 16));
         right = unit::kept(P::TILE + piece_at(warp % 4 * P::WIDE + lane / 16 * 8 + lane % 8, lane / 8 % 2));
@@ -263,7 +351,15 @@ struct Warp {
 
     // Adds the products of a slice of the stage at `stage`, or begins with them.
     LOCKSTEP_MEMBER void multiply(Word (&sums)[P::M][P::N][4], Word stage, int slice, bool begin) const {
-#if LOCKSTEP_UNIT >= 1
+#if LOCKSTEP_UNIT == 3
+        unit::begin_products(sums);
+#pragma unroll
+        for (int step = 2 * slice; step < 2 * slice + 2; ++step) {
+            const Word further = (stage + static_cast<Word>(step) * 32) / 16;
+            unit::multiply_64(sums, left + further, right + further, !(begin && step % 2 == 0));
+        }
+        unit::commit_products();
+#elif LOCKSTEP_UNIT >= 1
         const Word zero[4] = {kExact, kExact, kExact, kExact};
 #pragma unroll
         for (int step = 2 * slice; step < 2 * slice + 2; ++step) {
@@ -303,14 +399,32 @@ struct Warp {
 #endif
     }
 
+    // Waits for asynchronous products; without any, does nothing.
+    LOCKSTEP_MEMBER void finish([[maybe_unused]] Word (&sums)[P::M][P::N][4]) const {
+#if LOCKSTEP_UNIT == 3
+        unit::await_products(sums);
+#endif
+    }
+
+    LOCKSTEP_MEMBER static float integer(Word sum) { return static_cast<float>(static_cast<int>(sum)); }
+
     // A group ends: its sums become floats, times both scales, and join the chains.
     LOCKSTEP_MEMBER void promote(float (&chains)[P::M][P::N][4], const Word (&sums)[P::M][P::N][4], Word scales) const {
         using unit::Pair;
+#if LOCKSTEP_UNIT == 3
+        Word a[2];
+        Four b[P::N / 2];
+#pragma unroll
+        for (Word i = 0; i < 2; ++i) a[i] = unit::word_at(scales + left_scales + i * 32);
+#pragma unroll
+        for (int j = 0; j < P::N / 2; ++j) b[j] = unit::place(scales + right_scales)[4 * j];
+#else
         Four a[P::M / 2], b[P::N / 2];
 #pragma unroll
         for (int i = 0; i < P::M / 2; ++i) a[i] = unit::place(scales + left_scales)[i];
 #pragma unroll
         for (int j = 0; j < P::N / 2; ++j) b[j] = unit::place(scales + right_scales)[j];
+#endif
 #pragma unroll
         for (int i = 0; i < P::M; ++i)
 #pragma unroll
@@ -318,9 +432,17 @@ struct Warp {
 #pragma unroll
                 for (int v = 0; v < 4; v += 2) {
                     const int m = 2 * i + v / 2, n = 2 * j;
+#if LOCKSTEP_UNIT == 3
+                    const float row_scale = value(a[m]);
+#else
                     const float row_scale = value(a[m / 4].lane[m % 4]);
+#endif
                     const Pair rows(row_scale, row_scale), columns(value(b[n / 4].lane[n % 4]), value(b[n / 4].lane[n % 4 + 1]));
+#if LOCKSTEP_UNIT == 3
+                    const Pair exact(integer(sums[i][j][v]), integer(sums[i][j][v + 1]));
+#else
                     const Pair exact = Pair(value(sums[i][j][v]), value(sums[i][j][v + 1])) + Pair(-value(kExact), -value(kExact));
+#endif
                     const Pair chain = Pair(chains[i][j][v], chains[i][j][v + 1]) + exact * (rows * columns);
                     chain.get(chains[i][j][v], chains[i][j][v + 1]);
                 }
@@ -391,6 +513,9 @@ LOCKSTEP_INLINE void multiply_codes(const Word* left, const Word* right, const W
             const Word stage = first + buffer;
             if (P::STAGES % 2 != 0 && stage >= P::STAGES) break;
             unit::await_copies();
+#if LOCKSTEP_UNIT == 3
+            unit::show_to_products();
+#endif
             __syncthreads();
             if (stage + 1 < P::STAGES) bring(buffer ^ 1);
             advance(buffer ^ 1);
@@ -401,12 +526,14 @@ LOCKSTEP_INLINE void multiply_codes(const Word* left, const Word* right, const W
                 if (P::RAGGED && 2 * first + slice >= Product::GROUPS * P::SLICES) break;
                 warp.multiply(sums, buffer * 2 * P::TILE, static_cast<int>(half), slice % P::SLICES == 0);
                 if ((slice + 1) % P::SLICES != 0) continue;
+                warp.finish(sums);
                 warp.promote(chains, sums, P::scales(buffer, P::ENDS == 2 ? half : 0));
                 if constexpr (LEVELS) {
                     const Word done = (2 * first + slice + 1) / P::SLICES;
                     if (done % kChunk == 0 || done == Product::GROUPS) write(done <= kChunk, done == Product::GROUPS);
                 }
             }
+            if (P::SLICES == 4 && buffer == 0) warp.finish(sums);  // the next barrier gives the buffer away
         }
     }
     if (!LEVELS && computes) write(true, true);

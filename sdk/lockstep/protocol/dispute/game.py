@@ -344,12 +344,12 @@ def _reveal_tensor(
     # INVARIANT: dtype, rank and dims of an op's output come from its descriptor, never from a mover.
     if Digest(merkle.tensor_root_of_tree(op.header, move.tree)) != move.answered:
         raise MoveRefused("ProofInvalid")
-    size, depth = op.header.elements, op.header.depth
+    size, depth = _counted(op.header.elements), op.header.depth
     if depth:
         _require_children(move.tree, depth, move.children)
     revealed = replace(
         game, statement=_below(move.context, move.descriptor), node=move.tree, rem=depth, position=0, size=size,
-        terms=op.k_terms, op=game.position,
+        terms=_counted(op.k_terms), op=game.position,
     )  # fmt: skip
     event = moves.TensorRevealed(game.position, move.tree, move.children)
     return _turn(revealed, GamePhase.TENSOR_PICK if depth else GamePhase.LEAF, now), (event,)
@@ -644,6 +644,13 @@ def _require_statement(game: Game, context: bytes) -> Statement:
     if keccak(context) != game.statement:
         raise MoveRefused("StatementWrong")
     return Statement.decode(context)
+
+
+def _counted(count: int) -> int:
+    # INVARIANT: elements and terms of an op are counted in 32 bits.
+    if count >= 1 << 32:
+        raise MoveRefused("DescriptorInvalid")
+    return count
 
 
 def _below(context: bytes, descriptor: bytes) -> Digest:

@@ -1,7 +1,13 @@
-"""The interface of strategies: values that give four functions on tensors (init, update, encode, merge).
+"""The interface of strategies: values that give the functions of a round on tensors.
 
-As optax's GradientTransformation(init, update): state in, state out. `training.job` traces them into a job's Programs
-and knows no strategy by name.
+    rules = strategy.rules(rounds, layout)
+    state = rules.init(parameters, counter)                                a slot's own state
+    state, live = rules.step(state, counter, live, gradient)               H times
+    payload, carry = rules.encode(state, anchor, live, round)              once a round
+    base, outer = rules.merge(base, outer, payloads, mask, round)          once a round, over all slots
+
+As optax's GradientTransformation(init, update): state in, state out, no flags. `training.job` traces them into a job's
+Programs and knows no strategy by name; most strategies are a few pieces put together by `loop`.
 """
 
 from __future__ import annotations
@@ -11,65 +17,72 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
+from lockstep.training.parameters import Layout
+
 Shards = Sequence[Tensor]
 """Flat f32 tensors that together hold one value for each parameter."""
 
 
-class Inner(NamedTuple):
+class Transformation(NamedTuple):
     """An optimizer over the steps of a job."""
 
     init: Callable[[Shards, Tensor], list[Tensor]]
-    """(parameters, counter i32 ()) -> the optimizer's state before the first step; shapes alone are read."""
+    """(parameters, counter i32 ()) -> the optimizer's state before the first step, of zeros; shapes alone are read."""
     update: Callable[[Shards, Tensor, Shards, Shards], tuple[list[Tensor], list[Tensor]]]
     """(state, counter, parameters, gradient) -> (state, parameters); the counter is the step's number in the job."""
 
 
 class Optimizer(Protocol):
-    """Moves the parameters within a round; frozen, and hashed into the job."""
+    """A rule by which a gradient moves parameters, within a round or once a merge; frozen, and hashed into the job."""
 
-    def inner(self, steps: int, restart: int | None) -> Inner:
-        """Returns the optimizer of a job of `steps` steps a slot, whose state restarts at zero every `restart` steps;
-        None: the state goes on, and holds its age if the optimizer needs it."""
+    def over(self, steps: int, restart: int | None, layout: Layout) -> Transformation:
+        """Returns the optimizer of `steps` steps, whose state somebody sets to zero every `restart` steps; None: the
+        state goes on, and holds its age if the optimizer needs it."""
 
     def to_dict(self) -> dict[str, Any]:
-        """`inner` of a strategy's description: the optimizer's registered name and its fields."""
+        """Its registered name and its fields."""
 
 
 class Rules(NamedTuple):
-    """A strategy over the steps of a job."""
+    """A strategy over the rounds of a job, for one layout of parameters."""
 
-    inner: Inner
-    """The optimizer that a worker runs between two merges."""
-    encode: Callable[[Tensor, Tensor], Tensor]
-    """(the round's base, a slot's parameters) -> its payload, shard by shard f32 [P], as the wire format carries it."""
-    merge: Callable[[Tensor, Tensor, Sequence[Tensor], Tensor], tuple[Tensor, Tensor]]
-    """(base, outer state, payloads by slot, mask f32 [slots]) -> (base, outer state), shard by shard f32 [P]."""
+    init: Callable[[Shards, Tensor], list[Tensor]]
+    """(parameters, counter i32 ()) -> a slot's own state before the first step, of zeros; shapes alone are read."""
+    step: Callable[[Shards, Tensor, Shards, Shards], tuple[list[Tensor], list[Tensor]]]
+    """(own state, counter, live, gradient) -> (own state, live); the counter is the step's number in the job."""
+    encode: Callable[[Shards, Shards, Shards, Tensor], tuple[list[Tensor], list[Tensor]]]
+    """(own state, the round's base, live, round i32 ()) -> (payload, the own state that goes on).
+
+    The payload is a flat f32 tensor for each shard, exactly what the wire format carries.
+    """
+    outer: Callable[[Shards, Tensor], list[Tensor]]
+    """(parameters, counter i32 ()) -> the state that merges hand on, of zeros; shapes alone are read."""
+    merge: Callable[[Shards, Shards, Sequence[Shards], Tensor, Tensor], tuple[list[Tensor], list[Tensor]]]
+    """(base, outer state, payloads by slot, mask f32 [slots], round i32 ()) -> (base, outer state)."""
+    sizes: tuple[int, ...]
+    """Elements of a payload's tensors, one for each shard."""
 
 
 class Strategy(Protocol):
     """A rule by which the slots of a round become its merge; frozen, and hashed into the job."""
 
     @property
-    def inner(self) -> Optimizer:
-        """The optimizer within a round."""
-
-    @property
     def inner_steps(self) -> int:
         """H: the steps of a round."""
 
     @property
-    def payload(self) -> str:
-        """The wire format that `encode` rounds to, of `storage.payload.FORMATS`.
+    def wire(self) -> str:
+        """The wire format that `encode` rounds to: a name that `storage.payload.format_of` knows.
 
         A quote counts its bytes. A payload travels in it if decoding gives the same bits, else as f32.
         """
 
     @property
     def carry(self) -> bool:
-        """True: a slot's inner state goes on in its owner's next round, and travels with the payload."""
+        """True: a slot's own state goes on in its owner's next round, and travels with the payload."""
 
-    def rules(self, rounds: int) -> Rules:
+    def rules(self, rounds: int, layout: Layout) -> Rules:
         """Returns the functions for a job of `rounds` rounds; the shapes of their states do not depend on `rounds`."""
 
     def to_dict(self) -> dict[str, Any]:
-        """`strategy` of a job's spec: its registered name and its fields."""
+        """`strategy` of a job's spec: its registered name, its fields, and `wire`."""

@@ -6,29 +6,30 @@ here with one scale per block of 256.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from functools import partial
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from lockstep.protocol.errors import UsageError
+from lockstep.storage.formats.base import WireFormat
+from lockstep.storage.formats.int8 import Int8Blocks
+from lockstep.storage.formats.words import PlainWords
 from lockstep.storage.payload import BLOCK, F32_FORMAT, FORMATS, INT8_FORMAT, INT8_MAX
-from lockstep.training.optimizers import AdamW
-from lockstep.training.strategies.base import Optimizer, Rules
-
-_SHORT_SCALE = -256
-"""Mask of the 16 high bits of a significand: such a scale times a code of 7 bits is exact."""
-_TINY = 2.0**-100
-"""Blocks no larger than this are sent as zeros: their scales would be subnormal."""
+from lockstep.training.aggregates.mean import Average
+from lockstep.training.codecs.base import Codec, Elementwise
+from lockstep.training.codecs.int8 import SHORT, TINY
+from lockstep.training.optimizers import AdamW, Nesterov
+from lockstep.training.strategies.base import Optimizer
+from lockstep.training.strategies.loop import Loop, Parts
 
 
 @dataclass(frozen=True)
-class Spec:
+class Spec(Loop):
     """All that defines the strategy; hashed into the job."""
 
+    name: ClassVar[str] = "diloco"
     inner: Optimizer = field(default_factory=AdamW)
     inner_steps: int = 20
     """H: steps of a slot in a round."""
@@ -43,44 +44,55 @@ class Spec:
     def __post_init__(self) -> None:
         if self.payload not in FORMATS:
             raise UsageError(f"no payload format is called {self.payload!r}", f"one of {', '.join(FORMATS)}")
-        if self.inner_steps < 1:
-            raise UsageError(f"inner_steps is {self.inner_steps}", "use at least 1")
+        super().__post_init__()
 
-    def rules(self, rounds: int) -> Rules:
-        """Returns rules whose moments restart in every round, or are carried with their age."""
-        steps = rounds * self.inner_steps
-        inner = self.inner.inner(steps, None if self.carry else self.inner_steps)
-        return Rules(inner, partial(encode, self), partial(merge, self))
+    @property
+    def wire(self) -> str:
+        """`payload`."""
+        return self.payload
+
+    def parts(self) -> Parts:
+        """The mean difference through Nesterov's momentum."""
+        codec: Codec = Blocks256() if self.payload == INT8_FORMAT else AsItIs()
+        outer = Nesterov(self.outer_learning_rate, self.outer_momentum)
+        return Parts(self.inner, codec, Average(), outer, keeps=self.carry, whole=True)
+
+
+@dataclass(frozen=True)
+class AsItIs(Elementwise):
+    """The difference itself, whatever it holds: what an audit finds is what a slot computed."""
+
+    @property
+    def format(self) -> WireFormat:
+        """Plain words."""
+        return PlainWords()
+
+    def encode(self, x: Tensor, round: Tensor) -> Tensor:  # noqa: A002
+        """x."""
+        return x
 
     def to_dict(self) -> dict[str, Any]:
-        """`strategy` of a job's spec."""
-        return {"name": "diloco", **asdict(self), "inner": self.inner.to_dict()}
+        """Its name."""
+        return {"name": F32_FORMAT}
 
 
-def encode(spec: Spec, anchor: Tensor, live: Tensor) -> Tensor:
-    """The payload, f32 [P]: anchor - live, as its wire format will carry it."""
-    difference = anchor - live
-    return _quantised(difference) if spec.payload == INT8_FORMAT else difference
-
-
-def _quantised(x: Tensor) -> Tensor:
+@dataclass(frozen=True)
+class Blocks256(Elementwise):
     """Each block of 256 rounded to -127 .. 127 times a scale whose products with codes are exact."""
-    blocks = x.reshape(-1, BLOCK)
-    largest = blocks.abs().amax(1, keepdim=True)
-    scale = ((largest / INT8_MAX).view(torch.int32) & _SHORT_SCALE).view(torch.float32)
-    codes = (blocks / scale).round().to(torch.int32).to(torch.float32)
-    return torch.where(largest > _TINY, codes * scale, 0.0).reshape(-1)
 
+    @property
+    def format(self) -> WireFormat:
+        """Blocks of 256, as `int8-block` has them."""
+        return Int8Blocks(BLOCK)
 
-def merge(
-    spec: Spec, base: Tensor, momentum: Tensor, payloads: Sequence[Tensor], mask: Tensor
-) -> tuple[Tensor, Tensor]:
-    """(next parameters, next momentum), f32 [P]: the mean of the payloads whose mask is 1, in slot order, through
-    Nesterov's momentum (Sutskever 2013, equations 3 and 4). With no payload at all the mean is zero."""
-    total = torch.where(mask[0] > 0, payloads[0], 0.0)
-    for slot in range(1, len(payloads)):
-        total = total + torch.where(mask[slot] > 0, payloads[slot], 0.0)
-    mean = total / torch.clamp(mask.sum(), min=1.0)
-    momentum = spec.outer_momentum * momentum + mean
-    step = mean + spec.outer_momentum * momentum
-    return base - spec.outer_learning_rate * step, momentum
+    def encode(self, x: Tensor, round: Tensor) -> Tensor:  # noqa: A002
+        """f32 [P]: P is a multiple of 256."""
+        blocks = x.reshape(-1, BLOCK)
+        largest = blocks.abs().amax(1, keepdim=True)
+        scale = ((largest / INT8_MAX).view(torch.int32) & SHORT).view(torch.float32)
+        codes = (blocks / scale).round().to(torch.int32).to(torch.float32)
+        return torch.where(largest > TINY, codes * scale, 0.0).reshape(-1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its name."""
+        return {"name": INT8_FORMAT}

@@ -3,9 +3,60 @@ tests/battery/test_strategies.py."""
 
 from __future__ import annotations
 
-from lockstep.training.optimizers import AdamW
-from lockstep.training.strategies import diloco
+from lockstep.base.naming import nearest
+from lockstep.protocol.errors import UsageError
+from lockstep.training.optimizers import SGD, Adam, AdamW, Muon, Nesterov, SignSGD, Yogi
+from lockstep.training.strategies import (
+    allreduce,
+    cocktail,
+    demo,
+    diloco,
+    distro,
+    fedadam,
+    fedavg,
+    fedyogi,
+    intellect1,
+    muloco,
+    onebit,
+    opendiloco,
+    photon,
+    sparseloco,
+    sparseloco_e,
+)
 from lockstep.training.strategies.base import Optimizer, Strategy
 
-STRATEGIES: dict[str, type[Strategy]] = {"diloco": diloco.Spec}
-OPTIMIZERS: dict[str, type[Optimizer]] = {"adamw": AdamW}
+STRATEGIES: dict[str, type[Strategy]] = {
+    "diloco": diloco.Spec,
+    "allreduce": allreduce.AllReduce,
+    "fedavg": fedavg.FedAvg,
+    "fedadam": fedadam.FedAdam,
+    "fedyogi": fedyogi.FedYogi,
+    "photon": photon.Photon,
+    "opendiloco": opendiloco.OpenDiLoCo,
+    "intellect1": intellect1.Intellect1,
+    "sparseloco": sparseloco.SparseLoCo,
+    "sparseloco_e": sparseloco_e.SparseLoCoE,
+    "muloco": muloco.MuLoCo,
+    "demo": demo.DeMo,
+    "distro": distro.DisTrO,
+    "cocktail": cocktail.Cocktail,
+    "onebit": onebit.OneBit,
+}
+
+
+def strategy_named(name: str) -> type[Strategy]:
+    """The kind of strategy that a name means; UsageError if there is none."""
+    if name not in STRATEGIES:
+        raise UsageError(f"no strategy is called {name!r}", nearest(name, STRATEGIES))
+    return STRATEGIES[name]
+
+
+OPTIMIZERS: dict[str, type[Optimizer]] = {
+    "adamw": AdamW,
+    "sgd": SGD,
+    "nesterov": Nesterov,
+    "sign_sgd": SignSGD,
+    "adam": Adam,
+    "yogi": Yogi,
+    "muon": Muon,
+}

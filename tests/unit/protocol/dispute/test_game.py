@@ -14,9 +14,11 @@ from lockstep.protocol import merkle
 from lockstep.protocol.dispute import game, honest, moves
 from lockstep.protocol.dispute.game import MAX_EXTRA, MAX_LEFT, MoveRefused, challenger_of, game_id, partial_count
 from lockstep.protocol.dispute.moves import Verdict, Wrong
+from lockstep.protocol.dispute.statement import Statement
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import NO_STATE, Body
 from lockstep.protocol.market.job_rules import MAX_STEPS, MAX_WINDOW
-from lockstep.protocol.programs.program import is_grouped
+from lockstep.protocol.programs.program import Fold, Kind, Op, Tag, View, is_grouped
 from lockstep.protocol.programs.rules import MAX_ELEMENTS, MAX_OPS, MAX_TERMS
 from lockstep.protocol.types import Address, ClaimId, Digest, Seconds, Seed
 from tests.support import games
@@ -307,6 +309,33 @@ def test_what_a_valid_job_asks_for_fits_the_fields_of_a_game() -> None:
     assert max(MAX_ELEMENTS, MAX_TERMS, MAX_STEPS + 1, MAX_OPS) < 2**32, "size, t, terms, position, block"
     assert MAX_WINDOW + MAX_EXTRA <= MAX_LEFT, "the longest clock"
     assert partial_count(MAX_TERMS, None) <= 2**8, "group"
+
+
+@pytest.mark.parametrize(("extents", "groups"), [((1 << 16, (1 << 16) - 1), 1), ((), (1 << 24) - 1)])
+def test_elements_and_terms_of_an_op_are_counted_in_32_bits(extents: tuple[int, ...], groups: int) -> None:
+    more = (*extents[:1], extents[1] + 1) if extents else ()
+    fits, beyond = reveal_of(extents, groups), reveal_of(more, groups + (not extents))
+    fits[0].play(fits[1], WORKER)
+    assert fits[0].state is not None
+    assert max(fits[0].state.size, fits[0].state.terms) >= 0xFFFF0000
+    assert refused(*beyond, WORKER) == "DescriptorInvalid"
+
+
+def reveal_of(extents: tuple[int, ...], groups: int) -> tuple[Match, moves.RevealTensor]:
+    """A game about a sum of products of codes, of any shape, and the move that shows its output: 64 EMPTY nodes."""
+    view = View(Tag.STATE, 0, 0, (0,) * (len(extents) + 1))
+    op = Op(Kind.FOLD, 0, extents, (view, view), (groups,), Fold.QDOT)
+    match = begun()
+    argued = next(event for event in match.log if isinstance(event, moves.Argued))
+    stated = Statement.decode(argued.statement)
+    head = stated.head[:8] + bytes((0, 1)) + stated.head[10:]
+    context = replace(stated, ops_root=merkle.leaf(op.encode()), head=head).encode()
+    children = (merkle.EMPTY[0],) * 64 if extents else ()
+    tree = merkle.EMPTY[6] if extents else GARBAGE
+    node = Digest(merkle.tensor_root_of_tree(op.header, tree))
+    assert match.state is not None
+    match.state = replace(match.state, phase=moves.GamePhase.TENSOR, node=node, position=0, statement=keccak(context))
+    return match, moves.RevealTensor(node, context, op.encode(), (), tree, children)
 
 
 def test_step_beyond_the_claim_reverts() -> None:

@@ -12,11 +12,13 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from lockstep.protocol.errors import UsageError
-from lockstep.training.strategies.base import Inner, Shards
+from lockstep.training.optimizers.schedule import Scheduled
+from lockstep.training.parameters import Layout
+from lockstep.training.strategies.base import Shards, Transformation
 
 
 @dataclass(frozen=True)
-class AdamW:
+class AdamW(Scheduled):
     """AdamW (Loshchilov and Hutter 2019, algorithm 2) with clipping by the global norm, warm-up and cosine decay.
 
     Moments restart at zero every `restart` steps, and the bias correction with them; or they are carried, and with them
@@ -44,15 +46,8 @@ class AdamW:
             raise UsageError(f"AdamW cannot run with {self}", "betas lie in [0, 1), learning rate and clip above 0")
 
     def to_dict(self) -> dict[str, Any]:
-        """`inner` of a strategy's description."""
+        """`inner` or `outer` of a strategy's description."""
         return {"name": "adamw", **asdict(self)}
-
-    def rate(self, step: int, steps: int) -> float:
-        """The learning rate of step 0 .. steps - 1."""
-        warm = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
-        progress = max(0.0, (step - self.warmup) / max(1, steps - self.warmup))
-        cosine = 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))
-        return self.learning_rate * warm * (self.final_fraction + (1 - self.final_fraction) * cosine)
 
     def table(self, steps: int, restart: int) -> Tensor:
         """f32 [steps, 3]: the factors of step c on the parameters, on their move, and on sqrt(v)."""
@@ -81,12 +76,12 @@ class AdamW:
             rows.append([warm, 1 / (1 - self.beta1**since), 1 / math.sqrt(1 - self.beta2**since)])
         return torch.tensor(rows, dtype=torch.float32)
 
-    def inner(self, steps: int, restart: int | None) -> Inner:
+    def over(self, steps: int, restart: int | None, layout: Layout) -> Transformation:
         """State: m, then v, shard by shard flat f32; where they do not restart also their age i32 (), the steps that
         they have seen."""
         return self._carried(steps) if restart is None else self._restarted(steps, restart)
 
-    def _restarted(self, steps: int, restart: int) -> Inner:
+    def _restarted(self, steps: int, restart: int) -> Transformation:
         table = self.table(steps, restart)
 
         def update(state: Shards, counter: Tensor, p: Shards, grad: Shards) -> tuple[list[Tensor], list[Tensor]]:
@@ -94,9 +89,9 @@ class AdamW:
             p, m, v = self._moved(decay, move, root, p, state[: len(p)], state[len(p) :], grad)
             return [*m, *v], p
 
-        return Inner(lambda p, counter: [*p, *p], update)
+        return Transformation(lambda p, counter: [*p, *p], update)
 
-    def _carried(self, steps: int) -> Inner:
+    def _carried(self, steps: int) -> Transformation:
         rates, ages = self.rates(steps), self.ages(steps)
 
         def update(state: Shards, counter: Tensor, p: Shards, grad: Shards) -> tuple[list[Tensor], list[Tensor]]:
@@ -109,7 +104,7 @@ class AdamW:
             )
             return [*moved[1], *moved[2], age + 1], moved[0]
 
-        return Inner(lambda p, counter: [*p, *p, counter], update)
+        return Transformation(lambda p, counter: [*p, *p, counter], update)
 
     def _moved(
         self, decay: Tensor, move: Tensor, root: Tensor, p: Shards, m: Shards, v: Shards, grad: Shards

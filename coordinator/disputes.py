@@ -1,0 +1,313 @@
+"""A dispute as the index tells it: every move with what it shows and the clocks after it, the bisection, the money.
+
+A pure reading of the stored events, by the functions that `lockstep dispute` uses: no call to the chain. A job's files
+add the names of its operations, and the type of their words, where a store has them (coordinator.descriptions).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from coordinator.folds import GAME, VAULT
+from coordinator.models import ClaimRow, EventRow, GameRow, JobRow, unhex
+from lockstep.chain import artifacts, games
+from lockstep.chain.games import LoggedEvent
+from lockstep.node.bisection import bisection, described, value_of
+from lockstep.node.gamelog import DUE, MoveMade, moves_of, place_of
+from lockstep.node.payments import Payment, payments_of
+from lockstep.node.player import Side
+from lockstep.protocol.dispute import moves
+from lockstep.protocol.dispute.game import MAX_EXTRA, MAX_LEFT
+from lockstep.protocol.dispute.moves import DEFENDERS, GameEvent, GamePhase, Wrong
+from lockstep.protocol.merkle import ceil_log2
+from lockstep.protocol.programs.program import F32, Op
+from lockstep.protocol.types import MERGE_SLOT, GameId, Seconds
+
+STEP, ENCODE, MERGE = "step", "encode", "merge"
+
+
+@dataclass(frozen=True)
+class NamedOp:
+    """An operation of a job's Program."""
+
+    op: Op
+    name: str
+    """Its module path, as the tracer wrote it down; a stranger's words."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """A game's events and what they are about."""
+
+    row: GameRow
+    claim: ClaimRow
+    job: JobRow
+    entries: tuple[LoggedEvent, ...]
+    times: dict[bytes, int]
+    """By transaction: chain seconds."""
+    open_before: int
+    """Games that the defender had to answer when this one was opened."""
+
+    @property
+    def events(self) -> list[GameEvent]:
+        """In the order of the chain."""
+        return [entry.event for entry in self.entries]
+
+    @property
+    def opened(self) -> moves.Opened:
+        """The first event."""
+        return next(e for e in self.events if isinstance(e, moves.Opened))
+
+    @property
+    def transitions(self) -> int:
+        """T of the claim: H steps and the encode; of a merge, one."""
+        return 1 if self.claim.slot == MERGE_SLOT else int(role_of(self.job)["inner_steps"]) + 1
+
+    @property
+    def program(self) -> str | None:
+        """The Program of the step that is argued: "step", "encode" or "merge"."""
+        t = place_of(self.events).t
+        if t is None:
+            return None
+        if self.claim.slot == MERGE_SLOT:
+            return MERGE
+        return STEP if t < self.transitions else ENCODE
+
+
+def role_of(job: JobRow) -> dict[str, Any]:
+    """The parameters of a job's slots."""
+    role: dict[str, Any] = job.params["roles"][0]
+    return role
+
+
+def read_log(session: Session, row: GameRow) -> Log | None:
+    """A game's log; None if the index has no claim or no opening for it."""
+    claim = session.get(ClaimRow, row.claim)
+    job = None if claim is None else session.get(JobRow, claim.job)
+    stored = session.scalars(
+        select(EventRow)
+        .where(EventRow.game == row.id, EventRow.contract == GAME)
+        .order_by(EventRow.block, EventRow.log_index)
+    ).all()
+    entries = tuple(entry for entry in map(_entry, stored) if entry is not None)
+    if claim is None or job is None or not any(isinstance(e.event, moves.Opened) for e in entries):
+        return None
+    others = session.execute(
+        select(GameRow.block, GameRow.id, GameRow.closed)
+        .join(ClaimRow, ClaimRow.id == GameRow.claim)
+        .where(ClaimRow.worker == claim.worker, GameRow.id != row.id, GameRow.block <= row.block)
+    )
+    before = sum(closed is None or closed > row.time for _, _, closed in others)
+    return Log(row, claim, job, entries, {unhex(e.tx): e.time for e in stored}, before)
+
+
+def _entry(row: EventRow) -> LoggedEvent | None:
+    inputs = artifacts.load(GAME).entries("event")[row.name]["inputs"]
+    values = {c["name"]: _native(c, row.args[artifacts.snake(c["name"])]) for c in inputs}
+    event = games.of_values(row.name, values)
+    if event is None:
+        return None
+    return LoggedEvent(GameId(unhex(row.game or "")), event, row.block, unhex(row.tx), row.log_index)
+
+
+def _native(component: dict[str, Any], value: Any) -> Any:
+    """The inverse of `indexer.jsonable`; a struct becomes a list in the ABI's order."""
+    kind: str = component["type"]
+    if kind.endswith("[]"):
+        return [_native({**component, "type": kind[:-2]}, item) for item in value]
+    if kind == "tuple":
+        return [_native(c, value[artifacts.snake(c["name"])]) for c in component["components"]]
+    if kind.startswith("bytes"):
+        return unhex(value)
+    return int(value) if kind.startswith("uint") else value
+
+
+# -- clocks ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Clocked:
+    """A move, and the clocks when it was made."""
+
+    move: MoveMade
+    time: int
+    challenger: int
+    """Seconds left after it."""
+    defender: int
+
+
+def clocked(log: Log, made: Sequence[MoveMade]) -> Iterator[Clocked]:
+    """Every move with both clocks after it: each side's runs from the other's move to its own (protocol.dispute.game).
+
+    A move that ends the game without its mover, `resolve` by anybody, takes nothing from either clock.
+    """
+    windows = log.job.params["windows"]
+    clock, step = int(windows["clock_seconds"]), int(windows["step_seconds"])
+    left = {
+        Side.CHALLENGER: min(clock, MAX_LEFT),
+        Side.DEFENDER: min(clock + min(step * log.open_before, MAX_EXTRA), MAX_LEFT),
+    }
+    then: int | None = None
+    for move in made:
+        now = log.times[move.transaction]
+        if then is not None and move.side is not None:
+            left[move.side] = max(0, left[move.side] - (now - then))
+        then = now
+        yield Clocked(move, now, left[Side.CHALLENGER], left[Side.DEFENDER])
+
+
+def phase_of(log: Log, op: Op | None) -> GamePhase:
+    """The move that is due after a log. Without the picked `op`, a fold's second row of partials is not foreseen."""
+    phase, descent = GamePhase.NONE, GamePhase.TRACE_PICK
+    for event in log.events:
+        match event:
+            case moves.Opened() if event.t == 0:
+                phase = GamePhase.TRACE_REVEAL if ceil_log2(log.transitions) else GamePhase.ADJACENT
+            case moves.Argued():
+                phase = GamePhase.DEFEND
+            case moves.Defended():
+                phase = descent = GamePhase.GRAPH_PICK
+            case moves.Revealed():
+                phase = descent
+            case moves.Picked():
+                phase = event.phase
+            case moves.TensorRevealed():
+                descent = GamePhase.TENSOR_PICK
+                phase = descent if event.children else GamePhase.LEAF
+            case moves.LeafPosted():
+                phase = GamePhase.ELEMENT
+            case moves.ElementPicked():
+                phase = GamePhase.PARTIALS
+            case moves.PartialsPosted():
+                grouped = phase is GamePhase.PARTIALS and op is not None and op.is_grouped
+                phase = GamePhase.PARTIAL_PICK if grouped else GamePhase.PROOF
+            case moves.PartialPicked():
+                phase = GamePhase.LOW_PARTIALS
+            case moves.Staged():
+                phase = GamePhase.PROOF
+            case moves.Resolved():
+                phase = GamePhase.CLOSED
+    return phase
+
+
+# -- the whole ------------------------------------------------------------------------------------------
+
+
+def told(session: Session, log: Log, named: NamedOp | None, now: Seconds) -> dict[str, Any]:
+    """Everything about a game, as `schema.DisputeOut` has it. `now`: the time of the last indexed block."""
+    op = None if named is None else named.op
+    made = moves_of(log.entries, log.transitions, op)
+    steps, place = list(clocked(log, made)), place_of(log.events)
+    phase = phase_of(log, op)
+    running = phase is not GamePhase.CLOSED
+    mover = None if not running else Side.DEFENDER if phase in DEFENDERS else Side.CHALLENGER
+    left = {"challenger": steps[-1].challenger, "defender": steps[-1].defender}
+    deadline = None
+    if mover is not None:
+        deadline = steps[-1].time + left[mover.value]
+        left[mover.value] = max(0, deadline - now)
+    of_op = place.wrong is Wrong.OP
+    resolved = next((e for e in log.events if isinstance(e, moves.Resolved)), None)
+    tree = bisection(log.events, log.transitions, op).to_dict()
+    return {
+        "id": log.row.id,
+        "claim": log.claim.id,
+        "job": log.claim.job,
+        "round": log.claim.round,
+        "attempt": log.claim.attempt,
+        "slot": log.claim.slot,
+        "challenger": log.opened.challenger,
+        "defender": log.opened.defender,
+        "verdict": log.row.verdict,
+        "winner": None if resolved is None or not int(resolved.winner, 16) else resolved.winner,
+        "opened": log.row.time,
+        "closed": log.row.closed,
+        "transitions": log.transitions,
+        "program": log.program,
+        "step": place.t,
+        "wrong": None if place.wrong is None else place.wrong.name.lower(),
+        "op": _op_of(place, named),
+        "leaf": place.leaf if of_op else None,
+        "element": place.element if of_op else None,
+        "chunk": place.chunk if of_op else None,
+        "claimed_bits": _bits(place.claimed, of_op),
+        "contract_bits": _bits(place.computed, of_op),
+        "claimed_value": _number(place.claimed, op, of_op),
+        "contract_value": _number(place.computed, op, of_op),
+        "phase": phase.name.lower(),
+        "due": DUE.get(phase),
+        "mover": None if mover is None else mover.value,
+        "deadline": deadline,
+        "seconds_left": left,
+        "moves": [_move(step) for step in steps],
+        "tree": tree,
+        "money": [payment.to_dict() for payment in _money(session, log)],
+        "replay": f"lockstep replay {log.claim.id.removeprefix('0x')}",
+    }
+
+
+def _op_of(place: Any, named: NamedOp | None) -> dict[str, Any] | None:
+    if place.wrong is not Wrong.OP or place.position is None:
+        return None
+    return {
+        "index": place.position,
+        "kind": None if named is None else named.op.kind.name.lower(),
+        "name": None if named is None else named.name,
+        "dtype": None if named is None else "f32" if named.op.dtype == F32 else "i32",
+        "shape": None if named is None else list(named.op.extents),
+        "described": described(None if named is None else named.op).strip(" ()") or None,
+    }
+
+
+def _move(step: Clocked) -> dict[str, Any]:
+    return {
+        "move": step.move.call,
+        "by": step.move.by,
+        "shows": step.move.shows,
+        "block": step.move.block,
+        "time": step.time,
+        "transaction": "0x" + step.move.transaction.hex(),
+        "challenger_seconds": step.challenger,
+        "defender_seconds": step.defender,
+    }
+
+
+def _bits(digest: bytes | None, of_op: bool) -> str | None:
+    return None if digest is None else "0x" + (digest[-4:] if of_op else digest).hex()
+
+
+def _number(bits: bytes | None, op: Op | None, of_op: bool) -> float | int | str | None:
+    """A word as a number; as a string where it is not finite, which JSON cannot say."""
+    if bits is None or not of_op:
+        return None
+    value = value_of(int.from_bytes(bits[-4:], "big"), op)
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _money(session: Session, log: Log) -> list[Payment]:
+    """Returns the payments that the game's first and last transaction made in the vault."""
+    ends = [e for e in log.entries if isinstance(e.event, moves.Opened | moves.Resolved)]
+    found: list[Payment] = []
+    for entry in {e.transaction: e for e in ends}.values():
+        rows = session.scalars(
+            select(EventRow)
+            .where(EventRow.block == entry.block, EventRow.contract == VAULT)
+            .where(EventRow.tx == "0x" + entry.transaction.hex())
+            .order_by(EventRow.log_index)
+        )
+        for row in rows:
+            event: Any = SimpleNamespace(name=row.name, args=_vault_args(row))
+            found += payments_of(event, GameId(unhex(log.row.id)), log.opened)
+    return found
+
+
+def _vault_args(row: EventRow) -> dict[str, Any]:
+    inputs = artifacts.load(VAULT).entries("event")[row.name]["inputs"]
+    return {artifacts.snake(c["name"]): _native(c, row.args[artifacts.snake(c["name"])]) for c in inputs}

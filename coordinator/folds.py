@@ -1,0 +1,75 @@
+"""Events become rows: a fold over the chain's log, the same whenever it is run.
+
+`apply` is called once per event in (block, log index) order, inside the transaction that stores the event. It reads
+nothing but the event and the rows of earlier ones, so `rebuild` after a reorganisation gives what a fresh index would.
+An event that fits no row changes nothing: its savepoint is rolled back, it is counted, logged and skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from sqlalchemy import delete, select
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from coordinator.models import AccountRow, ClaimRow, EventRow, FlowRow, GameRow, JobRow, LockRow, NodeRow, RoundRow
+
+MARKET, VAULT, GAME = "JobMarket", "StakeVault", "DisputeGame"
+PROJECTED = (NodeRow, JobRow, RoundRow, ClaimRow, GameRow, AccountRow, LockRow, FlowRow)
+
+log = structlog.get_logger(__name__)
+
+Projection = Callable[[Session, EventRow], None]
+PROJECTIONS: dict[tuple[str, str], list[Projection]] = {}
+"""By (contract, event)."""
+
+
+def apply(session: Session, event: EventRow) -> bool:
+    """Bring the projections from before `event` to after it; False: it does not fit them and was skipped."""
+    # INVARIANT: the index stops at no event; only a database that fails stops it.
+    done = [_applied(session, event, one) for one in PROJECTIONS.get((event.contract, event.name), ())]
+    return all(done)
+
+
+def _applied(session: Session, event: EventRow, projection: Projection) -> bool:
+    try:
+        with session.begin_nested():
+            projection(session, event)
+            session.flush()
+    except OperationalError:
+        raise
+    except Exception as failure:
+        log.error(
+            "event not projected", contract=event.contract, event_name=event.name, block=event.block,
+            index=event.log_index, why=f"{type(failure).__name__}: {failure}"[:300],
+        )  # fmt: skip
+        return False
+    return True
+
+
+def rebuild(session: Session) -> int:
+    """Fold anew over every stored event; returns how many of them were skipped."""
+    for table in PROJECTED:
+        session.execute(delete(table))
+    session.expire_all()
+    events = session.scalars(select(EventRow).order_by(EventRow.block, EventRow.log_index)).all()
+    return sum(not apply(session, event) for event in events)
+
+
+def on(contract: str, *names: str) -> Callable[[Projection], Projection]:
+    """Have a function called with every event of a contract that bears one of these names."""
+
+    def register(projection: Projection) -> Projection:
+        for name in names:
+            PROJECTIONS.setdefault((contract, name), []).append(projection)
+        return projection
+
+    return register
+
+
+def added(left: str, right: Any) -> str:
+    """The sum of two amounts, as a decimal string."""
+    return str(int(left) + int(right))

@@ -1,0 +1,131 @@
+"""The loss of this coordinator's own jobs after each merge that stands, computed from public data, for the pages.
+
+Nothing depends on it: it is computed when nothing else is due, one loss a look, and given up for a job whose losses
+take too long here. The bits are those of `lockstep train metrics`: the same Program, checkpoint and seed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from coordinator.models import ClaimRow, LossRow, RoundRow, unhex
+from coordinator.reading import hex32
+from coordinator.views import STANDING
+from lockstep.execution.losses import Losses
+from lockstep.execution.merging import load_checkpoint
+from lockstep.node.backoff import Backoff
+from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.types import MERGE_SLOT, Cid, JobId, Seed
+
+if TYPE_CHECKING:
+    from coordinator.db import Database
+    from lockstep.execution.jobs import Job
+    from lockstep.storage import ContentStore
+
+DEAR_SECONDS = 10.0
+"""A job one of whose losses takes longer is shown without: the worker has deadlines."""
+REST_SECONDS = (5.0, 600.0)
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class DueLoss:
+    """A checkpoint whose loss is not known."""
+
+    merges: int
+    round: int | None
+    claim: str
+    """The merge; "" for the first weights."""
+    seed: Seed
+    checkpoint: Cid
+    out: bytes
+    out2: bytes
+
+
+def due(session: Session, job: str) -> DueLoss | None:
+    """The first checkpoint of a job, in the order of merges, whose loss is not kept."""
+    kept = {row.claim: row.merges for row in session.scalars(select(LossRow).where(LossRow.job == job))}
+    first = session.get(RoundRow, (job, 0))
+    if first is None or first.seed is None:
+        return None
+    if "" not in kept:
+        return DueLoss(0, None, "", Seed(unhex(first.seed)), Cid(""), b"", b"")
+    merges = session.execute(
+        select(ClaimRow, RoundRow.seed)
+        .join(RoundRow, (RoundRow.job == ClaimRow.job) & (RoundRow.number == ClaimRow.round))
+        .where(ClaimRow.job == job, ClaimRow.slot == MERGE_SLOT, ClaimRow.state.in_(STANDING))
+        .where(RoundRow.state != "void")
+        .order_by(ClaimRow.round)
+    )
+    for i, (claim, seed) in enumerate(merges, 1):
+        if kept.get(claim.id) != i and seed is not None:
+            return DueLoss(
+                i, claim.round, claim.id, Seed(unhex(seed)), Cid(claim.payload_cid or ""), unhex(claim.out or ""),
+                unhex(claim.out2 or ""),
+            )  # fmt: skip
+    return None
+
+
+class RunLosses:
+    """The losses of a coordinator's jobs."""
+
+    def __init__(
+        self, database: Database, store: ContentStore, clock: Callable[[], float] = time.monotonic
+    ) -> None:  # fmt: skip
+        self._database = database
+        self._store = store
+        self._clock = clock
+        self._compiled: dict[JobId, Losses | None] = {}
+        """None: the job names no loss, or is too dear."""
+        self._rests: Backoff[JobId] = Backoff(*REST_SECONDS)
+
+    def look(self, job: JobId, loaded: Callable[[], Job]) -> bool:
+        """Compute and keep one loss, if one is due; whether one was. `loaded`: the job, when it is needed."""
+        if self._rests.rests(job, self._clock()) or self._compiled.get(job, self) is None:
+            return False
+        with self._database.reading() as session:
+            wanted = due(session, hex32(job))
+        if wanted is None:
+            return False
+        try:
+            found = self._computed(job, loaded(), wanted)
+        except LockstepError as error:
+            log.info("a loss cannot be computed", job=hex32(job), why=error.message)
+            self._rests.failed(job, self._clock())
+            return False
+        if found is None:
+            return False
+        self._rests.succeeded(job)
+        with self._database.session() as session:
+            session.execute(delete(LossRow).where(LossRow.job == hex32(job), LossRow.merges == wanted.merges))
+            kept = {"claim": wanted.claim, "round": wanted.round, "merges": wanted.merges, "loss": repr(found)}
+            session.merge(LossRow(job=hex32(job), **kept))
+        return True
+
+    def drop(self, job: JobId) -> None:
+        """Let a job go that is over."""
+        self._compiled.pop(job, None)
+
+    def _computed(self, job: JobId, loaded: Job, wanted: DueLoss) -> float | None:
+        if job not in self._compiled:
+            self._compiled[job] = Losses.of(loaded, self._store)
+        losses = self._compiled[job]
+        if losses is None:
+            return None
+        checkpoint = loaded.genesis
+        if wanted.claim:
+            checkpoint = load_checkpoint(loaded, self._store, wanted.checkpoint, wanted.out, wanted.out2)
+        begun = self._clock()
+        found = losses.at(checkpoint, wanted.seed, wanted.merges)
+        if self._clock() - begun > DEAR_SECONDS:
+            log.warning("losses of a job take too long here", job=hex32(job), seconds=round(self._clock() - begun, 1))
+            self._compiled[job] = None
+        return found

@@ -1,0 +1,267 @@
+"""The chain's events as they are indexed, by server-sent events: one stream for everybody, resumed by `Last-Event-ID`.
+
+Nothing is queued for anybody: a client is a position in the index, so that one that reads slowly costs a connection and
+no memory. While somebody listens, one task asks the index once a second if there is anything new.
+
+An event's id is block-index-hash. After a restart, of this server or of the client, the stream goes on behind the id
+that the client had; where the chain has dropped that block, or it lies too far back, it says `reset`: read again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Request, Response
+from sqlalchemy import func, select, tuple_
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from coordinator.db import Database
+from coordinator.models import EventRow
+from coordinator.rates import network
+from lockstep.protocol.errors import LockstepError, TryLater, UsageError
+
+PERIOD_SECONDS = 1.0
+BEAT_SECONDS = 15.0
+"""A comment is sent after so long a silence, so that a client that has gone is noticed."""
+PAGE = 200
+"""Events that are read at a time."""
+DIGITS = 8
+PAGES = 4
+"""Places whose next events are kept until something new comes."""
+COLUMNS = (
+    EventRow.block, EventRow.log_index, EventRow.block_hash, EventRow.time, EventRow.contract, EventRow.name,
+    EventRow.job, EventRow.game, EventRow.tx,
+)  # fmt: skip
+"""All of an event but its arguments, which may be long."""
+CATCH_UP = 10_000
+"""A client that is further behind than so many events reads anew."""
+STREAMS = 128
+PER_ADDRESS = 64
+ID = re.compile(r"(\d{1,18})-(\d{1,9})-([0-9a-f]{0,8})")
+
+
+HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}
+
+# Not in /openapi.json: a document of requests and answers has no word for an answer without an end.
+router = APIRouter(prefix="/api/v1", include_in_schema=False)
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place in the chain's log: everything up to it was sent."""
+
+    block: int
+    index: int
+    digits: str = ""
+    """The first digits of its block's hash, which tell it from the one in its place; "" where nobody knows them."""
+
+    def __str__(self) -> str:
+        return f"{self.block}-{self.index}-{self.digits}"
+
+
+START = Position(-1, -1)
+
+
+def parse(text: str) -> Position:
+    """The position that an id names; raises UsageError."""
+    found = ID.fullmatch(text)
+    if found is None:
+        raise UsageError(f"{text[:50]!r} is no event's id", hint="send back the `id` that an event had")
+    return Position(int(found[1]), int(found[2]), found[3])
+
+
+class Stream:
+    """The one stream of a process; its methods run on one event loop."""
+
+    def __init__(
+        self, database: Database, *, period_seconds: float = PERIOD_SECONDS, beat_seconds: float = BEAT_SECONDS,
+        streams: int = STREAMS, per_address: int = PER_ADDRESS,
+    ) -> None:  # fmt: skip
+        self._database = database
+        self._period_seconds = period_seconds
+        self._beat_seconds = beat_seconds
+        self._streams, self._per_address = streams, per_address
+        self._listening: Counter[str] = Counter()
+        """By address."""
+        self._newest, self._version = START, 0
+        self._moved = asyncio.Condition()
+        self._watch: asyncio.Task[None] | None = None
+        self._pages: dict[Position, Sequence[Any]] = {}
+        """Events read behind a position since the last news: those who stand together read together."""
+
+    @property
+    def listening(self) -> int:
+        """Clients that are connected."""
+        return self._listening.total()
+
+    def enter(self, address: str) -> str:
+        """Take a place for a client; returns what `leave` takes. Raises TryLater if there are too many."""
+        key = network(address)
+        # INVARIANT: streams are few, and one address has a part of them.
+        if self.listening >= self._streams or self._listening[key] >= self._per_address:
+            raise TryLater("too many streams are open", hint="ask /api/v1/chain now and then", code="quota")
+        self._listening[key] += 1
+        return key
+
+    def leave(self, key: str) -> None:
+        """Give a client's place back."""
+        self._listening[key] -= 1
+        self._listening += Counter()
+        if not self.listening and self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+            self._pages.clear()
+
+    async def begin(self, last: str | None) -> tuple[Position, bool]:
+        """(position, whether the client has to read anew) for a client that had the event `last`, or none."""
+        self._start()
+        newest = await run_in_threadpool(self._read_newest)
+        if not last:
+            return newest, False
+        position = parse(last)
+        return (position, False) if await run_in_threadpool(self._near, position) else (newest, True)
+
+    async def events(self, position: Position, *, reset: bool = False) -> AsyncIterator[bytes]:
+        """The events behind a position, and then whatever comes, as they go over the wire."""
+        yield b"retry: 3000\n\n"
+        if reset:
+            yield anew(position)
+        while True:
+            seen = self._version
+            try:
+                rows = await self._after(position)
+                if rows is None:
+                    position = await run_in_threadpool(self._read_newest)
+                    yield anew(position)
+                    continue
+            except LockstepError:
+                # A database that does not answer is waited for, as between two events.
+                rows = []
+            for row in rows:
+                yield wire(row)
+            if rows:
+                position = position_of(rows[-1])
+            elif not await self._news(seen):
+                yield b": beat\n\n"
+
+    # -- inside
+
+    async def _after(self, position: Position) -> Sequence[Any] | None:
+        known = self._pages.get(position)
+        if known is None:
+            known = await run_in_threadpool(self._read, position)
+            if known and len(self._pages) < PAGES:
+                self._pages[position] = known
+        return known
+
+    async def _news(self, seen: int) -> bool:
+        try:
+            async with asyncio.timeout(self._beat_seconds), self._moved:
+                await self._moved.wait_for(lambda: self._version != seen)
+        except TimeoutError:
+            return False
+        return True
+
+    def _start(self) -> None:
+        if self._watch is None or self._watch.done():
+            self._watch = asyncio.create_task(self._look())
+
+    async def _look(self) -> None:
+        while True:
+            try:
+                newest = await run_in_threadpool(self._read_newest)
+            except LockstepError:
+                newest = self._newest
+            if newest != self._newest:
+                self._pages.clear()
+                async with self._moved:
+                    self._newest, self._version = newest, self._version + 1
+                    self._moved.notify_all()
+            await asyncio.sleep(self._period_seconds)
+
+    def _read_newest(self) -> Position:
+        order = (EventRow.block.desc(), EventRow.log_index.desc())
+        with self._database.reading() as session:
+            found = session.execute(select(*COLUMNS).order_by(*order).limit(1)).first()
+        return START if found is None else position_of(found)
+
+    def _read(self, position: Position) -> Sequence[Any] | None:
+        """The next events behind a position; None if the chain has dropped it."""
+        behind = tuple_(EventRow.block, EventRow.log_index) > (position.block, position.index)
+        query = select(*COLUMNS).where(behind).order_by(EventRow.block, EventRow.log_index).limit(PAGE)
+        with self._database.reading() as session:
+            # INVARIANT: what follows an event follows it on the chain that has it: both are read in one view.
+            return session.execute(query).all() if _stands(session, position) else None
+
+    def _near(self, position: Position) -> bool:
+        """Tells if the chain still has the event, and the client is not too far behind it."""
+        behind = tuple_(EventRow.block, EventRow.log_index) > (position.block, position.index)
+        newer = select(EventRow.block).where(behind).limit(CATCH_UP + 1).subquery()
+        with self._database.reading() as session:
+            if not _stands(session, position):
+                return False
+            return (session.scalar(select(func.count()).select_from(newer)) or 0) <= CATCH_UP
+
+
+def _stands(session: Session, position: Position) -> bool:
+    if position == START:
+        return True
+    place = (EventRow.block == position.block, EventRow.log_index == position.index)
+    found = session.scalar(select(EventRow.block_hash).where(*place))
+    return found is not None and found.removeprefix("0x").startswith(position.digits)
+
+
+def position_of(row: Any) -> Position:
+    """The place of an event: its id is the text of it."""
+    return Position(row.block, row.log_index, row.block_hash.removeprefix("0x")[:DIGITS])
+
+
+def anew(position: Position) -> bytes:
+    """The word to a client that what it had is not on the chain any more."""
+    return f"event: reset\nid: {position}\ndata: {{}}\n\n".encode()
+
+
+def wire(row: Any) -> bytes:
+    """One event of the stream: where it stands and what it is about; /api/v1/chain has the rest."""
+    data = {"id": str(position_of(row)), "block": row.block, "time": row.time, "contract": row.contract,
+            "name": row.name, "job": row.job, "game": row.game, "tx": row.tx}  # fmt: skip
+    return f"id: {data['id']}\nevent: chain\ndata: {json.dumps(data)}\n\n".encode()
+
+
+class Events(StreamingResponse):
+    """A client's stream; its place is given back however it ends."""
+
+    def __init__(self, stream: Stream, key: str, events: AsyncIterator[bytes]) -> None:
+        super().__init__(events, media_type="text/event-stream", headers=HEADERS)
+        self._stream, self._key = stream, key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until the client goes."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._stream.leave(self._key)
+
+
+@router.get("/stream")
+async def stream(
+    request: Request, last_event_id: Annotated[str | None, Header()] = None, after: str | None = None
+) -> Response:
+    """The chain's events as they come. `after` is `Last-Event-ID` for clients that cannot set a header."""
+    hub: Stream = request.app.state.stream
+    key = hub.enter(request.client.host if request.client else "")
+    try:
+        position, reset = await hub.begin(last_event_id or after)
+    except BaseException:
+        hub.leave(key)
+        raise
+    return Events(hub, key, hub.events(position, reset=reset))

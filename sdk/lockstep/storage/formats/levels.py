@@ -1,0 +1,144 @@
+"""Sequences of four symbols as their counts and the places of each symbol (Cover 1973, enumerative source coding).
+
+A row of k symbols is the number of its counts among all that add up to k, in lexicographic order, then the rank of the
+places of symbol 0 among the k, of symbol 1 among the rest, of symbol 2 among what is left: as many bits as the counts
+leave possible, and no more.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.protocol.errors import UsageError
+from lockstep.storage.formats.base import Bytes, Codes, pack_bits, packed_length, require, unpack_bits
+from lockstep.storage.formats.combinadics import MAX_SMALL, rank_bits, rank_masks, unrank_masks
+
+SYMBOLS = 4
+_KEY = MAX_SMALL + 1
+
+Integers = NDArray[np.int64]
+
+
+def check_row(k: int) -> None:
+    """Raises UsageError unless rows of k symbols can be ranked."""
+    if not 1 <= k <= MAX_SMALL:
+        raise UsageError(f"ranks of {k} symbols", f"keep 1 to {MAX_SMALL} elements of a block, or list the levels")
+
+
+def counts_width(k: int) -> int:
+    """Bits of the counts of a row of k symbols."""
+    return (comb(k + SYMBOLS - 1, SYMBOLS - 1) - 1).bit_length()
+
+
+def counts_length(rows: int, k: int) -> int:
+    """Bytes of the counts of so many rows."""
+    return packed_length(rows, counts_width(k))
+
+
+def ranks_longest(k: int) -> int:
+    """The most bits of the ranks of a row of k symbols."""
+    return int(_widths(_all_counts(k)).sum(1).max())
+
+
+def ranks_length(counts: Integers) -> int:
+    """Bytes of the ranks of rows with these counts [rows, 4]."""
+    return -(-int(_widths(counts).sum()) // 8)
+
+
+def pack_counts(counts: Integers) -> Bytes:
+    """The counts [rows, 4] of rows of one length."""
+    k = int(counts[0].sum())
+    return pack_bits(np.searchsorted(_keys(_all_counts(k)), _keys(counts)).astype(np.uint16), counts_width(k))
+
+
+def unpack_counts(data: Bytes, rows: int, k: int) -> Integers:
+    """The counts that `pack_counts` gave these bytes of; PayloadInvalid for a number of no counts."""
+    found = unpack_bits(data, rows, counts_width(k))
+    every = _all_counts(k)
+    # INVARIANT: a number is below the number of counts.
+    require((found < len(every)).all(), f"no counts of {k} symbols have this number")
+    return every[found]
+
+
+def counts_of(rows: Codes) -> Integers:
+    """Counts of each symbol in each row: [rows, k] -> [rows, 4]."""
+    return np.stack([(rows == s).sum(1, dtype=np.int64) for s in range(SYMBOLS)], axis=1)
+
+
+def pack_ranks(rows: Codes, counts: Integers) -> Bytes:
+    """The ranks of rows [rows, k] with these counts, each in the bits that its counts leave, the lowest first."""
+    ranks, left = [], rows
+    for s in range(SYMBOLS - 1):
+        ranks.append(rank_masks(left == s) if left.shape[1] else np.zeros(len(rows), np.uint64))
+        left = _without(left, s)
+    widths = _widths(counts).reshape(-1)
+    values = np.stack(ranks, axis=1).reshape(-1)
+    first = np.cumsum(widths) - widths
+    offsets = np.arange(int(widths.sum())) - np.repeat(first, widths)
+    bits = (np.repeat(values, widths) >> offsets.astype(np.uint64)) & np.uint64(1)
+    return np.packbits(bits.astype(np.uint8), bitorder="little")
+
+
+def unpack_ranks(data: Bytes, counts: Integers) -> Codes:
+    """The rows that `pack_ranks` gave these bytes of; PayloadInvalid for what is no rank, or a bit that none has."""
+    widths = _widths(counts).reshape(-1)
+    total = int(widths.sum())
+    bits = np.unpackbits(data, bitorder="little")
+    # INVARIANT: bits that no rank has are zero.
+    require(not bits[total:].any(), "a bit beyond the last rank is set")
+    bits = np.concatenate([bits[:total], np.zeros(MAX_SMALL, np.uint8)]).astype(np.uint64)
+    first = np.cumsum(widths) - widths
+    values = np.zeros(len(widths), np.uint64)
+    for b in range(int(widths.max(initial=0))):
+        values |= np.where(widths > b, bits[first + b], np.uint64(0)) << np.uint64(b)
+    ranks = values.reshape(-1, SYMBOLS - 1)
+    k = int(counts[0].sum())
+    rows = np.full((len(counts), k), SYMBOLS - 1, np.uint8)
+    sizes = np.full(len(counts), k, np.int64)
+    places = np.tile(np.arange(k), (len(counts), 1))
+    for s in range(SYMBOLS - 1):
+        masks = unrank_masks(ranks[:, s], sizes, counts[:, s], k)
+        row, column = np.nonzero(masks)
+        rows[row, places[row, column]] = s
+        # What is left moves to the front, in order.
+        order = np.argsort(masks, axis=1, kind="stable")
+        places = np.take_along_axis(places, order, axis=1)
+        sizes = sizes - counts[:, s]
+    return rows
+
+
+def _without(rows: Codes, symbol: int) -> Codes:
+    """The rows with a symbol's places closed up; what is beyond their ends is of no symbol."""
+    order = np.argsort(rows == symbol, axis=1, kind="stable")
+    moved = np.take_along_axis(rows, order, axis=1)
+    return np.where(moved == symbol, np.uint8(0xFF), moved)
+
+
+def _widths(counts: Integers) -> Integers:
+    """Bits of the three ranks of rows with these counts: [rows, 4] -> [rows, 3]."""
+    sizes = np.stack([counts[:, s:].sum(1) for s in range(SYMBOLS - 1)], axis=1)
+    return np.asarray(_bits()[sizes, counts[:, : SYMBOLS - 1]])
+
+
+@lru_cache(maxsize=1)
+def _bits() -> Integers:
+    """rank_bits(n, k) for n, k <= 64; 0 where there is no subset."""
+    every = range(MAX_SMALL + 1)
+    return np.array([[rank_bits(n, k) if k <= n else 0 for k in every] for n in every], np.int64)
+
+
+@lru_cache(maxsize=8)
+def _all_counts(k: int) -> Integers:
+    """All counts [.., 4] that add up to k, in lexicographic order."""
+    a, b, c = np.meshgrid(*[np.arange(k + 1)] * (SYMBOLS - 1), indexing="ij")
+    some = np.stack([a.reshape(-1), b.reshape(-1), c.reshape(-1)], axis=1)
+    rest = k - some.sum(1)
+    return np.concatenate([some, rest[:, None]], axis=1)[rest >= 0]
+
+
+def _keys(counts: Integers) -> Integers:
+    return (counts[:, 0] * _KEY + counts[:, 1]) * _KEY + counts[:, 2]

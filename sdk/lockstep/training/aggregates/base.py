@@ -1,0 +1,50 @@
+"""The interface of aggregates: a value that combines the slots' decoded payloads.
+
+    mean = aggregate.combine(payloads, mask)
+
+Payloads are in slot order, each a flat f32 tensor for every shard of the parameters. A slot of mask 0 must not count,
+whatever its payload holds, infinities included. With no slot at all the result is finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from lockstep.training.codecs.base import Codec, usable
+from lockstep.training.strategies.base import Shards
+
+
+class Aggregate(Protocol):
+    """A rule by which payloads become one; frozen, its fields its parameters."""
+
+    def combine(self, payloads: Sequence[Shards], mask: Tensor) -> list[Tensor]:
+        """(payloads by slot, mask f32 [slots], 0 or 1) -> f32 [P] for each shard."""
+
+    def check(self, codec: Codec) -> None:
+        """Raises UsageError if the aggregate means nothing for what this codec leaves."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its registered name and its fields."""
+
+
+def heard(payloads: Sequence[Shards], mask: Tensor) -> list[list[Tensor]]:
+    """The payloads, those of mask 0 as zeros; so is every element that no codec encodes, an infinity above all."""
+    return [[torch.where((mask[k] > 0) & usable(x), x, 0.0) for x in payload] for k, payload in enumerate(payloads)]
+
+
+def norms(payloads: Sequence[Shards]) -> list[Tensor]:
+    """The Euclidean norm of each payload over all its shards, f32 ()."""
+    return [torch.sqrt(reduce(torch.add, [(x * x).sum() for x in payload])) for payload in payloads]
+
+
+def weighted(payloads: Sequence[Shards], weights: Sequence[Tensor]) -> list[Tensor]:
+    """The sum of weight times payload, in slot order, shard by shard."""
+    return [
+        reduce(torch.add, [w * payload[k] for w, payload in zip(weights, payloads, strict=True)])
+        for k in range(len(payloads[0]))
+    ]

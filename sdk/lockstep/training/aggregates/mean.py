@@ -1,0 +1,84 @@
+"""The mean: over the contributors of a round or over all its slots, of payloads clipped to their median norm or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lockstep.protocol.errors import UsageError
+from lockstep.training.aggregates.base import heard, norms
+from lockstep.training.codecs.base import Codec
+from lockstep.training.strategies.base import Shards
+
+CONTRIBUTORS, SLOTS = "contributors", "slots"
+
+
+@dataclass(frozen=True)
+class Average:
+    """The sum of the accepted payloads in slot order, divided by how many there are."""
+
+    over: str = CONTRIBUTORS
+    """"contributors": divided by the accepted payloads; "slots": by all slots, as SparseLoCo's paper does."""
+    clip: bool = False
+    """True: a payload whose norm is above the median of the accepted ones' is scaled down to it."""
+
+    def __post_init__(self) -> None:
+        if self.over not in (CONTRIBUTORS, SLOTS):
+            raise UsageError(f"a mean over {self.over!r}", f'"{CONTRIBUTORS}" or "{SLOTS}"')
+
+    def combine(self, payloads: Sequence[Shards], mask: Tensor) -> list[Tensor]:
+        """Zeros if there is none."""
+        if self.clip:
+            clean = heard(payloads, mask)
+            lengths = norms(clean)
+            middle = median_of(lengths, mask)
+            scales = [torch.where(length > middle, middle / length, 1.0) for length in lengths]
+            payloads = [[x * scale for x in payload] for payload, scale in zip(clean, scales, strict=True)]
+        count = torch.clamp(mask.sum(), min=1.0) if self.over == CONTRIBUTORS else torch.tensor(float(len(payloads)))
+        found = []
+        for k in range(len(payloads[0])):
+            total = torch.where(mask[0] > 0, payloads[0][k], 0.0)
+            for slot in range(1, len(payloads)):
+                total = total + torch.where(mask[slot] > 0, payloads[slot][k], 0.0)
+            found.append(total / count)
+        return found
+
+    def check(self, codec: Codec) -> None:
+        """A mean has a meaning for every payload."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """`aggregate` of a strategy's description."""
+        return {"name": "mean", **asdict(self)}
+
+
+def preceding(values: Sequence[Tensor], i: int) -> Iterator[tuple[int, Tensor]]:
+    """(j, bool (): whether value j comes before value i in ascending order), equals in slot order, for all other j."""
+    for j, y in enumerate(values):
+        if j != i:
+            yield j, (y <= values[i]) if j < i else (y < values[i])
+
+
+def median_of(values: Sequence[Tensor], mask: Tensor) -> Tensor:
+    """The median of the values whose mask is 1: of an even number the mean of the middle two; of none 0.
+
+    Each value's rank is counted, equals in slot order.
+    """
+    count = mask.sum().to(torch.int32)
+    ranks = []
+    for i in range(len(values)):
+        below = torch.zeros((), dtype=torch.int32)
+        for j, before in preceding(values, i):
+            below = below + (before & (mask[j] > 0)).to(torch.int32)
+        ranks.append(torch.where(mask[i] > 0, below, -1))
+    low, high = (count - 1) >> 1, count >> 1
+    parts = []
+    for wanted in (low, high):
+        found = torch.zeros(())
+        for x, rank in zip(values, ranks, strict=True):
+            found = torch.where((rank == wanted) & (count > 0), x, found)
+        parts.append(found)
+    return 0.5 * (parts[0] + parts[1])

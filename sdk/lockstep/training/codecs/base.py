@@ -1,0 +1,106 @@
+"""The interface of codecs: values with a pair of pure functions on tensors and a wire format.
+
+    payload = codec.encode(x, round)              # f32 [codec.size(n)]: exactly what codec.format carries
+    decoded = codec.decode(payload, n, round)     # f32 [n]: what a merge adds up
+    rest = residual(x, decoded)                   # what the next round's difference is added to
+
+Both functions are traced into Programs; a claim commits to the payload. Bits and indices are packed outside, by
+`codec.format`. One that moves to another basis (DCT, random-k) takes the codec of what it leaves as its field `then`:
+`RandomK(then=TopK(width=4))`.
+
+What is no number, or larger than 2^40, counts as zero, and leaves no residual: one bad gradient must not stay in a
+worker's residual for good, nor an infinite sum of squares hide all the rest.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from lockstep.protocol.errors import UsageError
+from lockstep.storage.formats.base import WireFormat
+
+LARGEST = 2.0**40
+"""The largest magnitude that is encoded: the squares of 2^31 such elements have a finite sum."""
+
+
+class Codec(Protocol):
+    """A lossy form of a tensor; frozen, its fields its parameters."""
+
+    @property
+    def format(self) -> WireFormat:
+        """The wire format of payloads, which `encode` leaves nothing that it cannot carry."""
+
+    def size(self, n: int) -> int:
+        """Elements of the payload of n elements."""
+
+    def encode(self, x: Tensor, round: Tensor) -> Tensor:  # noqa: A002  (the job's word)
+        """(f32 [n], i32 ()) -> the payload, f32 [size(n)]."""
+
+    def decode(self, payload: Tensor, n: int, round: Tensor) -> Tensor:  # noqa: A002
+        """(f32 [size(n)], n, i32 ()) -> f32 [n]."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its registered name and its fields."""
+
+
+class Elementwise:
+    """A codec whose payload is the decoded tensor."""
+
+    def size(self, n: int) -> int:
+        """n."""
+        return n
+
+    def decode(self, payload: Tensor, n: int, round: Tensor) -> Tensor:  # noqa: A002
+        """The payload."""
+        return payload
+
+
+def wire_bits(codec: Codec, n: int) -> float:
+    """The most bits on the wire for each of n elements of a tensor."""
+    return 8 * codec.format.longest(codec.size(n)) / n
+
+
+def usable(x: Tensor) -> Tensor:
+    """bool: which elements are numbers that a codec encodes."""
+    return x.abs() <= LARGEST
+
+
+def bounded(x: Tensor) -> Tensor:
+    """x, its other elements zero; UsageError for an empty tensor."""
+    if x.dim() != 1 or x.numel() == 0 or x.dtype != torch.float32:
+        raise UsageError(f"a codec of a {x.dtype} tensor {tuple(x.shape)}", "encode a flat f32 tensor, not empty")
+    return torch.where(usable(x), x, 0.0)
+
+
+def residual(x: Tensor, decoded: Tensor, decay: float = 1.0) -> Tensor:
+    """decay (x - decoded), f32 [n]: what a codec left out (Karimireddy 2019, algorithm 1); 0 where x counts as zero."""
+    return torch.where(usable(x), (x - decoded) * decay, 0.0)
+
+
+def rows_of(x: Tensor, length: int) -> Tensor:
+    """[n] -> [ceil(n / length), length]; zeros fill the last row."""
+    return F.pad(x, (0, -x.numel() % length)).reshape(-1, length) if x.numel() % length else x.reshape(-1, length)
+
+
+def flat_of(rows: Tensor, n: int) -> Tensor:
+    """The first n elements of rows."""
+    return rows.reshape(-1)[:n]
+
+
+def within(rows: Tensor, n: int) -> Tensor:
+    """bool [rows, length]: which elements of `rows_of` a tensor of n elements are its own."""
+    return torch.arange(rows.numel(), dtype=torch.int32).reshape(rows.shape) < n
+
+
+def bits_of(x: Tensor) -> Tensor:
+    """i32: the words of f32."""
+    return x.view(torch.int32)
+
+
+def float_of(bits: Tensor) -> Tensor:
+    """f32: the words as floats."""
+    return bits.to(torch.int32).view(torch.float32)

@@ -1,0 +1,50 @@
+"""Four bits an element, of which three are an exponent, as in Streaming DiLoCo (2501.18512, section 2.3).
+
+The paper states the number format alone. Here a block shares an exponent (Rouhani 2023, microscaling), or small
+differences would all be zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lockstep.storage.formats import e3m0 as wire
+from lockstep.storage.formats.base import WireFormat
+from lockstep.training.codecs.base import Elementwise, bits_of, bounded, flat_of, float_of, rows_of
+
+_HALF = 1 << 22
+"""Added to a word, it moves 1.5 x 2^e and more into the next exponent."""
+_SIGN = -(1 << 31)
+
+
+@dataclass(frozen=True)
+class E3M0(Elementwise):
+    """The nearest of zero and seven powers of two of either sign; of two as near, the larger."""
+
+    block: int = 256
+
+    @property
+    def format(self) -> WireFormat:
+        """E3M0Blocks of the block."""
+        return wire.E3M0Blocks(self.block)
+
+    def encode(self, x: Tensor, round: Tensor) -> Tensor:  # noqa: A002
+        """f32 [n]."""
+        rows = rows_of(bounded(x), self.block)
+        bits = bits_of(rows.abs())
+        largest = bits_of(rows.abs().amax(1, keepdim=True))
+        top = (largest + _HALF) >> 23
+        power = (bits + _HALF) >> 23
+        least = top - (wire.TOP - 1)
+        # Half of the least power rounds up to it.
+        power = torch.where((power < least) & (bits >= ((least - 1) << 23)), least, power)
+        kept = (power >= least) & (top >= wire.LEAST_TOP)
+        return flat_of(float_of(torch.where(kept, (power << 23) | (bits_of(rows) & _SIGN), 0)), x.numel())
+
+    def to_dict(self) -> dict[str, Any]:
+        """`codec` of a strategy's description."""
+        return {"name": "e3m0", **asdict(self)}

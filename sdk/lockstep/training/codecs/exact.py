@@ -1,0 +1,30 @@
+"""No codec: every element as it is, 32 bits each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from lockstep.storage.formats.base import WireFormat
+from lockstep.storage.formats.words import PlainWords
+from lockstep.training.codecs.base import Elementwise, bounded
+
+
+@dataclass(frozen=True)
+class Exact(Elementwise):
+    """Every element as it is; 32 bits each."""
+
+    @property
+    def format(self) -> WireFormat:
+        """Plain words."""
+        return PlainWords()
+
+    def encode(self, x: Tensor, round: Tensor) -> Tensor:  # noqa: A002
+        """f32 [n]."""
+        return bounded(x)
+
+    def to_dict(self) -> dict[str, Any]:
+        """`codec` of a strategy's description."""
+        return {"name": "exact"}

@@ -1,0 +1,37 @@
+"""The sign and the mean magnitude of a block, as in EF-SignSGD (Karimireddy 2019) and 1-bit Adam (2102.02888)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lockstep.storage.formats.base import WireFormat
+from lockstep.storage.formats.signs import Signs
+from lockstep.training.codecs.base import Elementwise, bounded, flat_of, rows_of, within
+
+
+@dataclass(frozen=True)
+class Sign(Elementwise):
+    """sign(x) times the mean of |x| over the block; the sign of zero is plus."""
+
+    block: int = 4096
+
+    @property
+    def format(self) -> WireFormat:
+        """Signs of the block."""
+        return Signs(self.block)
+
+    def encode(self, x: Tensor, round: Tensor) -> Tensor:  # noqa: A002
+        """f32 [n]."""
+        rows = rows_of(bounded(x), self.block)
+        count = within(rows, x.numel()).to(torch.int32).sum(1, keepdim=True).to(torch.float32)
+        mean = rows.abs().sum(1, keepdim=True) / count
+        signed = torch.where(rows < 0, -mean, mean)
+        return flat_of(torch.where(mean > 0, signed, 0.0), x.numel())
+
+    def to_dict(self) -> dict[str, Any]:
+        """`codec` of a strategy's description."""
+        return {"name": "sign", **asdict(self)}

@@ -1,0 +1,51 @@
+"""FedAvg: slots train by themselves for H steps, their mean parameters are the next base (McMahan 2017, algorithm 1).
+
+All slots draw as many rows in a round, so that the mean has equal weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from lockstep.training.aggregates.base import Aggregate
+from lockstep.training.aggregates.mean import Average
+from lockstep.training.codecs.exact import Exact
+from lockstep.training.optimizers import SGD
+from lockstep.training.strategies.base import Optimizer
+from lockstep.training.strategies.loop import PARAMETERS, Loop, Parts
+
+
+@dataclass(frozen=True)
+class FedAvg(Loop):
+    """Parameters travel, 32 bits each; the inner optimizer starts anew in every round."""
+
+    name: ClassVar[str] = "fedavg"
+    inner: Optimizer = field(default_factory=lambda: SGD(learning_rate=0.1))
+    """The optimizer within a round."""
+    inner_steps: int = 20
+    """H: steps of a slot in a round."""
+    aggregate: Aggregate = field(default_factory=Average)
+    """The rule by which the slots' parameters become one set."""
+
+    def parts(self) -> Parts:
+        """The mean is the next base."""
+        return Parts(self.inner, Exact(), self.aggregate, None, sent=PARAMETERS)
+
+
+@dataclass(frozen=True)
+class FedOpt(Loop):
+    """FedAvg whose mean is a direction for an optimizer at the merge (Reddi 2021, algorithm 2)."""
+
+    inner: Optimizer = field(default_factory=lambda: SGD(learning_rate=0.1))
+    """The optimizer within a round; it starts anew in every one."""
+    inner_steps: int = 20
+    """H: steps of a slot in a round."""
+    aggregate: Aggregate = field(default_factory=Average)
+    """The rule by which the slots' parameters become one set."""
+    outer: Optimizer = field(default_factory=SGD)
+    """Applies base - mean, once a round."""
+
+    def parts(self) -> Parts:
+        """Parameters travel, 32 bits each."""
+        return Parts(self.inner, Exact(), self.aggregate, self.outer, sent=PARAMETERS)

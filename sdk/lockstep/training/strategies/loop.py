@@ -1,0 +1,204 @@
+"""The loop that most strategies are: what a slot has found is encoded, aggregated and applied by an outer optimizer.
+
+    x = what is sent + residual             a difference, a gradient, or the parameters themselves
+    payload, residual = encode(x)           the residual is what the payload leaves out
+    mean = aggregate(decode(payload) of the accepted slots, in slot order)
+    mean = what a codec leaves of it        with a residual of the merge's own, where a strategy says so
+    base, outer state = outer(base, mean)   or base = mean
+
+A strategy is a frozen dataclass with Loop as its base, whose `parts` names the pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from lockstep.protocol.errors import UsageError
+from lockstep.training.aggregates.base import Aggregate
+from lockstep.training.codecs.base import Codec, residual
+from lockstep.training.parameters import Layout, unallocated
+from lockstep.training.strategies.base import Optimizer, Rules, Shards, Transformation
+
+DIFFERENCE, PARAMETERS, GRADIENT = "difference", "parameters", "gradient"
+
+
+class Parts(NamedTuple):
+    """The pieces of a strategy."""
+
+    inner: Optimizer | None
+    """The optimizer within a round; where a gradient is sent, what makes of it what is sent, or None."""
+    codec: Codec
+    aggregate: Aggregate
+    outer: Optimizer | None
+    """Applies the mean; None: the mean of parameters is the next base."""
+    sent: str = DIFFERENCE
+    """DIFFERENCE: base - live; GRADIENT: that of the round's one step, after `inner`; PARAMETERS: live."""
+    keeps: bool = False
+    """The inner optimizer's state goes on in the owner's next round."""
+    decay: float | None = None
+    """The factor of what a payload leaves out, which is added in the owner's next round; None: it is dropped."""
+    down: Codec | None = None
+    """Encodes the mean; what that leaves out is added in the next merge. None: the mean is applied as it is."""
+    whole: bool = False
+    """The codec encodes a shard's padding too; else the payload ends with the last parameter."""
+
+
+class Loop:
+    """A strategy of parts; a subclass is a frozen dataclass."""
+
+    name: ClassVar[str]
+    """The name under which registry.py has it."""
+    inner_steps: int
+
+    def parts(self) -> Parts:
+        """The pieces, of the fields."""
+        raise NotImplementedError
+
+    @property
+    def wire(self) -> str:
+        """The codec's."""
+        return self.parts().codec.format.name
+
+    @property
+    def carry(self) -> bool:
+        """True if the inner state or a residual goes on."""
+        parts = self.parts()
+        return parts.keeps or parts.decay is not None
+
+    def __post_init__(self) -> None:
+        parts = self.parts()
+        if self.inner_steps < 1:
+            raise UsageError(f"inner_steps is {self.inner_steps}", "use at least 1")
+        if parts.sent == GRADIENT and self.inner_steps != 1:
+            raise UsageError(
+                f"inner_steps is {self.inner_steps} where gradients are sent",
+                "a round has one step; [batch] accumulation makes it larger",
+            )
+        if parts.decay is not None and not 0 < parts.decay <= 1:
+            raise UsageError(f"the residual's decay is {parts.decay}", "it lies in (0, 1]")
+        parts.aggregate.check(parts.codec)
+
+    def rules(self, rounds: int, layout: Layout) -> Rules:
+        """The loop's functions for these parts."""
+        parts = self.parts()
+        inner = None
+        if parts.inner is not None:
+            inner = parts.inner.over(rounds * self.inner_steps, None if parts.keeps else self.inner_steps, layout)
+        outer = None if parts.outer is None else parts.outer.over(rounds, None, layout)
+        turn = _Turn(parts, layout, inner, outer)
+        sizes = tuple(parts.codec.size(n) for n in turn.own)
+        return Rules(turn.init, turn.step, turn.encode, turn.outer_state, turn.merge, sizes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """`strategy` of a job's spec."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        said = {k: v.to_dict() if hasattr(v, "to_dict") else v for k, v in values.items()}
+        return {"name": self.name, **said, "wire": self.wire}
+
+
+class _Turn:
+    """The functions of a loop for one layout."""
+
+    def __init__(
+        self, parts: Parts, layout: Layout, inner: Transformation | None, outer: Transformation | None
+    ) -> None:
+        self.parts, self.layout, self.inner, self.outer = parts, layout, inner, outer
+        self.own = layout.sizes if parts.whole else layout.own
+        counter = torch.empty((), dtype=torch.int32, device="meta")
+        self.moments = 0 if inner is None else len(inner.init(unallocated(layout), counter))
+
+    def init(self, parameters: Shards, counter: Tensor) -> list[Tensor]:
+        """The inner optimizer's state, then a residual for each shard."""
+        moments = [] if self.inner is None else self.inner.init(parameters, counter)
+        if self.parts.decay is None:
+            return moments
+        return [*moments, *(p[:n] for p, n in zip(parameters, self.own, strict=True))]
+
+    def step(self, state: Shards, counter: Tensor, live: Shards, gradient: Shards) -> tuple[list[Tensor], list[Tensor]]:
+        """The inner optimizer's; where a gradient is sent, it takes the place of the parameters: `encode` reads it."""
+        if self.inner is None:
+            return list(state), list(gradient)
+        moments, moved = self.inner.update(state[: self.moments], counter, live, gradient)
+        return [*moments, *state[self.moments :]], moved
+
+    def encode(
+        self,
+        state: Shards,
+        anchor: Shards,
+        live: Shards,
+        round: Tensor,  # noqa: A002
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """The payload, and what goes on: zeros in the place of an inner state that does not."""
+        payload, left = [], []
+        for k, n in enumerate(self.own):
+            x = anchor[k] - live[k] if self.parts.sent == DIFFERENCE else live[k]
+            x = _cut(x, n)
+            if self.parts.decay is not None:
+                x = x + state[self.moments + k]
+            coded = self.parts.codec.encode(x, round)
+            if self.parts.decay is not None:
+                left.append(residual(x, self.parts.codec.decode(coded, n, round), self.parts.decay))
+            payload.append(coded)
+        moments = state[: self.moments]
+        kept = list(moments) if self.parts.keeps else [torch.zeros(m.shape, dtype=m.dtype) for m in moments]
+        return payload, [*kept, *left]
+
+    def outer_state(self, parameters: Shards, counter: Tensor) -> list[Tensor]:
+        """The outer optimizer's, then the merge's residual for each shard, if it keeps one."""
+        state = [] if self.outer is None else self.outer.init(parameters, counter)
+        return state if self.parts.down is None else [*state, *parameters]
+
+    def merge(
+        self,
+        base: Shards,
+        state: Shards,
+        payloads: Sequence[Shards],
+        mask: Tensor,
+        round: Tensor,  # noqa: A002
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Decodes, aggregates, applies."""
+        decoded = [self._decoded(payload, round) for payload in payloads]
+        mean = self.parts.aggregate.combine(decoded, mask)
+        if self.outer is None:
+            # A round without payloads fails: this keeps the function total.
+            return [torch.where(mask.sum() > 0, m, b) for m, b in zip(mean, base, strict=True)], []
+        if self.parts.sent == PARAMETERS:
+            mean = [torch.where(mask.sum() > 0, b - m, 0.0) for m, b in zip(mean, base, strict=True)]
+        left: list[Tensor] = []
+        if self.parts.down is not None:
+            state, kept = state[: -len(base)], state[-len(base) :]
+            mean, left = self._encoded_again([m + e for m, e in zip(mean, kept, strict=True)], round)
+        after, moved = self.outer.update(state, round, base, mean)
+        return moved, [*after, *left]
+
+    def _encoded_again(self, x: Shards, round: Tensor) -> tuple[list[Tensor], list[Tensor]]:  # noqa: A002
+        """(what the codec of the way down leaves, what it leaves out), shard by shard."""
+        found, left = [], []
+        for value, n, size in zip(x, self.own, self.layout.sizes, strict=True):
+            assert self.parts.down is not None, "asked before"
+            own = _cut(value, n)
+            back = self.parts.down.decode(self.parts.down.encode(own, round), n, round)
+            found.append(_filled(back, size))
+            left.append(_filled(residual(own, back), size))
+        return found, left
+
+    def _decoded(self, payload: Shards, round: Tensor) -> list[Tensor]:  # noqa: A002
+        found = []
+        for coded, n, size in zip(payload, self.own, self.layout.sizes, strict=True):
+            found.append(_filled(self.parts.codec.decode(coded, n, round), size))
+        return found
+
+
+def _cut(x: Tensor, n: int) -> Tensor:
+    return x[:n] if x.numel() > n else x
+
+
+def _filled(x: Tensor, size: int) -> Tensor:
+    """Zeros in the place of a shard's padding."""
+    return F.pad(x, (0, size - x.numel())) if size > x.numel() else x

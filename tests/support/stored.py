@@ -1,0 +1,13 @@
+"""The bytes that a payload takes in a store, as its readers fetch them."""
+
+from __future__ import annotations
+
+from lockstep.protocol.types import Cid
+from lockstep.storage import ContentStore, cid_from_bytes
+
+
+def stored_bytes(store: ContentStore, cid: Cid) -> int:
+    """The bytes of a payload's manifest and its blobs."""
+    node = store.get_node(cid)
+    links = [link for k in ("tensors", "carry") for link in node.get(k, ())]
+    return len(store.fetch_block(cid)) + sum(store.size(cid_from_bytes(bytes(link))) for link in links)

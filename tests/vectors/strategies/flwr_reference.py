@@ -1,0 +1,47 @@
+"""Merges as flwr 1.42.0 computes them, written to flwr.json beside this file.
+
+    python -m venv v && v/bin/pip install flwr==1.42.0 && v/bin/python tests/vectors/strategies/flwr_reference.py
+
+Three clients of equal size, four rounds, 40 parameters in float64; a client's parameters are the server's plus a draw.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import flwr
+import numpy as np
+from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.server.strategy import FedAdam, FedAvg, FedYogi
+
+CLIENTS, ROUNDS, SIZE = 3, 4, 40
+ADAM = {"eta": 0.01, "beta_1": 0.9, "beta_2": 0.99, "tau": 1e-3}
+YOGI = {"eta": 0.01, "beta_1": 0.9, "beta_2": 0.99, "tau": 1e-3}
+
+
+def main() -> None:
+    """Runs the three strategies on the same draws."""
+    rng = np.random.default_rng(42)
+    start = rng.standard_normal(SIZE)
+    moves = 0.05 * rng.standard_normal((ROUNDS, CLIENTS, SIZE))
+    found = {}
+    for name, made in (("fedavg", FedAvg), ("fedadam", FedAdam), ("fedyogi", FedYogi)):
+        given = {"fedavg": {}, "fedadam": ADAM, "fedyogi": YOGI}[name]
+        strategy = made(initial_parameters=ndarrays_to_parameters([start]), **given)
+        base, bases = start, []
+        for r in range(ROUNDS):
+            results = [
+                (None, FitRes(Status(Code.OK, ""), ndarrays_to_parameters([base + moves[r, c]]), 10, {}))
+                for c in range(CLIENTS)
+            ]
+            merged, _ = strategy.aggregate_fit(r + 1, results, [])
+            (base,) = parameters_to_ndarrays(merged)
+            bases.append(base.tolist())
+        found[name] = {"options": given, "bases": bases}
+    data = {"flwr": flwr.__version__, "start": start.tolist(), "moves": moves.tolist(), "strategies": found}
+    Path(__file__).with_name("flwr.json").write_text(json.dumps(data) + "\n")
+
+
+if __name__ == "__main__":
+    main()
