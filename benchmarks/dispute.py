@@ -35,6 +35,7 @@ from lockstep.execution.jobs import (
     ClaimRun,
     ClaimSchedule,
     Job,
+    carry_of,
     checkpoint_of,
     merge_run,
     payload_of,
@@ -423,7 +424,7 @@ def run(
         return roots
 
     def out(slot: int) -> tuple[StateRoot, StateRoot]:
-        out, out2 = job.payload_roots(payload_of(job, ends[slot]))
+        out, out2 = job.payload_roots(payload_of(job, ends[slot]), carry_of(job, ends[slot]))
         return StateRoot(out), StateRoot(out2)
 
     claims = arena.claims(terms_of(job), SLOTS, trace, out)

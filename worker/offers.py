@@ -266,4 +266,4 @@ def _disk(programs: ClaimSchedule, params: JobParams) -> int:
     """About what lies on disk while the job runs: the dataset, checkpoints, payloads, states in work."""
     dataset = footprint.WORD_BYTES * params.role.dataset_rows * params.role.row_length
     kept = footprint.checkpoint_bytes(programs) + footprint.of_program(programs.step).results
-    return dataset + _LEFT_ON_DISK * kept + params.role.slots * footprint.payload_bytes(programs)
+    return dataset + _LEFT_ON_DISK * kept + params.role.slots * footprint.payload_bytes(programs, params.role.slots)

@@ -14,7 +14,7 @@ import structlog
 
 from lockstep.chain.contracts import Call, Contracts
 from lockstep.execution.jobs import Job
-from lockstep.execution.merging import fetch_payload
+from lockstep.execution.merging import fetch_carry, fetch_payload
 from lockstep.node.ledger import DemandRecord, Ledger
 from lockstep.protocol.errors import BlobMissing, Mismatch, RowMissing, Unreachable
 from lockstep.protocol.hashing import keccak
@@ -147,7 +147,8 @@ class Answers:
         if found is None or stored is None or seed is None or (found[2].worker != self._me and not self._for_all):
             return None
         record, program = found[2], job.programs.encode
-        tensors = iter(fetch_payload(job, self._store, record.payload))
+        carry = fetch_carry(job, self._store, record.payload) if job.params.role.carries else ()
+        tensors = iter((*fetch_payload(job, self._store, record.payload), *carry))
         held = {k: _words(next(tensors)) for k, header in enumerate(program.output_layout) if header is not None}
         shown = availability.payload_answer(stored.wanted, seed, program, held.__getitem__)
         return f"answer/{demand.id.hex()}", self._demands.answer(

@@ -13,7 +13,7 @@ from lockstep.execution import jobs
 from lockstep.execution.jobs import ClaimRun, Job, State
 from lockstep.execution.merging import merge_round, store_payload
 from lockstep.node.ledger import ClaimRecord, JobLedger, RoundLedger
-from lockstep.node.replay import PublicData, audit, first_difference, published_trace
+from lockstep.node.replay import PublicData, WrongSource, audit, first_difference, published_trace
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import honest
@@ -73,7 +73,8 @@ def published(run: ClaimRun, store: ContentStore) -> ClaimRecord:
     return ClaimRecord(
         claim_id(run.job.id, run.round, 0, run.slot), run.job.id, run.round, 0, run.slot, WORKER,
         TraceRoot(jobs.trace_root(roots)), out, out2, store.put(b"".join(roots)),
-        store_payload(run.job, store, jobs.payload_of(run.job, final)), Seconds(100), carries=run.carried is not None,
+        store_payload(run.job, store, jobs.payload_of(run.job, final), jobs.carry_of(run.job, final)), Seconds(100),
+        carries=run.carried is not None,
     )  # fmt: skip
 
 
@@ -344,7 +345,7 @@ def test_a_lost_carry_is_computed_again_from_its_slot(carrying: Job, store: Cont
     after.claims[1] = replace(record, payload_cid=NOWHERE)
     tensors = PublicData(longer, store).carried(ledger, third, 1).tensors  # type: ignore[union-attr]
     *_, (_, final, _) = run.states()
-    due = carrying.carry_of(jobs.payload_of(carrying, final))
+    due = jobs.carry_of(carrying, final)
     assert [x.tobytes() for x in tensors] == [x.tobytes() for x in due], "round by round, back to zeros"
 
 
@@ -353,8 +354,9 @@ def test_a_liars_lost_carry_leaves_its_next_claim_undecided(carrying: Job, store
     record = claimed(carrying, ledger, after, 2, store)
     wrong = replace(published(lying(carrying, "other-data", 2), store), payload_cid=NOWHERE)
     ledger.rounds[0].claims[2] = wrong
-    with pytest.raises(BlobMissing):
+    with pytest.raises(WrongSource, match=r"slot 2 of round 0 .* challenge") as refused:
         PublicData(carrying, store).run_of(ledger, after, record)
+    assert refused.value.record is wrong, "the claim to challenge"
 
 
 def test_who_carries_what_follows_the_chain(carrying: Job, store: ContentStore) -> None:
