@@ -409,6 +409,8 @@ contract JobMarket is IJobMarket {
         Claim storage c = _book.claims[claimId];
         // A failed round, and a void one, keep the games that they have.
         if (!live(claimId) || _book.rounds[c.job][c.round].phase >= Phase.Failed) return false;
+        // INVARIANT: a claim that others may stand on can be challenged until it is final.
+        if (c.slot != Ids.MERGE && p.roles[0].carryPeriod != 0) return true;
         return block.timestamp < c.claimedAt + p.windows.challengeSeconds;
     }
 

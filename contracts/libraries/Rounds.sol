@@ -179,7 +179,7 @@ library Rounds {
         }
         // INVARIANT: final iff the challenge window is over, no game is open and the base is final.
         if (ro.phase != IJobMarket.Phase.Lead || r != j.settled) revert WrongPhase(jobId, r);
-        if (block.timestamp < ro.mergedAt + p.windows.challengeSeconds) revert TooEarly(ro.mergedAt + p.windows.challengeSeconds);
+        _requireOver(b, jobId, j.started, p, r);
         if (ro.openGames != 0) revert GamesOpen(ro.openGames);
 
         ro.phase = IJobMarket.Phase.Final;
@@ -191,6 +191,11 @@ library Rounds {
             (ClaimId claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
             // INVARIANT: pay follows from accepted, unconvicted claims, never from what a claimant says.
             if (c.status == IJobMarket.ClaimStatus.Accepted) {
+                if (c.carries && _carriedFrom(b, c).status != IJobMarket.ClaimStatus.Final) {
+                    // INVARIANT: what stands on the carry of a convicted claim is unpaid.
+                    giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Void);
+                    continue;
+                }
                 paid += _pay(vault, claimId, c, IJobMarket.ClaimStatus.Final, p.roles[0].slotPrice);
             } else if (c.status == IJobMarket.ClaimStatus.Excluded) {
                 giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Final);
@@ -313,8 +318,9 @@ library Rounds {
         // INVARIANT: a carry is zero in every round that the period divides, so that it can be computed again from there.
         if (period == 0 || r % period == 0) revert NoCarry(slot);
         IJobMarket.Round storage before = b.rounds[jobId][r - 1];
-        (, IJobMarket.Claim storage earlier) = claimAt(b, jobId, r - 1, before, slot);
-        bool stands = before.phase != IJobMarket.Phase.Failed && (before.mask >> slot) & 1 == 1
+        IJobMarket.Claim storage earlier = _carriedFrom(b, c);
+        // INVARIANT: nothing stands on a carry whose claim cannot be challenged any more.
+        bool stands = before.phase == IJobMarket.Phase.Lead && (before.mask >> slot) & 1 == 1
             && earlier.status != IJobMarket.ClaimStatus.Convicted;
         // INVARIANT: a slot starts from the carry of its owner's claim in the round before, accepted and not convicted, or from zero.
         if (!stands || earlier.worker != c.worker) revert NoCarry(slot);
@@ -394,10 +400,8 @@ library Rounds {
 
     /// @dev The carry in the S_0 of a claim that names one.
     function carryIn(Book storage b, IJobMarket.Claim storage c, bytes32[] calldata carried) external view returns (bytes32) {
-        uint32 r = c.round - 1;
-        (, IJobMarket.Claim storage earlier) = claimAt(b, c.job, r, b.rounds[c.job][r], c.slot);
         // INVARIANT: what is carried is what was claimed.
-        if (keccak256(abi.encodePacked(carried)) != earlier.digest) revert CommitmentMismatch();
+        if (keccak256(abi.encodePacked(carried)) != _carriedFrom(b, c).digest) revert CommitmentMismatch();
         return carried[2];
     }
 
@@ -689,6 +693,21 @@ library Rounds {
         }
     }
 
+    /// @dev Reverts unless the windows are over of round r and of all whose claims may stand on what its claims carry.
+    function _requireOver(Book storage b, JobId jobId, uint32 started, IJobMarket.JobParams memory p, uint32 r) private view {
+        uint32 last = r;
+        uint32 period = p.roles[0].carryPeriod;
+        if (period != 0) {
+            last = (r / period + 1) * period;
+            last = (last < started ? last : started) - 1;
+            while (last > r && b.rounds[jobId][last].phase == IJobMarket.Phase.Failed) last--;
+        }
+        IJobMarket.Round storage over = b.rounds[jobId][last];
+        // INVARIANT: no claim is final before the windows of its whole carry period are over.
+        if (over.phase != IJobMarket.Phase.Lead) revert WrongPhase(jobId, last);
+        if (block.timestamp < over.mergedAt + p.windows.challengeSeconds) revert TooEarly(over.mergedAt + p.windows.challengeSeconds);
+    }
+
     /// @dev INVARIANT: what a stranger writes into a log is bounded.
     function requireCid(bytes calldata cid) internal pure {
         if (cid.length > MAX_CID) revert CidTooLong(cid.length);
@@ -721,6 +740,12 @@ library Rounds {
     {
         claimId = Ids.claim(jobId, r, ro.attempt, slot);
         c = b.claims[claimId];
+    }
+
+    /// @dev The claim of the same slot in the round before.
+    function _carriedFrom(Book storage b, IJobMarket.Claim storage c) private view returns (IJobMarket.Claim storage earlier) {
+        (JobId jobId, uint32 r) = (c.job, c.round - 1);
+        (, earlier) = claimAt(b, jobId, r, b.rounds[jobId][r], c.slot);
     }
 
     function ownClaim(Book storage b, JobId jobId, uint32 r, IJobMarket.Round storage ro, uint32 slot)

@@ -386,9 +386,9 @@ class Court:
     def audits(self, wrong_only: bool = True) -> dict[ClaimId, Replay]:
         """What an honest verifier finds, from public data alone: the claims that `verifier.decide` names, replayed."""
         ledger, now = self.ledger(), self.now()
-        windows = {self.job_id: self.params.windows.challenge_seconds}
+        terms = {self.job_id: self.params}
         public, settled, found = PublicData(self.job, self.store), {}, {}
-        while candidate := decide.next_claim(list(decide.candidates(ledger, windows)), settled, {}, now):
+        while candidate := decide.next_claim(list(decide.candidates(ledger, terms)), settled, {}, now):
             record = candidate.record
             settled[record.id] = record.trace_root
             job, round_, _ = ledger.find(record.id) or (None, None, None)

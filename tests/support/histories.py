@@ -425,7 +425,7 @@ class Player:
             return claim[0] < 4
         before = self.market.rounds[self.job, c.round - 1]
         earlier = self.market.claims.get(ids.claim_id(self.job, c.round - 1, before.attempt, c.slot), Claim())
-        stood = before.mask >> c.slot & 1 and earlier.status != ClaimStatus.VOID
+        stood = before.phase == Phase.LEAD and before.mask >> c.slot & 1 and earlier.status != ClaimStatus.VOID
         return claim[0] < (240 if earlier.worker == c.worker and stood else 4)
 
     def _body(self, claim: ClaimId) -> Body:

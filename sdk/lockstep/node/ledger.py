@@ -220,7 +220,9 @@ class JobLedger:
         accepted = before.phase != Phase.FAILED and before.mask >> slot & 1
         if behind is None or behind.worker != owner or not accepted:
             return None
-        return (before, behind) if claim or not behind.convicted else None
+        # INVARIANT: nothing stands on a carry whose claim cannot be challenged any more.
+        stands = not behind.convicted and before.phase != Phase.FINAL
+        return (before, behind) if claim or stands else None
 
     def all_rounds(self) -> Iterator[RoundLedger]:
         """Yields the rounds of every attempt from a copy: a bench may read while the loop goes on writing."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from lockstep.protocol.hashing import keccak
@@ -123,10 +123,24 @@ def turns_over(p: JobParams, ro: Round, now: Seconds) -> bool:
     return turn(p, ro, now) > ro.accepted
 
 
-def finalizable(p: JobParams, j: JobState, r: int, ro: Round, now: Seconds) -> bool:
-    """Returns True if nobody can overturn a round that is in LEAD."""
+def finalizable(p: JobParams, j: JobState, r: int, rounds: Mapping[int, Round], now: Seconds) -> bool:
+    """Returns True if nobody can overturn round r, which is in LEAD; `rounds`: as stored, those not settled."""
+    last = rounds.get(last_of_period(p, j.started, r, lambda k: rounds[k].phase if k in rounds else Phase.NONE))
+    # INVARIANT: no claim is final before the windows of its whole carry period are over.
+    if last is None or last.phase != Phase.LEAD or now < last.merged_at + p.windows.challenge_seconds:
+        return False
     # INVARIANT: final iff the challenge window is over, no game is open and the base is final.
-    return now >= ro.merged_at + p.windows.challenge_seconds and ro.open_games == 0 and r == j.settled
+    return rounds[r].open_games == 0 and r == j.settled
+
+
+def last_of_period(p: JobParams, started: int, r: int, phase_at: Callable[[int], Phase]) -> int:
+    """Returns the last round, `r` itself without a carry, whose claims may stand on what claims of `r` carry: of those
+    started, and failed ones hold none."""
+    period = p.role.carry_period
+    last = min((r // period + 1) * period, started) - 1 if period else r
+    while last > r and phase_at(last) == Phase.FAILED:
+        last -= 1
+    return last
 
 
 def finishable(p: JobParams, j: JobState) -> bool:
@@ -227,7 +241,11 @@ def window_open(s: Reader, block: Block, id_: ClaimId) -> bool:
     # A failed round, and a void one, keep the games that they have.
     if not live(s, id_) or s.rounds[c.job, c.round].phase >= Phase.FAILED:
         return False
-    return block.time < c.claimed_at + params(s, c.job).windows.challenge_seconds
+    p = params(s, c.job)
+    # INVARIANT: a claim that others may stand on can be challenged until it is final.
+    if not c.is_merge and p.role.carries:
+        return True
+    return block.time < c.claimed_at + p.windows.challenge_seconds
 
 
 def facts_of(s: Reader, id_: ClaimId, t: int, carried: Sequence[bytes] = ()) -> Facts:
@@ -268,7 +286,8 @@ def _carry_in(s: Reader, c: Claim, carried: Sequence[bytes]) -> StateRoot:
 
 def carry_stands(before: Round, earlier: Claim, worker: Address) -> bool:
     """Returns True if `worker` may start from the carry of `earlier`, the slot's claim in the round before."""
-    accepted = before.phase != Phase.FAILED and before.mask >> earlier.slot & 1 == 1
+    # INVARIANT: nothing stands on a carry whose claim cannot be challenged any more.
+    accepted = before.phase == Phase.LEAD and before.mask >> earlier.slot & 1 == 1
     return accepted and earlier.status != ClaimStatus.CONVICTED and earlier.worker == worker
 
 

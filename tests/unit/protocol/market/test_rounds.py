@@ -452,8 +452,9 @@ def test_a_slot_starts_from_what_its_owner_put_out_in_the_round_before(carrying:
 
 
 def test_a_carry_is_zero_in_every_round_that_the_period_divides(carrying: Scene) -> None:
-    for r in range(3):
+    for r in range(2):
         carrying.to_final(r)
+    carrying.to_lead(2)
     carrying.carry(1, 3)
     to_committed(carrying, 3)
     claim = carrying.opened(carrying.claim(1, 3))
@@ -577,6 +578,85 @@ def test_a_later_conviction_does_not_change_what_is_carried(carrying: Scene) -> 
     earlier = carrying.opened(carrying.claim(1, 0)).body
     carrying.convict(carrying.claim(1, 0))
     assert starts_from(carrying, 1, 1, earlier.out2, earlier.words), "its payload stays in the model, too"
+
+
+# -- finality of what others stand on
+
+
+def test_no_round_is_final_before_the_windows_of_its_carry_period_are_over(carrying: Scene) -> None:
+    carrying.to_lead(0)
+    carrying.later(60)
+    carrying.to_revealed(1)
+    carrying.later(60)
+    carrying.refused("WrongPhase", carrying.market.finalize, carrying.block, carrying.job, 0)
+    carrying.attest(1)
+    carrying.freeze(1)
+    carrying.merge(1)
+    carrying.later(99)
+    carrying.refused("TooEarly", carrying.market.finalize, carrying.block, carrying.job, 0)
+    assert carrying.market.window_open(carrying.block, carrying.claim(1, 0)), "long after its reveal"
+    assert not carrying.market.window_open(carrying.block, carrying.merge_claim(0)), "nothing carries a merge"
+    carrying.later(1)
+    for r in range(2):
+        carrying.market.finalize(carrying.block, carrying.job, r)
+    assert not carrying.market.window_open(carrying.block, carrying.claim(1, 0))
+
+
+def test_a_failed_round_holds_up_no_other_and_the_next_period_neither(carrying: Scene) -> None:
+    carrying.to_lead(0)
+    carrying.to_lead(1)
+    carrying.market.start_round(carrying.block, carrying.job, 2)
+    carrying.later(100)
+    carrying.market.seal(carrying.block, carrying.job, 2)
+    assert carrying.phase(2) == Phase.FAILED
+    for r in range(2):
+        carrying.market.finalize(carrying.block, carrying.job, r)
+    carrying.to_lead(3)
+    carrying.later(100)
+    carrying.market.start_round(carrying.block, carrying.job, 4)
+    carrying.refused("WrongPhase", carrying.market.finalize, carrying.block, carrying.job, 3)
+
+
+def test_nothing_starts_from_the_carry_of_a_round_that_is_final(carrying: Scene) -> None:
+    carrying.to_final(0)
+    assert no_carry(carrying, 1)
+
+
+def test_what_stands_on_a_convicted_carry_is_unpaid_to_the_end_of_its_period(carrying: Scene) -> None:
+    for r in range(3):
+        carrying.to_lead(r)
+    before = carrying.free(LIAR)
+    carrying.convict(carrying.claim(1, 0))
+    carrying.later(100)
+    for r in range(3):
+        carrying.market.finalize(carrying.block, carrying.job, r)
+    said = [carrying.market.claims[carrying.claim(1, r)].status for r in range(3)]
+    assert said == [ClaimStatus.CONVICTED, ClaimStatus.VOID, ClaimStatus.VOID]
+    assert carrying.credits(LIAR) == 0
+    assert carrying.free(LIAR) == before + 2 * carrying.params.role.slot_stake, "nothing more is taken"
+    assert carrying.credits(HONEST) == 3 * carrying.params.role.slot_price, "nobody else's work is void"
+    carrying.to_lead(3)
+    carrying.later(100)
+    carrying.market.finalize(carrying.block, carrying.job, 3)
+    assert carrying.credits(LIAR) == carrying.params.role.slot_price, "from zero it is paid again"
+
+
+def test_who_starts_from_zero_is_paid_though_the_claim_before_was_convicted(carrying: Scene) -> None:
+    carrying.to_lead(0)
+    carrying.market.start_round(carrying.block, carrying.job, 1)
+    carrying.join(1)
+    carrying.seal(1)
+    carrying.carries[carrying.claim(1, 1)] = False
+    carrying.commit(1)
+    carrying.reveal(1)
+    carrying.convict(carrying.claim(1, 0))
+    carrying.attest(1)
+    carrying.freeze(1)
+    carrying.merge(1)
+    carrying.later(100)
+    for r in range(2):
+        carrying.market.finalize(carrying.block, carrying.job, r)
+    assert carrying.credits(LIAR) == carrying.params.role.slot_price
 
 
 def test_a_rewind_starts_from_what_stands(carrying: Scene) -> None:
