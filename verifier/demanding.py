@@ -47,6 +47,15 @@ class Demander:
         told = {"claim": record.id.hex(), "round": record.round, "slot": record.slot}
         self._demand(market.bond_of(record.job), found, told)
 
+    def demand_carry(self, record: ClaimRecord) -> None:
+        """Demand the carry that a claim starts from, while that can still keep the claim out of the merge."""
+        market = self._contracts.market
+        if market.phase(record.job, record.round) != Phase.ATTESTING:
+            return
+        found = self._asks.carry(record.job, record.round, record.slot, record.id)
+        told = {"claim": record.id.hex(), "round": record.round, "slot": record.slot, "carry": True}
+        self._demand(market.bond_of(record.job), found, told)
+
     def demand_row(self, view: MarketView, job: JobId, missing: RowMissing) -> None:
         """Demand a row of the dataset that cannot be had, when that pays: nobody can judge the job without it."""
         found = self._asks.row(job, view.params[job], missing, view.now)

@@ -13,7 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from lockstep.base.vitals import VITALS
-from lockstep.execution.jobs import Beside, Carried, ClaimRun, Job, State, carry_of, merge_run, payload_of, slot_run
+from lockstep.execution.jobs import Beside, CarryIn, ClaimRun, Job, State, carry_of, merge_run, payload_of, slot_run
 from lockstep.execution.merging import RoundRecord, base_checkpoint, fetch_payloads, store_payload
 from lockstep.numerics import reference
 from lockstep.numerics.resident import Resident
@@ -142,7 +142,7 @@ def compute(
 
 
 def rebuild(
-    job: Job, records: Sequence[RoundRecord], store: ContentStore, material: Material, carried: Carried | None
+    job: Job, records: Sequence[RoundRecord], store: ContentStore, material: Material, carried: CarryIn | None
 ) -> ClaimRun:
     """A claim's honest computation from its material, the rounds before it and what its slot carries; raises the
     store's errors."""

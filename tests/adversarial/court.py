@@ -373,8 +373,10 @@ class Court:
             r = books.settled
             if r >= books.started:
                 break
-            if self.phase(r) not in (Phase.LEAD, Phase.FINAL, Phase.FAILED):
-                self.merge(r=r)
+            # No claim is final before the windows of its whole carry period are over.
+            for k in range(r, books.started if self.params.role.carries else r + 1):
+                if self.phase(k) not in (Phase.LEAD, Phase.FINAL, Phase.FAILED):
+                    self.merge(r=k)
             if self.phase(r) == Phase.LEAD:
                 self.advance(self.params.windows.challenge_seconds + 1)
                 self.send(market.finalize(self.job_id, r), "requester")

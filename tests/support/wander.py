@@ -441,6 +441,9 @@ class Wanderer:
         yield MarketCall(
             "Availability", "unavailable", who, (job, r, d.randrange(p.role.slots + 1), d.getrandbits(256))
         )
+        if d.random() < 0.5:
+            wanted = d.getrandbits(256)
+            yield MarketCall("Availability", "carryUnavailable", who, (job, r, d.randrange(p.role.slots), wanted))
         if d.random() < 0.3:
             yield MarketCall("Availability", "demandRow", who, (job, d.choice((0, 0, 0, 1))))
         for id_, demand in s.demands.items():
@@ -485,8 +488,9 @@ class Wanderer:
             seed = Digest(bytes(32))
         value = made.step(made.transitions).value
         contents = {0: constant.held(value), 1: constant.held(constant.CARRY)}
+        carry = demand.row == availability.CARRY
         shown = availability.payload_answer(
-            demand.wanted, seed, program, lambda entry: memoryview(contents[entry].data)
+            demand.wanted, seed, program, lambda entry: memoryview(contents[entry].data), carry
         )
         return made.body, self._code(program), shown
 

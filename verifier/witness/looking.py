@@ -18,11 +18,13 @@ from lockstep.node.backoff import Backoff
 from lockstep.node.bench import Bench, Stopped
 from lockstep.node.ledger import AuditLedger, ClaimRecord, JobLedger, RoundLedger
 from lockstep.node.party import Party
+from lockstep.node.replay import WrongSource
 from lockstep.node.sender import Sender
-from lockstep.protocol.errors import LockstepError, RowMissing
+from lockstep.protocol.errors import BlobMissing, LockstepError, RowMissing
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.market import draws, ids
-from lockstep.protocol.types import AuditId, Digest, Seconds, StateRoot
+from lockstep.protocol.types import AuditId, ClaimId, Digest, Seconds, StateRoot
+from verifier.choosing import Backlog
 from verifier.demanding import Demander
 from verifier.journal import Journal, Observation
 from verifier.loading import LoadedJobs
@@ -54,12 +56,24 @@ class Seen:
     """The duration of the replay on this machine."""
 
 
+class CarryMissing(BlobMissing):
+    """The claim that a witness was drawn for starts from a carry that nobody stores."""
+
+    def __init__(self, record: ClaimRecord) -> None:
+        super().__init__(
+            f"the carry that slot {record.slot} of round {record.round} starts from cannot be had",
+            hint="no action is needed: it is demanded, and computed again",
+        )
+        self.record = record
+        """The claim that starts from it."""
+
+
 class Looker:
     """Looks into own duties and commits to what it saw."""
 
     def __init__(
         self, party: Party, journal: Journal, jobs: LoadedJobs, bench: Bench[Any, Any], enrolment: Enrolment,
-        demander: Demander, sender: Sender[None], teller: Teller,
+        demander: Demander, backlog: Backlog, sender: Sender[None], teller: Teller,
     ) -> None:  # fmt: skip
         self._party = party
         self._journal = journal
@@ -69,7 +83,10 @@ class Looker:
         self._demander = demander
         self._sender = sender
         self._teller = teller
+        self._backlog = backlog
         self._rests: Backoff[Look] = Backoff(LOAD_SECONDS)
+        self._demanded: set[ClaimId] = set()
+        """Claims whose carry was found missing once: it is computed again."""
 
     def look(self, view: MarketView, audit: AuditLedger, i: int) -> None:
         """Commit to what was seen, or begin to look."""
@@ -93,6 +110,12 @@ class Looker:
         except Stopped:
             return
         except LockstepError as error:
+            if isinstance(error, WrongSource):
+                self._backlog.suspect(error.record)
+            if isinstance(error, CarryMissing):
+                # To compute it again may take as many claims as its period has rounds: its owner answers, or is left
+                # out.
+                self._demander.demand_carry(error.record)
             if isinstance(error, RowMissing) and audit is not None:
                 # Who is drawn and cannot look is fined: the demand protects.
                 self._demander.demand_row(view, audit.state.job, error)
@@ -119,7 +142,11 @@ class Looker:
     def _replay(self, params: JobParams, job: JobLedger, round_: RoundLedger, record: ClaimRecord, t: int) -> Seen:
         """S_1 .. S_t. On the bench."""
         began = time.monotonic()
-        run = self._jobs.get(job.id, params).run_of(job, round_, record)
+        public = self._jobs.get(job.id, params)
+        if record.id not in self._demanded and public.lacks_carry(job, round_, record.slot):
+            self._demanded.add(record.id)
+            raise CarryMissing(record)
+        run = public.run_of(job, round_, record)
         roots = []
         for _, _, root in islice(run.states(), t):
             self._bench.go_on()

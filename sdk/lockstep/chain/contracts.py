@@ -538,6 +538,10 @@ class Demands(Precommitted):
         """Demands a payload: four leaves that are `wanted`, and four that the beacon names."""
         return self.call("unavailable", job, r, slot, wanted)
 
+    def carry_unavailable(self, job: JobId, r: int, slot: int, wanted: int) -> Call:
+        """Demands the carry that a slot's claim starts from, in the same way."""
+        return self.call("carryUnavailable", job, r, slot, wanted)
+
     def answer(self, demand: bytes, body: Body, code: Code, shown: Sequence[Shown]) -> Call:
         """Posts the leaves that a payload's demand names."""
         return self.call("answer", demand, body, code, [astuple(s) for s in shown])

@@ -136,7 +136,7 @@ class TrainingJob:
 
 
 @dataclass(frozen=True)
-class Carried:
+class CarryIn:
     """The carry that a slot starts from beside its base, out of its owner's claim in the round before."""
 
     body: Body
@@ -347,7 +347,7 @@ class ClaimRun:
 
 
 def slot_run(
-    job: Job, base: Checkpoint, seed: Seed, round_: int, slot: int, carried: Carried | None = None
+    job: Job, base: Checkpoint, seed: Seed, round_: int, slot: int, carried: CarryIn | None = None
 ) -> ClaimRun:
     """A slot's claim from the round's base checkpoint, and from what its owner carries."""
     if carried is None:

@@ -69,6 +69,11 @@ class Asks:
         wanted = availability.pack_wanted(lacking, claim + self._me.encode())
         return f"demand/{claim.hex()}", self._demands.unavailable(job, r, slot, wanted)
 
+    def carry(self, job: JobId, r: int, slot: int, claim: ClaimId) -> tuple[str, Call]:
+        """The same for the carry that a slot's claim starts from."""
+        wanted = availability.pack_wanted((), b"carry" + claim + self._me.encode())
+        return f"demand/carry/{claim.hex()}", self._demands.carry_unavailable(job, r, slot, wanted)
+
 
 def to_demand(reports: Mapping[int, Report], stored: Round) -> int | None:
     """The first slot whose payload is not there, though the receipts so far would let it into the merge.
@@ -146,11 +151,17 @@ class Answers:
         stored, seed = self._demands.demand(demand.id), self._demands.seed_of(demand.id)
         if found is None or stored is None or seed is None or (found[2].worker != self._me and not self._for_all):
             return None
-        record, program = found[2], job.programs.encode
-        carry = fetch_carry(job, self._store, record.payload) if job.params.role.carries else ()
-        tensors = iter((*fetch_payload(job, self._store, record.payload), *carry))
+        record, program, carry = found[2], job.programs.encode, stored.row == availability.CARRY
+        if carry:
+            behind = found[0].carry_behind(found[1], record.slot, job.params.role.carry_period)
+            if behind is None:
+                return None
+            record = behind[1]
+        # Every root of the last state is in the answer's proofs.
+        beside = fetch_carry(job, self._store, record.payload) if job.params.role.carries else ()
+        tensors = iter((*fetch_payload(job, self._store, record.payload), *beside))
         held = {k: _words(next(tensors)) for k, header in enumerate(program.output_layout) if header is not None}
-        shown = availability.payload_answer(stored.wanted, seed, program, held.__getitem__)
+        shown = availability.payload_answer(stored.wanted, seed, program, held.__getitem__, carry)
         return f"answer/{demand.id.hex()}", self._demands.answer(
             demand.id, record.body, ProgramParts.of(program).code, shown
         )

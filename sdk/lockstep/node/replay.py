@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.base.shelf import Shelf, bytes_of
 from lockstep.execution.jobs import (
-    Carried,
+    CarryIn,
     ClaimRun,
     Job,
     State,
@@ -114,7 +114,7 @@ class PublicData:
             )
         return run
 
-    def carried(self, ledger: JobLedger, round_: RoundLedger, slot: int) -> Carried | None:
+    def carried(self, ledger: JobLedger, round_: RoundLedger, slot: int) -> CarryIn | None:
         """Returns the carry that a slot starts from, or None.
 
         One that cannot be had, or is not what was claimed, is computed again: its owner's claims are replayed from
@@ -124,18 +124,27 @@ class PublicData:
         if behind is None:
             return None
         before, record = behind
-        return Carried(record.body, self._carry(ledger, before, record))
+        return CarryIn(record.body, self._carry(ledger, before, record))
+
+    def lacks_carry(self, ledger: JobLedger, round_: RoundLedger, slot: int) -> bool:
+        """Returns True if a slot starts from a carry that is neither known nor stored: it would have to be replayed."""
+        behind = ledger.carry_behind(round_, slot, self.job.params.role.carry_period)
+        return behind is not None and self._stored_carry(behind[1]) is None
 
     def _carry(self, ledger: JobLedger, round_: RoundLedger, record: ClaimRecord) -> Tensors:
         """The carry that a slot's claim put out."""
+        stored = self._stored_carry(record)
+        # INVARIANT: a carry that its owner withholds stops nobody: its claim computes it again.
+        return self._replayed(ledger, round_, record)[1] if stored is None else stored
+
+    def _stored_carry(self, record: ClaimRecord) -> Tensors | None:
         known: Tensors | None = self._shelf.get(("carry", record.out2))
         if known is not None:
             return known
         try:
             carry = fetch_carry(self.job, self.store, record.payload)
         except (*UNAVAILABLE, PayloadInvalid):
-            # INVARIANT: a carry that its owner withholds stops nobody: its claim computes it again.
-            return self._replayed(ledger, round_, record)[1]
+            return None
         self._keep(("carry", record.out2), carry)
         return carry
 

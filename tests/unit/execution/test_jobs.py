@@ -9,7 +9,7 @@ import pytest
 from lockstep.execution import jobs
 from lockstep.execution.jobs import (
     Beside,
-    Carried,
+    CarryIn,
     ClaimRun,
     Job,
     State,
@@ -111,7 +111,7 @@ def test_a_carry_goes_from_the_last_state_of_a_round_into_the_first_of_the_next(
     out, out2 = job.payload_roots(payload_of(job, final), carry_of(job, final))
     assert root == merkle.node(out, out2)
     body = Body(TraceRoot(bytes(32)), StateRoot(out), StateRoot(out2))
-    carried = Carried(body, carry_of(job, final))
+    carried = CarryIn(body, carry_of(job, final))
     then = slot_run(job, job.genesis, toyjob.SEED, 1, 1, carried)
     quarter = then.start[4:6]
     assert [x.tobytes() for x in quarter] == [x.tobytes() for x in carried.tensors]
