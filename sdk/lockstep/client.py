@@ -632,7 +632,7 @@ def _params(job: TrainingJob, spec: JobSpec | None, chain: ChainTimes) -> JobPar
                 zero_payload=NO_STATE if start is None else StateRoot(_zero_root(payload)),
                 carry_depth=job.shared_depth,
                 payload_depth=job.payload_depth,
-                carry_period=max(1, terms.max_lead - 1) if job.carry else 0,
+                carry_period=terms.carry_period if job.carry else 0,
                 merged=True,
                 inner_steps=job.inner_steps,
                 slots=job.slots,
