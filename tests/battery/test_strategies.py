@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from lockstep.demo.cheats.lies import DEVNET_CHAIN_ID, cheat_of
+from lockstep.demo.run import CARRY_CHEATS
 from lockstep.execution.jobs import TrainingJob
 from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.paths import compile  # noqa: A004
@@ -431,3 +433,32 @@ def test_it_trains_on_the_chain_in_memory_and_an_audit_finds_nothing(strategy: S
     for e in court.ledger().jobs[court.job_id].rounds[1].claims.values():
         assert e.payload_cid is not None
         assert stored_bytes(court.store, e.payload_cid) <= due
+
+
+CARRYING = {"sparseloco": sparseloco.SparseLoCo(inner_steps=H)}
+"""A strategy whose slots keep moments, and what their payloads lack."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", CARRYING.values(), ids=CARRYING)
+@pytest.mark.parametrize("name", CARRY_CHEATS)
+def test_a_lie_about_what_a_slot_keeps_is_convicted_on_the_chain_in_memory(
+    strategy: Strategy, name: str, court: Court
+) -> None:
+    court.forget()
+    court.hire(replace(traced_once(strategy).job, rounds=2, terms=terms_of()))
+    court.seal(0)
+    court.claim()
+    court.merge()
+    court.seal(1)
+    cheat = cheat_of(name, court.job.programs, court.params, 0, DEVNET_CHAIN_ID)
+    claims = court.claim({2: cheat.run(court.run(2, 1))}, r=1)
+    (game,) = court.audit_and_play()
+    assert court.convicted(claims[2])
+    found, expected = court.found(game), cheat.expectation
+    assert (found.t, found.op, found.rule) == (expected.step, expected.op_index, "op")
+    moves = [s for s in court.spent if s.label.startswith("DisputeGame.")]
+    assert len(moves) <= 16, "transactions"
+    assert sum(s.gas for s in moves) <= 1_700_000, "gas"
+    court.settle()
+    court.balance({"worker-2": court.params.role.slot_stake})
