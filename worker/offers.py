@@ -97,7 +97,7 @@ class JobOffer:
     @property
     def locked_seconds(self) -> int:
         """The longest time that a claim's stake is locked, if nobody challenges it and no round before it fails."""
-        return schedule.longest_round(self.params) + self.params.windows.challenge_seconds
+        return schedule.longest_round(self.params) + schedule.longest_hold(self.params)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON: amounts are decimal strings, spans are seconds."""

@@ -143,7 +143,8 @@ class Looker:
         """S_1 .. S_t. On the bench."""
         began = time.monotonic()
         public = self._jobs.get(job.id, params)
-        if record.id not in self._demanded and public.lacks_carry(job, round_, record.slot):
+        looked = record.id in self._demanded or not params.role.carries
+        if not looked and public.lacks_carry(job, round_, record.slot):
             self._demanded.add(record.id)
             raise CarryMissing(record)
         run = public.run_of(job, round_, record)
