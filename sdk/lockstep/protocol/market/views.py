@@ -125,9 +125,12 @@ def turns_over(p: JobParams, ro: Round, now: Seconds) -> bool:
 
 def finalizable(p: JobParams, j: JobState, r: int, rounds: Mapping[int, Round], now: Seconds) -> bool:
     """Returns True if nobody can overturn round r, which is in LEAD; `rounds`: as stored, those not settled."""
-    last = rounds.get(last_of_period(p, j.started, r, lambda k: rounds[k].phase if k in rounds else Phase.NONE))
+    at = last_of_period(p, j.started, r, lambda k: rounds[k].phase if k in rounds else Phase.NONE)
+    last = rounds.get(at)
     # INVARIANT: no claim is final before the windows of its whole carry period are over.
-    if last is None or last.phase != Phase.LEAD or now < last.merged_at + p.windows.challenge_seconds:
+    if last is None or (at != r and last.phase != Phase.LEAD):
+        return False
+    if now < last.merged_at + p.windows.challenge_seconds:
         return False
     # INVARIANT: final iff the challenge window is over, no game is open and the base is final.
     return rounds[r].open_games == 0 and r == j.settled
