@@ -349,6 +349,19 @@ def test_a_lost_carry_is_computed_again_from_its_slot(carrying: Job, store: Cont
     assert [x.tobytes() for x in tensors] == [x.tobytes() for x in due], "round by round, back to zeros"
 
 
+def test_a_carry_is_lacking_while_nobody_stores_it_and_it_was_not_computed(carrying: Job, store: ContentStore) -> None:
+    ledger, after = two_rounds(carrying, store)
+    record = claimed(carrying, ledger, after, 1, store)
+    assert not PublicData(carrying, store).lacks_carry(ledger, after, 1)
+    assert not PublicData(carrying, store).lacks_carry(ledger, ledger.rounds[0], 1), "the first round starts from zero"
+    first = ledger.rounds[0]
+    first.claims = {slot: replace(c, payload_cid=NOWHERE) for slot, c in first.claims.items()}
+    public = PublicData(carrying, store)
+    assert public.lacks_carry(ledger, after, 1)
+    public.run_of(ledger, after, record)
+    assert not public.lacks_carry(ledger, after, 1), "its own replay gave it"
+
+
 def test_a_liars_lost_carry_leaves_its_next_claim_undecided(carrying: Job, store: ContentStore) -> None:
     ledger, after = two_rounds(carrying, store)
     record = claimed(carrying, ledger, after, 2, store)
