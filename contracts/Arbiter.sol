@@ -35,6 +35,7 @@ contract Arbiter is IArbiter {
 
     /// @notice One execution's working set. The first four words point into the calldata: they would not fit the stack.
     /// @param next The opening to be used next.
+    /// @param opened Of the openings that were used the leaves, as `_open` names them.
     /// @param staged Words of a map's first tensor operands, their number from bit 248.
     struct Frame {
         uint256 descriptorAt;
@@ -44,6 +45,7 @@ contract Arbiter is IArbiter {
         Program.Op op;
         uint256[] coords;
         uint256 next;
+        uint256[] opened;
         uint256 staged;
     }
 
@@ -111,6 +113,7 @@ contract Arbiter is IArbiter {
         }
         f.op = Program.decode(descriptor);
         f.coords = Program.coordinates(descriptor, f.op, element);
+        f.opened = new uint256[](openings.length);
         f.staged = staged;
     }
 
@@ -400,7 +403,8 @@ contract Arbiter is IArbiter {
         }
     }
 
-    /// @dev The next opening, verified to hold flat element `position` of the view's source.
+    /// @dev The opening of the leaf that holds flat element `position` of the view's source: one that an earlier read of that leaf has
+    /// verified, or the next one.
     function _open(
         Roots calldata roots,
         Context calldata context,
@@ -408,7 +412,16 @@ contract Arbiter is IArbiter {
         Program.View memory v,
         uint256 position
     ) private view returns (Opening calldata opening) {
+        uint256 leaf = (position / CHUNK) << 24 | v.tag << 16 | v.index;
+        uint256 used = _used(f, leaf);
+        if (used < f.next) {
+            opening = _opening(f, used);
+            // INVARIANT: a view reads inside its source.
+            if (position >= Openings.elements(opening.header)) revert OutOfRange();
+            return opening;
+        }
         opening = _next(f);
+        f.opened[used] = leaf;
         if (v.tag == Program.TAG_OP) {
             // INVARIANT: an operand's index is always smaller than the op's own.
             if (v.index >= context.op) revert OperandNotEarlier(v.index, context.op);
@@ -420,15 +433,29 @@ contract Arbiter is IArbiter {
         }
     }
 
+    /// @dev Which of the openings that were used holds the leaf; their number if none does.
+    function _used(Frame memory f, uint256 leaf) private pure returns (uint256 i) {
+        (uint256[] memory opened, uint256 next) = (f.opened, f.next);
+        assembly ("memory-safe") {
+            for { let at := add(opened, 0x20) } lt(i, next) { i := add(i, 1) } {
+                if eq(mload(add(at, shl(5, i))), leaf) { break }
+            }
+        }
+    }
+
     function _next(Frame memory f) private pure returns (Opening calldata) {
+        // INVARIANT: an element reads exactly the openings that its descriptor implies.
+        if (f.next >= f.opened.length) revert OpeningsWrong(f.opened.length);
+        return _opening(f, f.next++);
+    }
+
+    function _opening(Frame memory f, uint256 i) private pure returns (Opening calldata) {
         Opening[] calldata openings;
         assembly ("memory-safe") {
             openings.offset := mload(add(f, 0x40))
             openings.length := mload(add(f, 0x60))
         }
-        // INVARIANT: an element reads exactly the openings that its descriptor implies.
-        if (f.next >= openings.length) revert OpeningsWrong(openings.length);
-        return openings[f.next++];
+        return openings[i];
     }
 
     function _descriptor(Frame memory f) private pure returns (bytes calldata descriptor) {

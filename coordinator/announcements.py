@@ -24,8 +24,9 @@ KEPT_SIGNED = 16
 
 def accept(context: ApiContext, request: SignedRequest, announced: ClaimIn) -> str:
     """Check and keep an announcement; returns its ClaimId. Raises Mismatch or NotFoundError."""
+    market = context.published.addresses
     signed = SignedClaim.parse(announced.model_dump())
-    signer = signed.signer(context.chain_id, context.market).lower()
+    signer = signed.signer(market.chain_id, market.market).lower()
     # INVARIANT: a claim is announced by the account that makes it, through the node that this account registered.
     if not signer == announced.worker.lower() == request.account.lower():
         raise Mismatch(
@@ -37,7 +38,7 @@ def accept(context: ApiContext, request: SignedRequest, announced: ClaimIn) -> s
     with context.database.session() as session:
         _require_known(session, announced, key)
         cursor = session.get_one(CursorRow, 1)
-        _keep(session, announced, key, signed.digest(context.chain_id, context.market), cursor.time)
+        _keep(session, announced, key, signed.digest(market.chain_id, market.market), cursor.time)
         session.merge(
             AnnouncementRow(
                 claim=key,

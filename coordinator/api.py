@@ -46,6 +46,7 @@ from coordinator.schema import (
     GameOut,
     GridOut,
     JobOut,
+    NetworkOut,
     NodeOut,
     Page,
     ReceiptAccepted,
@@ -57,7 +58,10 @@ from coordinator.schema import (
     TimelineOut,
 )
 from lockstep.protocol.errors import LockstepError, TryLater, UsageError
+from lockstep.protocol.types import Cid
+from lockstep.storage.cid import parse_cid
 from lockstep.storage.connections import HEALTH
+from lockstep.storage.gateway import MEDIA_TYPE, PROBE
 
 READY_SECONDS = 30
 """An index that has not heard from the chain for this long is not ready."""
@@ -67,6 +71,7 @@ Number = Annotated[int, Query(ge=0, le=LARGEST_INTEGER)]
 FewRounds = Annotated[int, Query(ge=1, le=100)]
 FewRuns = Annotated[int, Query(ge=1, le=50)]
 Format = Annotated[Literal["json", "csv"], Query(alias="format", description="`csv`: the rows of the plot alone.")]
+Raw = Annotated[Literal["raw"] | None, Query(alias="format", description="`raw`: the block itself.")]
 Small = Annotated[SignedRequest, Depends(signed(lambda _: SMALL_BODY_BYTES))]
 Blob = Annotated[SignedRequest, Depends(signed(lambda context: context.max_blob_bytes))]
 BodyT = TypeVar("BodyT", bound=BaseModel)
@@ -79,6 +84,12 @@ BYTES: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The content.",
         "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+BLOCK: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The block.",
+        "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}},
     }
 }
 ABSENT, PAGED, SIGNED = document.problems(404, 422), document.problems(400, 422), document.SIGNED_PROBLEMS
@@ -177,6 +188,12 @@ def status(context: Ctx) -> StatusOut:
     return queries.status(context.database, context.aggregator)
 
 
+@public.get("/network", responses=document.problems())
+def network(context: Ctx) -> NetworkOut:
+    """Returns what a stranger needs to check this market: contracts, RPC endpoints, gateways (`--network URL`)."""
+    return context.published.document()
+
+
 @public.get("/runs", responses=PAGED)
 def runs(context: Ctx, limit: FewRuns = 20, cursor: str | None = None) -> Page[RunOut]:
     """Jobs as runs, newest first: how far they are, what they have cost, what became of their claims."""
@@ -210,9 +227,9 @@ def losses(context: Ctx, job: Bytes32, form: Format = "json") -> CurveOut:
 
 
 @public.get("/games/{game}", responses=ABSENT | exports.CSV)
-def game(context: Ctx, game: Bytes32, form: Format = "json") -> DisputeOut:
+def game(request: Request, context: Ctx, game: Bytes32, form: Format = "json") -> DisputeOut:
     """One dispute: every move, the clocks, the bisection, both values and the contract's. As CSV: the moves."""
-    return exports.answer(views.dispute(context, game), "moves", form)
+    return exports.answer(views.dispute(context, game, context.published.url_of(request)), "moves", form)
 
 
 @public.get("/accounts/{account}", responses=ABSENT | exports.CSV)
@@ -289,6 +306,21 @@ async def get_blob(context: Ctx, cid: str) -> Response:
             yield piece
 
     return Pieces(body(), media_type="application/octet-stream", headers=headers)
+
+
+@service.get("/ipfs/{cid}", response_class=Response, responses=document.problems(404, 406, 422, 502) | BLOCK)
+async def get_block(context: Ctx, request: Request, cid: str, form: Raw = None) -> Response:
+    """One block by CID, as a trustless gateway gives it: whoever asks verifies it."""
+    if form is None and MEDIA_TYPE not in request.headers.get("accept", ""):
+        return problems.problem(406, "usage", "blocks are all that this gateway gives", "ask with ?format=raw")
+    if cid != PROBE:
+        parse_cid(cid)
+    block = b"" if cid == PROBE else await context.backing.call(lambda: context.store.fetch_block(Cid(cid)))
+    headers = {
+        "ETag": f'"{cid}.raw"', "Cache-Control": "public, max-age=31536000, immutable",
+        "Content-Disposition": "attachment", "Access-Control-Allow-Origin": "*",
+    }  # fmt: skip
+    return Response(block, media_type=MEDIA_TYPE, headers=headers)
 
 
 class Pieces(StreamingResponse):

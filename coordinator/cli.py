@@ -71,7 +71,8 @@ def up(
             event("ready", url=url, address=parts.me, pid=os.getpid())
 
         try:
-            supervisor.run(api, sock, supervisor.queue_children(), settings.environment(), ready)
+            children = supervisor.queue_children()
+            supervisor.run(api, sock, children, settings.environment(), ready, api.state.stream.close)
             ignore_stops()
         finally:
             sampler.close()

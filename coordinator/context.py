@@ -14,6 +14,7 @@ from coordinator.db import Database
 from coordinator.descriptions import Descriptions
 from coordinator.kept import KeptPages
 from coordinator.nonces import Nonces
+from coordinator.published import PublishedMarket
 from coordinator.quotas import Quotas
 from coordinator.rates import RequestRates
 from lockstep.protocol.types import Address, Digest
@@ -30,8 +31,8 @@ class ApiContext:
     aggregator: Address
     """The account that this coordinator stakes and merges with."""
     max_blob_bytes: int
-    market: Address
-    chain_id: int
+    published: PublishedMarket
+    """The market, and what of it is published."""
     signed_for: Callable[[Address, Digest, bytes], bool]
     """Returns True if an account's key, or its delegate's, signed a digest; may ask the chain."""
     poke: Callable[[str], None]

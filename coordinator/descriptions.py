@@ -33,6 +33,8 @@ PROGRAM_BYTES = 16 << 20
 """A larger Program file is not read: its job is shown without names."""
 WORDS = 80
 """The most characters of a stranger's word."""
+NAMES = ("kind", "name", "model")
+"""The fields that say which model or strategy it is: they come first, without their names."""
 FIELDS = 6
 """The most fields of a model or a strategy that are shown."""
 
@@ -152,8 +154,7 @@ def _words(fields: Any) -> str:
     """The first plain values of a stranger's mapping, as one line: what it is, then its fields."""
     if not isinstance(fields, dict):
         return ""
-    plain = [(k, v) for k, v in fields.items() if isinstance(v, str | int | float) and not isinstance(v, bool)]
-    said = [
-        str(v)[:WORDS] if k in ("kind", "name") else f"{str(k)[:WORDS]} {str(v)[:WORDS]}" for k, v in plain[:FIELDS]
-    ]
+    first = sorted(fields.items(), key=lambda item: item[0] not in NAMES)
+    plain = [(k, v) for k, v in first if isinstance(v, str | int | float) and not isinstance(v, bool)]
+    said = [str(v)[:WORDS] if k in NAMES else f"{str(k)[:WORDS]} {str(v)[:WORDS]}" for k, v in plain[:FIELDS]]
     return ", ".join(said)

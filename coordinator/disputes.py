@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from coordinator.folds import GAME, VAULT
 from coordinator.models import ClaimRow, EventRow, GameRow, JobRow, unhex
+from coordinator.published import command
 from lockstep.chain import artifacts, games
 from lockstep.chain.games import LoggedEvent
 from lockstep.node.bisection import bisection, described, value_of
@@ -200,8 +201,9 @@ def phase_of(log: Log, op: Op | None) -> GamePhase:
 # -- the whole ------------------------------------------------------------------------------------------
 
 
-def told(session: Session, log: Log, named: NamedOp | None, now: Seconds) -> dict[str, Any]:
-    """Everything about a game, as `schema.DisputeOut` has it. `now`: the time of the last indexed block."""
+def told(session: Session, log: Log, named: NamedOp | None, now: Seconds, url: str) -> dict[str, Any]:
+    """Everything about a game, as `schema.DisputeOut` has it. `now`: the time of the last indexed block; `url`: of this
+    server, for the command."""
     op = None if named is None else named.op
     made = moves_of(log.entries, log.transitions, op)
     steps, place = list(clocked(log, made)), place_of(log.events)
@@ -249,8 +251,15 @@ def told(session: Session, log: Log, named: NamedOp | None, now: Seconds) -> dic
         "moves": [_move(step) for step in steps],
         "tree": tree,
         "money": [payment.to_dict() for payment in _money(session, log)],
-        "replay": f"lockstep replay {log.claim.id.removeprefix('0x')}",
+        "check": command(_check(log, place), url),
     }
+
+
+def _check(log: Log, place: Any) -> str:
+    """The command that computes what the contract has computed, or replays the claim where it has computed no op."""
+    if place.wrong is Wrong.OP and place.computed is not None:
+        return f"dispute check {log.row.id.removeprefix('0x')}"
+    return f"replay {log.claim.id.removeprefix('0x')}"
 
 
 def _op_of(place: Any, named: NamedOp | None) -> dict[str, Any] | None:

@@ -13,15 +13,19 @@ from typing import Any
 from markupsafe import Markup, escape
 
 WIDTH, HEIGHT = 720, 260
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 14, 34
+LEFT, RIGHT, TOP, BOTTOM = 64, 16, 24, 34
 CELL, GAP = 13, 2
+LARGE_CELL, FEW_COLUMNS = 24, 16
+"""The width and height of a cell where the rounds are few."""
 ROW, DROP = 22, 10
-BARS, LABELS, NARROW, WORDS = 560, 420, 350, 18
+BARS, LABELS, NARROW, WORDS = 560, 500, 350, 18
 """The width of the bisection's bars and of the words beside them; of narrow bars, and the height of words above."""
 POINTS = 300
 """The most points of a drawn line."""
 COLUMNS = 300
 """The most columns of a strip; where there are more rounds, neighbours share one."""
+LETTER = 7.6
+"""The width of a letter of a label."""
 LEAST = 10
 """The least width of a part of a bar."""
 GLYPHS = {"convicted": "×", "absent": "–", "excluded": "o", "void": "·"}
@@ -54,7 +58,9 @@ def chart(
             LEFT, WIDTH - RIGHT, y, y))  # fmt: skip
         parts.append(Markup('<text class="tick" x="{}" y="{:.1f}" text-anchor="end">{}</text>').format(
             LEFT - 8, y + 4, number(value)))  # fmt: skip
-    for value in ticks(*xs):
+    # A step or a round has no half.
+    whole = all(float(p[0]).is_integer() for p in known)
+    for value in (t for t in ticks(*xs) if not whole or float(t).is_integer()):
         x = _place(value, xs, LEFT, WIDTH - RIGHT)
         parts.append(Markup('<text class="tick" x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(
             x, HEIGHT - BOTTOM + 16, shown(value)))  # fmt: skip
@@ -116,7 +122,9 @@ class Cell:
 
 def heatmap(title: str, cells: Sequence[Cell], columns: Sequence[str], rows: Sequence[str]) -> Markup:
     """Rounds x slots: a column for each round, a row for each slot, a cell that leads to its claim."""
-    left, top, size = 52, 18, CELL + GAP
+    cell_size = LARGE_CELL if len(columns) <= FEW_COLUMNS else CELL
+    left, top, size = 52, 18, cell_size + GAP
+    middle = cell_size // 2 + 5
     width, height = left + size * len(columns) + 4, top + size * len(rows) + 4
     head = f'<svg class="heat" width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="group" '
     parts = [Markup(head + 'aria-label="{}">').format(title)]
@@ -126,16 +134,16 @@ def heatmap(title: str, cells: Sequence[Cell], columns: Sequence[str], rows: Seq
             parts.append(Markup('<text class="tick" x="{}" y="12">{}</text>').format(left + size * i, name))
     for i, name in enumerate(rows):
         parts.append(Markup('<text class="tick" x="{}" y="{}" text-anchor="end">{}</text>').format(
-            left - 6, top + size * i + 11, name))  # fmt: skip
+            left - 6, top + size * i + middle, name))  # fmt: skip
     for cell in cells:
         x, y = left + size * cell.column, top + size * cell.row
         # One format for each cell: a page has a thousand.
         state, href, said = escape(cell.state), escape(cell.href), escape(cell.title)
         glyph = GLYPHS.get(cell.state, "")
-        mark = f'<text class="glyph" x="{x + CELL / 2}" y="{y + 11}" text-anchor="middle">{glyph}</text>'
+        mark = f'<text class="glyph" x="{x + cell_size / 2}" y="{y + middle}" text-anchor="middle">{glyph}</text>'
         parts.append(Markup(
             f'<a href="{href}" aria-label="{said}" tabindex="-1"><title>{said}</title>'
-            f'<rect class="s-{state}" x="{x}" y="{y}" width="{CELL}" height="{CELL}" rx="2"/>'
+            f'<rect class="s-{state}" x="{x}" y="{y}" width="{cell_size}" height="{cell_size}" rx="2"/>'
             f'{mark if glyph else ""}</a>'
         ))  # fmt: skip
     return Markup("").join([*parts, Markup("</svg>")])
@@ -239,7 +247,7 @@ def _bars(title: str, levels: Sequence[Cut], bars: int, beside: int, above: int,
         last = f" strong{' judged' if judged else ''}" if i + 1 == len(levels) else ""
         x, baseline = (bars + 12, y + ROW - 6) if beside else (0, y - 5)
         parts.append(Markup('<text class="said{}" x="{}" y="{}">{}</text>').format(
-            last, x, baseline, _short(level.words, (beside or bars) // 7 - 4)))  # fmt: skip
+            last, x, baseline, _short(level.words, int(((beside or bars) - 12) / LETTER))))  # fmt: skip
     return Markup("").join([*parts, Markup("</svg>")])
 
 

@@ -23,6 +23,7 @@ from markupsafe import Markup, escape
 from coordinator import assets, drawing, problems, queries, views
 from coordinator.context import ApiContext, Ctx
 from coordinator.drawing import Cell, Series
+from coordinator.published import command
 from coordinator.schema import (
     Account,
     AccountOut,
@@ -93,7 +94,8 @@ def runs(request: Request, context: Ctx, cursor: Cursor = None) -> Response:
 def run(request: Request, context: Ctx, job: Bytes32, x: Axis = "step", before: Number = None) -> Response:
     """One run: its loss, its rounds by slots, its money."""
     version = views.version_of(context, job)
-    key = (job, x, before, version)
+    # The page has a command with the URL that was asked.
+    key = (job, x, before, context.published.url_of(request), version)
     body = context.kept.get(key)
     if body is None:
         body = gzip.compress(_run(request, context, job, x, before), 1, mtime=0)
@@ -113,7 +115,7 @@ def _run(request: Request, context: ApiContext, job: str, x: Axis, before: int |
         losses=losses, rounds=rounds, grid=shown, axis=x, axes=AXES, loss=_loss(losses, x),
         throughput=_throughput(rounds), heat=_heat(shown), states=_present(found), glyphs=drawing.GLYPHS,
         strip=drawing.strip("all rounds by what became of their claims", [p.claims for p in rounds], STATES),
-        games=queries.games(context.database, 50, None, job=job).items,
+        games=queries.games(context.database, 50, None, job=job).items, **_published(request, context),
     )  # fmt: skip
 
 
@@ -149,7 +151,7 @@ def disputes(request: Request, context: Ctx, cursor: Cursor = None) -> Response:
 @router.get("/disputes/{game}")
 def dispute(request: Request, context: Ctx, game: Bytes32) -> Response:
     """One game: the bisection down to the number, who moved, clocks, bonds, the values and the contract's."""
-    found = views.dispute(context, game)
+    found = views.dispute(context, game, context.published.url_of(request))
     icicle = drawing.icicle("the bisection, from the claim down to the number", found.tree.model_dump())
     levels = drawing.levels_of(found.tree.model_dump())
     return _page(request, context, "dispute.html", game=found, icicle=icicle, levels=levels)
@@ -299,7 +301,7 @@ def _environment() -> Environment:
         "slot": _slot, "digits": _digits, "dotted": _dotted, "spark": drawing.sparkline, "word": drawing.word,
         "count": lambda n: "–" if n is None else f"{n:,}",
     }  # fmt: skip
-    made.globals["asset"] = assets.url
+    made.globals |= {"asset": assets.url, "command": command}
     return made
 
 
@@ -308,7 +310,13 @@ ENVIRONMENT = _environment()
 
 def _page(request: Request, context: ApiContext, template: str, **values: Any) -> Response:
     status = queries.status(context.database, context.aggregator)
-    return _html(request, 200, template, status=status, path=request.url.path, **values)
+    published = _published(request, context)
+    return _html(request, 200, template, status=status, path=request.url.path, **published, **values)
+
+
+def _published(request: Request, context: ApiContext) -> dict[str, Any]:
+    """Returns what the commands of a page need."""
+    return {"url": context.published.url_of(request), "market": context.published}
 
 
 def _failed(request: Request, status: int, message: str, hint: str) -> Response:

@@ -11,6 +11,7 @@ from coordinator.context import ApiContext
 from coordinator.db import Database
 from coordinator.descriptions import Descriptions
 from coordinator.nonces import FILE_NAME, Nonces
+from coordinator.published import PublishedMarket
 from coordinator.rates import RequestRates
 from coordinator.settings import CoordinatorSettings
 from lockstep.node.guard.memory import GuardMemory, Scope
@@ -51,8 +52,7 @@ class CoordinatorParts:
             store=self.party.store,
             aggregator=self.me,
             max_blob_bytes=self.settings.max_blob_bytes,
-            market=self.party.addresses.market,
-            chain_id=self.party.addresses.chain_id,
+            published=PublishedMarket.of(self.settings, self.party.addresses),
             signed_for=self.party.contracts.signed_for,
             poke=poke,
             account=account,

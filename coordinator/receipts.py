@@ -105,7 +105,8 @@ def _speaker(context: ApiContext, session: Session, request: SignedRequest, give
 
 def _require_signed(context: ApiContext, account: Address, given: ReceiptIn) -> None:
     job = JobId(bytes.fromhex(given.job[2:]))
-    digest = receipt_hash(context.chain_id, context.market, job, given.round, given.attempt, given.who, int(given.mask))
+    here = context.published.addresses
+    digest = receipt_hash(here.chain_id, here.market, job, given.round, given.attempt, given.who, int(given.mask))
     # INVARIANT: what the contract would refuse is refused here, where it spoils nobody's batch.
     if not context.signed_for(account, digest, bytes.fromhex(given.signature[2:])):
         raise Mismatch(

@@ -138,6 +138,32 @@ class StatusOut(BaseModel):
     """Transactions that wait for a lower fee, and why."""
 
 
+class DeploymentOut(BaseModel):
+    """The contracts' addresses: the file that `--deployment` takes."""
+
+    chain_id: int
+    token: str
+    vault: str
+    market: str
+    game: str
+    arbiter: str
+    validator: str
+    availability: str
+    witnesses: str
+    block: int
+    """Events are read from this block on."""
+
+
+class NetworkOut(BaseModel):
+    """The market as a stranger needs it to check it: `--network URL` reads this."""
+
+    deployment: DeploymentOut
+    rpc_urls: list[str]
+    """Public JSON-RPC endpoints of the chain; none where the operator publishes none."""
+    gateways: list[str]
+    """Trustless gateways that have the market's content, beside /ipfs of this server."""
+
+
 class ClaimBody(BaseModel):
     """The claim that a worker signs: EIP-712 `Claim` of docs/protocol.md section 4."""
 
@@ -500,5 +526,6 @@ class DisputeOut(BaseModel):
     moves: list[MoveOut]
     tree: RangeOut
     money: list[PaymentOut]
-    replay: str
+    check: str
+    """The command that checks it: exit code 0 if this machine computes the same."""
     """The command that reproduces the claim."""

@@ -70,7 +70,7 @@ class Coordinator:
         self._fees = FeeWatch(parts.party.outbox, event)
         self._heads = Heads(lambda: parts.party.head(), HEAD_SECONDS)
         self._differ = False
-        """Whether the last step was not agreed on."""
+        """True while the last step was not agreed on."""
         self._taken: Head | None = None
         """The block up to which the index is complete."""
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from lockstep.base.naming import refuse_unknown
+from lockstep.base.redaction import redacted, urls_of
 from lockstep.base.settings import Settings, read_toml, resolve
 from lockstep.protocol.errors import UsageError
 
@@ -22,6 +24,9 @@ DEFAULTS: dict[str, Any] = {
     "max_blob_bytes": 64 << 20,
     "poll_seconds": 1.0,
     "requests_per_second": 50.0,
+    "public_url": "",
+    "public_rpc": "",
+    "public_gateways": "",
 }
 
 
@@ -44,6 +49,12 @@ class CoordinatorSettings:
     """Between two looks at the chain."""
     requests_per_second: float
     """From one address; 0: no limit, for a server behind a proxy that has its own."""
+    public_url: str = ""
+    """URL of this server, as strangers reach it; "": whatever they have asked for."""
+    public_rpc: str = ""
+    """RPC URLs that anybody may see, by commas; "": of `rpc`, those on this machine that hold no key."""
+    public_gateways: str = ""
+    """Trustless gateways that anybody may read content from, by commas, beside this server."""
 
     @property
     def home(self) -> Path:
@@ -90,4 +101,21 @@ def resolve_coordinator(**flags: Any) -> CoordinatorSettings:
         raise UsageError("poll_seconds and max_blob_bytes must be positive", hint="leave them out for the defaults")
     if not 0 <= values["requests_per_second"] < float("inf"):
         raise UsageError("requests_per_second is not a rate", hint="0 sets no limit")
+    for name in ("public_url", "public_rpc", "public_gateways"):
+        values[name] = _published(name, values[name])
     return CoordinatorSettings(shared=resolve("coordinator", **flags), **values)
+
+
+def _published(name: str, text: str) -> str:
+    """URLs that are shown to strangers, without a slash at their end; raises UsageError."""
+    urls = [url.rstrip("/") for url in urls_of(text)]
+    for url in urls:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.fragment:
+            raise UsageError(f"{name} is no URL: {redacted(url)}", hint="it looks like https://lockstep.example")
+        # INVARIANT: no password is published.
+        if parts.username is not None or parts.password is not None:
+            raise UsageError(f"{name} holds a user's name: {redacted(url)}", hint="everybody is shown this URL")
+    if name == "public_url" and len(urls) > 1:
+        raise UsageError("public_url is several URLs", hint="this server has one")
+    return ",".join(urls)

@@ -95,6 +95,7 @@ class Stream:
         self._newest, self._version = START, 0
         self._moved = asyncio.Condition()
         self._watch: asyncio.Task[None] | None = None
+        self._closed = False
         self._pages: dict[Position, Sequence[Any]] = {}
         """Events read behind a position since the last news: those who stand together read together."""
 
@@ -105,6 +106,8 @@ class Stream:
 
     def enter(self, address: str) -> str:
         """Take a place for a client; returns what `leave` takes. Raises TryLater if there are too many."""
+        if self._closed:
+            raise TryLater("this server stops", hint="come back with Last-Event-ID: nothing is missed")
         key = network(address)
         # INVARIANT: streams are few, and one address has a part of them.
         if self.listening >= self._streams or self._listening[key] >= self._per_address:
@@ -121,6 +124,15 @@ class Stream:
             self._watch = None
             self._pages.clear()
 
+    async def close(self) -> None:
+        """End every stream between two events, as its client sees an answer end; it comes back, to whoever serves then.
+
+        A server that stops waits for its answers, and a stream's has no end: it would be cut off instead.
+        """
+        async with self._moved:
+            self._closed = True
+            self._moved.notify_all()
+
     async def begin(self, last: str | None) -> tuple[Position, bool]:
         """(position, whether the client has to read anew) for a client that had the event `last`, or none."""
         self._start()
@@ -135,7 +147,7 @@ class Stream:
         yield b"retry: 3000\n\n"
         if reset:
             yield anew(position)
-        while True:
+        while not self._closed:
             seen = self._version
             try:
                 rows = await self._after(position)
@@ -150,7 +162,7 @@ class Stream:
                 yield wire(row)
             if rows:
                 position = position_of(rows[-1])
-            elif not await self._news(seen):
+            elif not await self._news(seen) and not self._closed:
                 yield b": beat\n\n"
 
     # -- inside
@@ -166,7 +178,7 @@ class Stream:
     async def _news(self, seen: int) -> bool:
         try:
             async with asyncio.timeout(self._beat_seconds), self._moved:
-                await self._moved.wait_for(lambda: self._version != seen)
+                await self._moved.wait_for(lambda: self._closed or self._version != seen)
         except TimeoutError:
             return False
         return True

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import FrameType
 
 import structlog
@@ -30,6 +30,8 @@ RESTART_SECONDS = (0.5, 30.0)
 """First pause before a dead child is started again, and the longest."""
 STEADY_SECONDS = 60.0
 """A child that lived this long starts again without a pause."""
+
+OnStop = Callable[[], Awaitable[None]]
 
 log = structlog.get_logger(__name__)
 
@@ -90,11 +92,18 @@ class Child:
 
 
 class _ReadyServer(uvicorn.Server):
-    """uvicorn that says when it serves."""
+    """uvicorn that says when it serves, and when it begins to stop."""
 
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None], on_stop: OnStop | None) -> None:
         super().__init__(config)
         self._on_ready = on_ready
+        self._on_stop = on_stop
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Before the answers are waited for: one without an end would be cut off when that time is over.
+        if self._on_stop is not None:
+            await self._on_stop()
+        await super().shutdown(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -120,9 +129,13 @@ def run(
     children: dict[str, list[str]],
     environment: dict[str, str],
     on_ready: Callable[[], None],
+    on_stop: OnStop | None = None,
 ) -> None:
-    """Serve `app` on `sock` beside `children` (started in order, stopped in reverse) until SIGTERM or SIGINT."""
-    server = _ReadyServer(connections.config(app, drain_seconds=API_DRAIN_SECONDS), on_ready)
+    """Serve `app` on `sock` beside `children` (started in order, stopped in reverse) until SIGTERM or SIGINT.
+
+    `on_stop` ends those answers on the server's loop that have no end of their own.
+    """
+    server = _ReadyServer(connections.config(app, drain_seconds=API_DRAIN_SECONDS), on_ready, on_stop)
 
     def leave(_number: int, _frame: FrameType | None) -> None:
         server.should_exit = True

@@ -456,8 +456,11 @@ def _cut(args: dict[str, Any]) -> dict[str, Any]:
 # -- disputes -------------------------------------------------------------------------------------------
 
 
-def dispute(context: ApiContext, game: str) -> DisputeOut:
-    """A game with everything about it: moves, clocks, bisection, both values and the contract's, money."""
+def dispute(context: ApiContext, game: str, url: str) -> DisputeOut:
+    """A game with everything about it: moves, clocks, bisection, both values and the contract's, money.
+
+    `url`: of this server, for the command that checks it.
+    """
     with found(context.database, GameRow, game) as (session, row):
         log = disputes.read_log(session, row)
         if log is None:
@@ -469,4 +472,4 @@ def dispute(context: ApiContext, game: str) -> DisputeOut:
         named = context.descriptions.op(log.job, log.program, position)
         cursor = session.get(CursorRow, 1)
         now = Seconds(cursor.time if cursor else row.time)
-        return DisputeOut.model_validate(disputes.told(session, log, named, now))
+        return DisputeOut.model_validate(disputes.told(session, log, named, now, url))

@@ -4,8 +4,8 @@ pragma solidity ^0.8.21;
 /// @title IArbiter
 /// @notice Executes one element of an op, or one chunk of a fold, from committed bytes. Pure: it holds no state, no key, no token.
 ///
-/// Openings come in operand order, one for each 1 KiB leaf that an operand touches, lowest leaf first; a leaf that two operands
-/// use is opened twice. An operand that is iota or context needs none.
+/// Openings come in operand order, one for each 1 KiB leaf that an operand touches, lowest leaf first; a leaf that several reads of
+/// one call share is opened once, for the first of them. An operand that is iota or context needs none.
 interface IArbiter {
     /// @param header dtype u8 ‖ rank u8 ‖ dims u32 each, of the opened tensor.
     /// @param data One leaf of its contents: 1 KiB, or less for the last one.
@@ -66,8 +66,8 @@ interface IArbiter {
         uint256 staged
     ) external view returns (uint32 word);
 
-    /// @notice The words of a map's next tensor operands at `element`, one for each opening, added to those `staged` before: the
-    /// k-th in bits 32k, their number from bit 248.
+    /// @notice The words of a map's next tensor operands at `element`, until the openings are used, added to those `staged` before:
+    /// the k-th in bits 32k, their number from bit 248.
     function stage(
         bytes calldata descriptor,
         Roots calldata roots,

@@ -23,17 +23,22 @@ library Openings {
         // INVARIANT: the leaf that is opened is the leaf that is read.
         if (opening.leafIndex != leafIndex) revert IArbiter.OutOfRange();
 
-        uint256 elements = 1;
-        // INVARIANT: a header is dtype, rank and exactly rank dimensions.
-        if (header.length < 2 || header.length != 2 + 4 * uint256(uint8(header[1]))) revert ProofInvalid();
-        for (uint256 at = 2; at < header.length; at += 4) elements *= _u32(header, at);
+        uint256 count = elements(header);
         // INVARIANT: a view reads inside its source.
-        if (flat >= elements) revert IArbiter.OutOfRange();
+        if (flat >= count) revert IArbiter.OutOfRange();
 
         bytes32 x = leafHash(opening.data);
-        x = _climb(x, leafIndex, Program.depthOf(Program.leaves(elements)), opening.leafProof);
+        x = _climb(x, leafIndex, Program.depthOf(Program.leaves(count)), opening.leafProof);
         x = _tensorRoot(header, x);
         if (_climb(x, index, depth, opening.rootProof) != root) revert ProofInvalid();
+    }
+
+    /// @notice Elements of the tensor that `header` describes; 1 for a scalar.
+    function elements(bytes calldata header) internal pure returns (uint256 count) {
+        // INVARIANT: a header is dtype, rank and exactly rank dimensions.
+        if (header.length < 2 || header.length != 2 + 4 * uint256(uint8(header[1]))) revert ProofInvalid();
+        count = 1;
+        for (uint256 at = 2; at < header.length; at += 4) count *= _u32(header, at);
     }
 
     /// @notice SHA256(0x00 ‖ data), without keeping a copy.

@@ -18,6 +18,8 @@
     }
   };
 
+  const WHOLE = Array.from({ length: 15 }, (_, i) => [1, 2, 5].map((n) => n * 10 ** i)).flat();
+
   const pick = {
     step: (p) => p.step, tokens: (p) => p.tokens, time: (p, first) => (p.time - first.time) / 3600,
     cost: (p) => Number(p.cost) / 1e18, round: (p) => p.round, loss: (p) => p.loss,
@@ -34,12 +36,14 @@
     const points = rows.map((p) => [pick[x](p, rows[0]), pick[y](p, rows[0])])
       .filter(([a, b]) => typeof a === "number" && typeof b === "number");
     if (points.length < 2 || !figure.isConnected) return;
+    // A step or a round has no half.
+    const whole = points.every(([a]) => Number.isInteger(a));
     const width = Math.max(280, figure.clientWidth - 26);
     const axis = { stroke: colour("--soft"), grid: { stroke: colour("--rule"), width: 1 }, ticks: { stroke: colour("--rule") } };
     const place = document.createElement("div");
     figure.append(place);
     const options = {
-      width, height: 280, scales: { x: { time: false } }, axes: [{ ...axis, label }, { ...axis, size: 64 }],
+      width, height: 280, scales: { x: { time: false } }, axes: [{ ...axis, label, ...(whole ? { incrs: WHOLE } : {}) }, { ...axis, size: 64 }],
       series: [{ label }, { label: y === "rate" ? "tokens/s" : "loss", stroke: colour(y === "rate" ? "--b" : "--a"), width: 2, value: (_, v) => (v === null ? "–" : String(v)) }],
     };
     new window.uPlot(options, [points.map((p) => p[0]), points.map((p) => p[1])], place);
@@ -61,7 +65,7 @@
       const main = document.getElementById("main");
       // What somebody reads or has opened is not taken away.
       if (document.hidden || main.querySelector("details[open]") || String(getSelection())) { renew(); return; }
-      window.htmx.ajax("GET", location.pathname + location.search, { target: "#main", select: "#main", swap: "outerHTML" })
+      window.htmx.ajax("GET", location.pathname + location.search, { target: "#main", select: "#main", selectOOB: "#index", swap: "outerHTML" })
         .then(enhance).catch(() => {});
     }, 1500);
   };

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from lockstep.execution.jobs import ClaimRun
-from lockstep.protocol.dispute.moves import Verdict
+from lockstep.node.player import HeldClaim
+from lockstep.node.replay import computed_word
+from lockstep.protocol.dispute.moves import Convicted, Verdict, Wrong
 from lockstep.protocol.types import GameId
 from tests.adversarial.court import Court, Where
 from tests.adversarial.lies import Lie, lying
@@ -84,6 +86,10 @@ def convict(court: Court, liar: ClaimRun, declared: Where, slot: int = 0) -> End
     claims = court.claim({slot: liar})
     (game,) = court.audit_and_play()
     assert court.convicted(claims[slot])
+    for event in court.log(game):
+        if isinstance(event, Convicted) and event.finding.wrong is Wrong.OP:
+            word = computed_word(HeldClaim(court.run(slot), ()).whole(event.finding.t), event.finding)
+            assert word == int.from_bytes(event.finding.contract_bits[-4:], "big"), "anybody computes it again"
     court.settle()
     court.balance({f"worker-{slot}": court.params.role.slot_stake})
     return ended(court, game, declared)

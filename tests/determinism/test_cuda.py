@@ -10,13 +10,14 @@ import pytest
 from lockstep.numerics import paths
 from lockstep.numerics.arrays import Array, StepContext
 from lockstep.numerics.cuda import CudaExecutable, open_device
-from lockstep.numerics.cuda.device import Device
+from lockstep.numerics.cuda.device import UNITS, Device
 from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.programs.program import Program
 from tests.determinism import training_run
 from tests.determinism.training_run import GOLDEN, SEED, gpt, start, train
+from tests.unit.numerics.test_cuda_codes import FORMS, take
 
 MODELS = ("gpt", "llama", "encoder", "cnn", "lora")
 
@@ -52,6 +53,19 @@ def integers(request: pytest.FixtureRequest) -> Program:
 def test_three_emulated_steps_of_integers(integers: Program, descending: bool) -> None:
     found = trained(integers, Emulator(descending=descending), 3, *start(integers))
     assert found == train(integers, 3, "auto", 1, "off")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("unit", UNITS)
+def test_three_emulated_steps_of_integers_in_every_form(
+    integers: Program, unit: str, descending: bool, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take(form, monkeypatch)
+    device = Emulator(unit=unit, descending=descending)
+    assert trained(integers, device, 3, *start(integers)) == train(integers, 3, "auto", 1, "off")
+    assert device.intact, "a kernel wrote beyond its tensor"
 
 
 @pytest.mark.slow

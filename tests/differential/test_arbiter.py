@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,10 +14,14 @@ from lockstep.chain.contracts import Contract
 from lockstep.numerics import scalar
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol import merkle
+from lockstep.protocol.dispute import openings
 from lockstep.protocol.dispute.moves import Opening
+from lockstep.protocol.dispute.openings import Known
 from lockstep.protocol.errors import ChainError, LockstepError
-from lockstep.protocol.programs.program import F32, Fold, Instr, Kind, Op, Tag, View
+from lockstep.protocol.programs.program import CHUNK, F32, Fold, Instr, Kind, Op, Tag, View
+from lockstep.protocol.types import Digest, StateRoot
 from tests.support.arena import Arena
+from tests.support.games import PlainStep
 from tests.support.questions import spoiled
 from tests.support.random_ops import VECTORS, Maker, Question, abi, asked, vectors
 
@@ -85,15 +90,17 @@ def test_staged_operands_give_the_same_word(arbiter: ChainArbiter, seed: int) ->
     reference, staged_any = ReferenceArbiter(), False
     for index in (i for i, op in enumerate(step.program.ops) if op.kind == Kind.MAP):
         *about, opened = asked(rng, step, index)
-        staged = 0
-        for k in range(len(opened)):
-            part = (*about, opened[k : k + 1])
+        whole, staged, rest = reference.execute(*about, opened), 0, opened
+        while rest:
+            part = (*about, rest[:1])
             following = reference.stage(*of_stage(part), staged)  # type: ignore[arg-type]
-            assert arbiter.stage(part, staged) == following, f"operand {k} of op {index}"  # type: ignore[arg-type]
+            assert arbiter.stage(part, staged) == following, f"op {index} after {staged:#x}"
             staged, staged_any = following, True
-            rest = (*about, opened[k + 1 :], staged)
-            assert arbiter.execute(*rest) == reference.execute(*about, opened), f"{k + 1} staged of op {index}"
-            assert reference.execute(*rest) == reference.execute(*about, opened)
+            rest = openings.build(
+                step, Known(step.graph, step.program.depth), step.statement, index, about[3], about[4], staged
+            )
+            assert arbiter.execute(*about, rest, staged) == whole, f"op {index} after {staged:#x}"
+            assert reference.execute(*about, rest, staged) == whole
         more = (*about, opened[:1])
         for refusing in (
             lambda m=more, s=staged: reference.stage(*of_stage(m), s),
@@ -103,6 +110,54 @@ def test_staged_operands_give_the_same_word(arbiter: ChainArbiter, seed: int) ->
                 with pytest.raises(LockstepError, match="OpeningsWrong"):
                     refusing()
     assert staged_any
+
+
+def summing(*positions: int, entry: int) -> Op:
+    """A scalar map of some words of one tensor of the state, each an operand of its own."""
+    views = tuple(View(Tag.STATE, entry, position, ()) for position in positions)
+    sums = [Instr(scalar.Op.FADD, k and len(views) + k - 1, k + 1) for k in range(len(views) - 1)]
+    return Op(Kind.MAP, F32, (), views, instrs=tuple(sums))
+
+
+def shown(step: PlainStep, entry: int, leaf: int) -> Opening:
+    """One leaf of a tensor of the state."""
+    tensor = step.state(entry)
+    proof = tuple(merkle.proof(tensor.levels, leaf))
+    return Opening(tensor.header.encode(), tensor.leaf(leaf), proof, tuple(merkle.proof(step.prev, entry)), leaf)
+
+
+def test_a_leaf_that_operands_share_is_opened_once(arbiter: ChainArbiter) -> None:
+    step = Maker(3).step()
+    described, index = summing(3, 256, 255, 3, 257, entry=0).encode(), len(step.program.ops)
+    first, second = shown(step, 0, 0), shown(step, 0, 1)
+    right = (step.statement, index, described, 0, 0, (first, second))
+    assert arbiter.execute(*right) == ReferenceArbiter().execute(*right)
+    for wrong in ((first,), (second, first), (first, second, first), (first, second, first, first, second)):
+        question = (step.statement, index, described, 0, 0, wrong)
+        with pytest.raises(ChainError, match=r"OpeningsWrong|OutOfRange"):
+            arbiter.execute(*question)
+        with pytest.raises(LockstepError, match=r"OpeningsWrong|OutOfRange"):
+            ReferenceArbiter().execute(*question)
+
+
+def test_a_shared_leaf_is_read_inside_its_tensor(arbiter: ChainArbiter) -> None:
+    """A leaf whose committed bytes reach beyond the tensor's elements."""
+    step = Maker(3).step()
+    header, data = step.state(2).header, bytes(4 * CHUNK)
+    root = Digest(merkle.tensor_root_of_tree(header, merkle.leaf(data)))
+    prev = merkle.levels([root if entry == 2 else node for entry, node in enumerate(step.prev[0])])
+    statement = replace(step.statement, prev=StateRoot(prev[-1][0]))
+    opening = Opening(header.encode(), data, (), tuple(merkle.proof(prev, 2)), 0)
+    last = header.elements - 1
+    for positions, inside in (((0, last), True), ((0, last + 1), False), ((last + 1, 0), False)):
+        question = (statement, len(step.program.ops), summing(*positions, entry=2).encode(), 0, 0, (opening,))
+        if inside:
+            assert arbiter.execute(*question) == ReferenceArbiter().execute(*question) == 0
+            continue
+        with pytest.raises(ChainError, match="OutOfRange"):
+            arbiter.execute(*question)
+        with pytest.raises(LockstepError, match="OutOfRange"):
+            ReferenceArbiter().execute(*question)
 
 
 def test_only_a_map_is_staged(arbiter: ChainArbiter) -> None:

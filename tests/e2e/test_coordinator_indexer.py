@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import inspect, select
 from sqlalchemy.orm import Session
 
+from coordinator import folds
 from coordinator import indexer as module
-from coordinator import projections
 from coordinator.db import Database
 from coordinator.indexer import Indexer
 from coordinator.models import ClaimRow, EventRow, IndexTable, JobRow, NodeRow, RoundRow
@@ -22,7 +22,7 @@ from lockstep.protocol.errors import DoctorError
 from .byhand import Market
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
-FROM_CHAIN = ("events", "jobs", "rounds", "claims", "games", "nodes")
+FROM_CHAIN = ("events", "jobs", "rounds", "claims", "games", "nodes", "accounts", "locks", "flows")
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_a_step_that_fails_midway_leaves_nothing(
         seen += 1
         if seen == 5:
             raise KeyboardInterrupt
-        projections.apply(session, event)
+        folds.apply(session, event)
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "apply", crash)
@@ -158,5 +158,7 @@ def test_an_index_of_another_market_is_refused(database: Database, market: Marke
 
 
 def test_every_table_of_the_chain_is_compared_here(database: Database) -> None:
-    others = {"cursor", "announcements", "signed_claims", "receipts", "payloads", "leases", "alembic_version"}
+    others = {
+        "cursor", "losses", "announcements", "signed_claims", "receipts", "payloads", "leases", "alembic_version",
+    }  # fmt: skip
     assert set(inspect(database.engine).get_table_names()) == set(FROM_CHAIN) | others

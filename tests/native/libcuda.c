@@ -1,7 +1,7 @@
 /* A CUDA driver without a device: what lockstep/numerics/cuda/device.py calls, with kernels of the emulator behind it.
  *
  * The environment says what there is: EMULATED_LIBRARY, a library of emulator.recipe(); NO_DEVICE, an error from cuInit;
- * FULL, no memory. */
+ * FULL, no memory; NO_GRAPHS, an error from cuGraphCreate; TELL_GRAPHS, a line on stderr for each graph that is started. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -103,6 +103,83 @@ int fake_cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsi
         if (prepared[i].function == function) most = (unsigned)prepared[i].shared;
     if (x == 0 || y != 1 || z != 1 || threads_y != 1 || threads_z != 1 || shared > most || stream || extra) return INVALID_VALUE;
     ((void (*)(unsigned, unsigned, unsigned, bool, void**))function)(x, threads, shared, false, arguments);
+    return SUCCESS;
+}
+
+/* A graph is a chain of launches with copies of their arguments: what is added must follow what was added last. */
+enum { MOST_ARGUMENTS = 64 };
+typedef struct Node {
+    void* function;
+    unsigned blocks, threads, shared, count;
+    uint64_t cells[MOST_ARGUMENTS];
+    struct Node* next;
+} Node;
+typedef struct {
+    Node *first, *last;
+} Graph;
+typedef struct { /* CUDA_KERNEL_NODE_PARAMS */
+    void* function;
+    unsigned x, y, z, threads, threads_y, threads_z, shared;
+    void **arguments, **extra;
+} Parameters;
+
+int fake_cuGraphCreate(void** graph, unsigned flags) {
+    ENTERED;
+    if (flags || getenv("NO_GRAPHS")) return INVALID_VALUE;
+    *graph = calloc(1, sizeof(Graph));
+    return SUCCESS;
+}
+int fake_cuGraphAddKernelNode(void** node, void* graph, void* const* after, size_t count, const Parameters* given) {
+    ENTERED;
+    Graph* own = graph;
+    if (count != (own->last != NULL) || (count && after[0] != own->last)) return INVALID_VALUE;
+    if (given->y != 1 || given->z != 1 || given->threads_y != 1 || given->threads_z != 1 || given->extra) return INVALID_VALUE;
+    Dl_info symbol;
+    char name[256];
+    if (!dladdr(given->function, &symbol) || strncmp(symbol.dli_sname, "launch_", 7)) return INVALID_VALUE;
+    snprintf(name, sizeof name, "arguments_%s", symbol.dli_sname + 7);
+    void* library = dlopen(symbol.dli_fname, RTLD_NOW);
+    unsigned (*arguments)(void) = (unsigned (*)(void))dlsym(library, name);
+    Node* made = calloc(1, sizeof *made);
+    made->function = given->function;
+    made->blocks = given->x, made->threads = given->threads, made->shared = given->shared;
+    made->count = arguments();
+    if (made->count > MOST_ARGUMENTS) return INVALID_VALUE;
+    for (unsigned i = 0; i < made->count; ++i) memcpy(&made->cells[i], given->arguments[i], sizeof(uint64_t));
+    if (own->last) own->last->next = made;
+    else own->first = made;
+    own->last = made;
+    *node = made;
+    return SUCCESS;
+}
+int fake_cuGraphInstantiate(void** made, void* graph, unsigned long long flags) {
+    ENTERED;
+    Graph* copy = malloc(sizeof *copy);
+    *copy = *(Graph*)graph;
+    *made = copy;
+    return flags ? INVALID_VALUE : SUCCESS;
+}
+int fake_cuGraphInstantiateWithFlags(void** made, void* graph, unsigned long long flags) { return fake_cuGraphInstantiate(made, graph, flags); }
+int fake_cuGraphDestroy(void* graph) { ENTERED; free(graph); return SUCCESS; }
+int fake_cuGraphExecDestroy(void* made) {
+    ENTERED;
+    for (Node *node = ((Graph*)made)->first, *next; node; node = next) {
+        next = node->next;
+        free(node);
+    }
+    free(made);
+    return SUCCESS;
+}
+int fake_cuGraphLaunch(void* made, void* stream) {
+    ENTERED;
+    if (stream) return INVALID_VALUE;
+    if (getenv("TELL_GRAPHS")) fprintf(stderr, "graph\n");
+    for (Node* node = ((Graph*)made)->first; node; node = node->next) {
+        void* arguments[MOST_ARGUMENTS];
+        for (unsigned i = 0; i < node->count; ++i) arguments[i] = &node->cells[i];
+        const int status = fake_cuLaunchKernel(node->function, node->blocks, 1, 1, node->threads, 1, 1, node->shared, NULL, arguments, NULL);
+        if (status) return status;
+    }
     return SUCCESS;
 }
 

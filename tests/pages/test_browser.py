@@ -8,11 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
-import os
-import re
-import shutil
 import statistics
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,29 +17,22 @@ from typing import Any
 
 import httpx2
 import pytest
-import uvicorn
 
 from coordinator.api import create_app
 from coordinator.assets import ASSETS
 from coordinator.models import CursorRow, EventRow
-from lockstep.storage import connections
+from tests.support import chromium
 from tests.support.pages import LONG, Seeded, seeded
+from tests.support.serving import Served
 
 pytestmark = [pytest.mark.slow, pytest.mark.pages]
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "out/pages"
-AXE = ROOT / "out/axe/node_modules/axe-core/axe.min.js"
-CHROMIUM = os.environ.get("LOCKSTEP_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
 SCRIPT_BYTES = 60_000
 PAGE_SECONDS = 0.1
 """p95 of a page at 1,000 rounds x 16 slots."""
 ASKED = 40
-LOOKS = {
-    "light": {"color_scheme": "light", "viewport": {"width": 1200, "height": 900}},
-    "dark": {"color_scheme": "dark", "viewport": {"width": 1200, "height": 900}},
-    "phone": {"color_scheme": "light", "viewport": {"width": 390, "height": 844}, "device_scale_factor": 2},
-}
 
 
 @dataclass
@@ -75,64 +64,22 @@ class Site:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     made = seeded(tmp_path_factory.mktemp("site"))
-    with served(made) as url:
+    with Served(create_app(made.context())) as url:
         yield Site(made, url)
     made.database.close()
 
 
-class served:
-    """A server in a thread, as `lockstep coordinator up` runs it."""
-
-    def __init__(self, made: Seeded) -> None:
-        config = connections.config(create_app(made.context()), drain_seconds=1)
-        config.host, config.port = "127.0.0.1", 0
-        self._server = uvicorn.Server(config)
-        self._server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-        self._thread = threading.Thread(target=self._server.run, daemon=True)
-
-    def __enter__(self) -> str:
-        self._thread.start()
-        while not self._server.started:
-            assert self._thread.is_alive()
-            time.sleep(0.05)
-        host, port = self._server.servers[0].sockets[0].getsockname()[:2]
-        return f"http://{host}:{port}"
-
-    def __exit__(self, *_: object) -> None:
-        self._server.should_exit = True
-        self._thread.join(20)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    assert Path(CHROMIUM).exists(), "no Chromium: `apt-get install chromium`, or name one in LOCKSTEP_CHROMIUM"
-    with sync_playwright() as driver:
-        # As root Chromium has no sandbox of its own.
-        started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
 def opened(browser: Any, site: Site, path: str, **options: Any) -> tuple[Any, list[str]]:
-    """A page in a context of its own, and what it complained about."""
-    context = browser.new_context(locale="en-US", reduced_motion="reduce", **options)
-    page = context.new_page()
-    said: list[str] = []
-    page.on("console", lambda m: said.append(f"{m.type}: {m.text}") if m.type in ("error", "warning") else None)
-    page.on("pageerror", lambda e: said.append(f"exception: {e}"))
-    page.goto(site.url + path, wait_until="load")
-    return page, said
+    """A page of the seeded market, and what it complained about."""
+    return chromium.opened(browser, site.url + path, **options)
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", chromium.LOOKS)
 def test_every_page_in_every_look(browser: Any, site: Site, look: str) -> None:
-    assert AXE.exists(), "no axe-core: run `make test-pages`, which fetches it"
     PICTURES.mkdir(parents=True, exist_ok=True)
     faults: list[str] = []
     for name, path in site.pages.items():
-        page, said = opened(browser, site, path, **LOOKS[look])
+        page, said = opened(browser, site, path, **chromium.LOOKS[look])
         page.wait_for_timeout(400)
         page.screenshot(path=str(PICTURES / f"{name}-{look}.png"), full_page=True)
         if (name, look) == ("dispute-fraud", "light"):
@@ -141,15 +88,7 @@ def test_every_page_in_every_look(browser: Any, site: Site, look: str) -> None:
             page.screenshot(path=str(PICTURES / "dispute-above.png"), full_page=True, clip=clip)
         if name != "absent":
             faults += [f"{name} {look}: {line}" for line in said]
-        wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-        faults += [f"{name} {look}: {wide} px too wide"] if wide > 1 else []
-        page.evaluate(AXE.read_text())
-        found = page.evaluate("axe.run().then((r) => r.violations)")
-        faults += [
-            f"{name} {look}: axe {v['impact']} {v['id']}: {v['nodes'][0]['html'][:160]}"
-            for v in found
-            if v["impact"] in ("serious", "critical")
-        ]
+        faults += [f"{name} {look}: {fault}" for fault in chromium.serious(page)]
         page.context.close()
     assert faults == [], "\n".join(faults)
 
@@ -161,7 +100,7 @@ def test_without_scripts_every_number_is_there(browser: Any, site: Site) -> None
     wanted = {
         f"/disputes/{site.made.games['fraud']}": [
             game["claimed_bits"], game["contract_bits"], str(game["claimed_value"]), str(game["contract_value"]),
-            game["op"]["name"], game["replay"],
+            game["op"]["name"], game["check"],
         ],
         f"/runs/{LONG}": [f"{run['tokens']:,}", f"{run['steps']:,}", str(losses[-1]["loss"])],
         "/": [str(run["losses"][-1])],
@@ -184,7 +123,7 @@ def test_a_bystander_follows_a_conviction_and_copies_the_command(browser: Any, s
     page.get_by_role("button", name="Copy").click()
     page.get_by_role("button", name="Copied").wait_for()
     copied = page.evaluate("navigator.clipboard.readText()")
-    assert re.fullmatch(r"lockstep replay [0-9a-f]{64}", copied)
+    assert copied == f"lockstep dispute check {site.made.games['fraud'][2:]} --network {site.url}"
     assert said == []
     page.context.close()
 
@@ -220,6 +159,7 @@ def test_news_come_without_a_reload(browser: Any, site: Site) -> None:
     page.get_by_text("Live.").wait_for()
     page.evaluate("window.kept = true")
     with site.made.database.session() as session:
+        session.get_one(CursorRow, 1).block = 10**6
         session.add(
             EventRow(
                 block=10**6, log_index=0, block_hash="0x" + "ab" * 32, tx="0x" + "cd" * 32, time=1_900_000_000,
@@ -228,6 +168,7 @@ def test_news_come_without_a_reload(browser: Any, site: Site) -> None:
         )  # fmt: skip
     page.get_by_role("cell", name="1000000", exact=True).wait_for(timeout=15_000)
     assert page.evaluate("window.kept"), "the page was not loaded anew"
+    assert "1,000,000" in page.locator("footer").inner_text(), "how far the index is, too"
     assert page.get_by_text("Live.").count() == 1
     assert said == []
     page.context.close()
@@ -240,7 +181,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     # The chain in memory is not in a server's process: no collection goes through it.
     gc.collect()
     gc.freeze()
-    with served(made) as url:
+    with Served(create_app(made.context())) as url:
         yield Site(made, url)
     gc.unfreeze()
     made.database.close()

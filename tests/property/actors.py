@@ -179,13 +179,12 @@ def _proofs(state: game.Game, seen: honest.GameLog, held: LetterClaim) -> Iterat
     for chunk in sorted({0, max(last, 0)}):
         element = CHUNK * state.position + chunk if state.phase == GamePhase.ELEMENT else state.position
         at = CHUNK * state.group + chunk if partials is not None else 0
-        opened = openings.build(step, graph, statement, state.op, element, at)
+        opened = openings.build(step, graph, statement, state.op, element, at, state.staged)
         described = step.program.descriptors[state.op]
-        rest = opened[openings.staged_count(state.staged) :] if state.terms == 0 else opened
-        if rest and not (state.terms and state.staged):
-            part = opened if state.terms else rest[:1]
+        if opened and not (state.terms and state.staged):
+            part = opened if state.terms else opened[:1]
             yield moves.Stage(state.node, described, chunk, shown, part, statement.encode())
-        yield moves.ProveOp(state.node, described, chunk, shown, rest, statement.encode())
+        yield moves.ProveOp(state.node, described, chunk, shown, opened, statement.encode())
     if partials is not None:
         yield _combination(state, seen, held)
 

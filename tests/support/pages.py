@@ -27,7 +27,9 @@ from coordinator.indexer import Indexer
 from coordinator.models import ClaimRow, EventRow, JobRow, LossRow, NodeRow, RoundRow
 from coordinator.nonces import Nonces
 from coordinator.projections import claim_id_hex
+from coordinator.published import PublishedMarket
 from lockstep.chain import games as chain_games
+from lockstep.chain.addresses import Addresses
 from lockstep.protocol.dispute.moves import Resolve
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.types import MERGE_SLOT, Address, Digest, GameId, Seconds
@@ -40,6 +42,8 @@ TOKEN = 10**18
 WORDS = "<script>alert(1)</script>"
 """What a stranger calls its model."""
 LONG = "0x" + keccak(b"a long run").hex()
+ADDRESSES = Addresses(31337, *(Address(f"0x{i:02x}" + "11" * 19) for i in range(8)))
+"""Of no contract: a served folder has no chain."""
 BEGUN = 1_800_000_000
 ROUND_SECONDS = 240
 
@@ -60,11 +64,14 @@ class Seeded:
 
     def context(self, **more: Any) -> ApiContext:
         """The context of an API over this index."""
-        options = {"descriptions": Descriptions(self.store, wait_seconds=20)} | more
+        published = PublishedMarket(ADDRESSES)
+        if self.court is not None:
+            arena = self.court.arena
+            published = PublishedMarket(arena.contracts.addresses, (arena.devnet.url,))
+        options = {"descriptions": Descriptions(self.store, wait_seconds=20), "published": published} | more
         return ApiContext(
             self.database, Nonces(self.folder / "nonces.sqlite"), self.store, Address("0x" + "44" * 20),
-            max_blob_bytes=1 << 20, market=Address("0x" + "11" * 20), chain_id=31337,
-            signed_for=lambda *_: False, poke=lambda _: None, **options,
+            max_blob_bytes=1 << 20, signed_for=lambda *_: False, poke=lambda _: None, **options,
         )  # fmt: skip
 
 

@@ -24,9 +24,12 @@ from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.numerics.scalar import Op
 from lockstep.numerics.vectors import vectors
 from lockstep.protocol import merkle
+from lockstep.protocol.dispute import openings
 from lockstep.protocol.dispute.moves import Opening
+from lockstep.protocol.dispute.openings import Known
 from lockstep.protocol.errors import LockstepError
-from lockstep.protocol.programs.program import F32, I32, PARTIALS, Fold, Instr, Kind, Tag, View
+from lockstep.protocol.merkle import LEAF_BYTES
+from lockstep.protocol.programs.program import CHUNK, F32, I32, PARTIALS, Fold, Instr, Kind, Tag, View
 from lockstep.protocol.programs.program import Op as KindOp
 from lockstep.protocol.types import Address, Digest
 from tests.support import games, recordings
@@ -90,7 +93,7 @@ def arbiter(programs: int = PROGRAMS) -> Iterator[bytes]:
                 question = asked(rng, step, index)
                 yield ask("execute", abi(question), answer(question))
                 if op.kind == Kind.MAP:
-                    yield from (ask(*rest) for rest in staged(question))
+                    yield from (ask(*rest) for rest in staged(step, question))
             if question[-1]:
                 wrong = (*question[:-1], spoiled(rng, question[-1]))
                 yield ask("execute", abi(wrong), answer(wrong))
@@ -106,16 +109,17 @@ def arbiter(programs: int = PROGRAMS) -> Iterator[bytes]:
         yield recordings.call(at, contract.call(function, *arguments).data, error, success=False)
 
 
-def staged(question: Question) -> Iterator[tuple[str, Any, int | None]]:
+def staged(step: PlainStep, question: Question) -> Iterator[tuple[str, Any, int | None]]:
     """(function, arguments, word): a map's operands are staged one by one; after each, the rest is enough."""
-    (statement, index, descriptor, element, chunk, opened), reference = question, ReferenceArbiter()
-    known = 0
-    for k, one in enumerate(opened):
-        encoded, roots, context, at, _, openings, _ = abi((statement, index, descriptor, element, chunk, (one,)))
-        before, known = known, reference.stage(statement, index, descriptor, element, (one,), known)
-        yield "stage", (encoded, roots, context, at, openings, before), known
-        rest = (statement, index, descriptor, element, chunk, opened[k + 1 :])
-        yield "execute", abi(rest, known), reference.execute(*question)
+    (statement, index, descriptor, element, chunk, rest), reference = question, ReferenceArbiter()
+    graph, known = Known(step.graph, step.program.depth), 0
+    while rest:
+        encoded, roots, context, at, _, opened, _ = abi((statement, index, descriptor, element, chunk, rest[:1]))
+        before, known = known, reference.stage(statement, index, descriptor, element, rest[:1], known)
+        yield "stage", (encoded, roots, context, at, opened, before), known
+        rest = openings.build(step, graph, statement, index, element, chunk, known)
+        after = (statement, index, descriptor, element, chunk, rest)
+        yield "execute", abi(after, known), reference.execute(*question)
 
 
 # -- guards ------------------------------------------------------------------------------------------------------------
@@ -226,6 +230,17 @@ def _refused_openings(step: PlainStep, ask: Any, plain: KindOp) -> Iterator[tupl
     yield "execute", ask(reads, (replace(whole, root_proof=whole.root_proof[:-1]),)), PROOF
     yield "execute", ask(reads, (replace(whole, root_proof=whole.root_proof[::-1]),)), PROOF
     yield "execute", ask(reads, (whole, whole)), _error(OPENINGS, 2)
+    # A leaf that operands share is opened once; each reads inside the tensor, whatever the leaf holds behind it.
+    both = (Instr(scalar.Op.IADD, 0, 1),)
+    yield "execute", ask(replace(plain, views=(LEAF, LEAF), instrs=both), (whole, whole)), _error(OPENINGS, 2)
+    long, roots = bytes(LEAF_BYTES), [*step.program.consts_levels[0]]
+    roots[2] = Digest(merkle.tensor_root_of_tree(consts[2].header, merkle.leaf(long)))
+    tree = merkle.levels(roots)
+    padded = Opening(consts[2].header.encode(), long, (), tuple(merkle.proof(tree, 2)), 0)
+    for at in (consts[2].header.elements, CHUNK - 1):
+        views = (View(Tag.CONST, 2, 0, (0,)), View(Tag.CONST, 2, at, (0,)))
+        reading = replace(plain, views=views, instrs=both)
+        yield "execute", ask(reading, (padded,), consts_root=tree[-1][0]), OUT_OF_RANGE
 
 
 def _error(signature: bytes, *arguments: int) -> bytes:

@@ -16,11 +16,11 @@ from typing import Any
 
 import platformdirs
 
-from lockstep.base import networks
+from lockstep.base import networks, published
 from lockstep.base.amounts import fee_of
 from lockstep.base.decoding import file_bytes, from_toml
 from lockstep.base.naming import nearest, refuse_unknown
-from lockstep.base.redaction import hide
+from lockstep.base.redaction import hide, redacted
 from lockstep.protocol.errors import DoctorError, KeyStoreError, Malformed, UsageError
 from lockstep.protocol.types import Wei
 
@@ -174,7 +174,7 @@ DEFAULTS: dict[str, Any] = {
 RENAMED = {"confirmations": "finality"}
 """Settings of an earlier version, whose homes still name them, by what they are called now."""
 NETWORK = "network"
-"""Names a market (`base.networks`), which stands for several settings."""
+"""Names a market (`base.networks`, `base.published`), which stands for several settings."""
 
 
 def resolve(role: str = "requester", **flags: Any) -> Settings:
@@ -253,10 +253,22 @@ def _network(sources: list[dict[str, Any]], role: str) -> dict[str, str]:
     """Returns the values of the named network; the local market's if none was named, it is up, and nobody said where
     another is."""
     name = next((str(source[NETWORK]) for source in sources if NETWORK in source), "")
+    if published.is_url(name):
+        return _published(name, sources)
     if name:
         return networks.values_of(name, role)
     elsewhere = any(key in source for source in sources for key in ("rpc", "deployment"))
     return {} if elsewhere or not networks.local_file().exists() else networks.values_of(networks.LOCAL, role)
+
+
+def _published(url: str, sources: list[dict[str, Any]]) -> dict[str, str]:
+    """Returns what a coordinator publishes; raises UsageError if nobody says where its chain is."""
+    found = published.values_of(url, cache_directory() / "deployments")
+    if "rpc" not in found and not any("rpc" in source for source in sources):
+        raise UsageError(
+            f"{redacted(url)} publishes no RPC endpoint of its chain", hint="name one: --rpc URL, or LOCKSTEP_RPC"
+        )
+    return found
 
 
 def cache_location() -> Path:

@@ -26,7 +26,7 @@ from lockstep.cli.options import (
     an_id,
 )
 from lockstep.cli.output import emit, say
-from lockstep.protocol.errors import UsageError
+from lockstep.protocol.errors import Mismatch, UsageError
 
 if TYPE_CHECKING:
     from lockstep.node.byhand import Hand, Played
@@ -99,6 +99,32 @@ def tree(game: GameArgument, rpc: Rpc = None, deployment: DeploymentFile = None,
     found, now = reader.read(reader.find(game)), reader.now()
     root = bisection(found.events, found.claim.transitions, found.op)
     emit({**found.to_dict(now), "tree": root.to_dict()}, as_json, text=None if as_json else drawn(found, root, now))
+
+
+@app.command("check")
+def check(
+    game: GameArgument, rpc: Rpc = None, storage: Storage = None, deployment: DeploymentFile = None,
+    threads: Threads = None, device: Device = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Replay a claim up to the step of which a contract has computed a number, and compute that number here.
+
+    MATCH (exit 0) if it is the contract's, else MISMATCH (exit 10); exit 11 if the claim's public data cannot be had.
+    """
+    settings, chosen = on_device(
+        resolve(rpc=rpc, storage=storage, deployment=deployment, threads=threads, device=device)
+    )
+    reader = _reader(settings)
+    from lockstep.cli.dispute_text import checked
+    from lockstep.cli.replay import compute_again
+    from lockstep.storage import open_store
+
+    found = reader.find(game)
+    with open_store(settings.storage) as store:
+        data = compute_again(reader.contracts, store, found, settings.threads, chosen.path)
+    data["device"] = chosen.device
+    emit(data, as_json, text=checked(data))
+    if data["verdict"] != "match":
+        raise typer.Exit(Mismatch.exit_code)
 
 
 def replay_command(claim: str, **flags: str | None) -> str:

@@ -169,6 +169,16 @@ def drawn(found: Dispute, root: Range, now: Seconds) -> str:
     return rendered(top)
 
 
+def checked(data: dict[str, Any]) -> str:
+    """The line of `lockstep dispute check`: the place, and the three numbers."""
+    op, chunk = data["op"], "" if data["chunk"] is None else f", chunk {data['chunk']}"
+    return (
+        f"{data['verdict'].upper()} {data['game']}: step {data['step']} of Program {data['program']}, "
+        f"op {op['index']} ({op['kind']} {op['name']}), element {data['element']}{chunk}: claimed "
+        f"{data['claimed_bits']}, the contract computed {data['contract_bits']}, this machine {data['computed_bits']}"
+    )
+
+
 def _grow(tree: Tree, part: Range) -> None:
     shown = "" if part.node is None else f"  {part.node.hex()[:8]}"
     branch = tree.add(Text(f"{part.label}{shown}  {part.said.value}", style=STYLES[part.said]))

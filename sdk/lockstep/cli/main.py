@@ -78,7 +78,7 @@ def command() -> Any:
         for rpc in [option for option in leaf.params if option.name == "rpc"]:
             network = copy(rpc)
             network.name, network.opts, network.metavar = NETWORK, [f"--{NETWORK}"], "NAME"
-            network.help = "A market by name: local, or one of networks.toml."
+            network.help = "A market by name (local, or one of networks.toml) or by its coordinator's URL."
             network.expose_value, network.callback = False, _choose
             leaf.params.append(network)
     return tree

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from lockstep.node.replay import PublicData, Replay
     from lockstep.protocol.dispute.moves import Finding
     from lockstep.protocol.programs.program import Program
+    from lockstep.protocol.types import ClaimId, GameId
+    from lockstep.storage import ContentStore
 
 
 class KernelPath(StrEnum):
@@ -46,6 +48,9 @@ class Difference:
     chunk: int | None
     claimed: int
     computed: int
+    """By this machine."""
+    contract: int | None
+    """By the contract, if a game came so far."""
     seen_in: str
     """"game": a contract computed it; "output": the claim's public output shows it."""
 
@@ -88,7 +93,7 @@ def replay(
     found = ledger_of(EventReader(w3, addresses)).claim_named(claim)
     begun = time.monotonic()
     with open_store(settings.storage) as store:
-        public, run = _prepare(contracts, store, found, settings.threads, kernels)
+        public, run = prepare(contracts, store, found, settings.threads, kernels)
         done = _audit(run, found[2], public)
         place = None if done.matches else _place(contracts, public, done, found[2])
     data = _report(run, found[2], done, place) | {
@@ -103,7 +108,62 @@ def replay(
         raise typer.Exit(Mismatch.exit_code)
 
 
-def _prepare(contracts: Contracts, store: Any, found: Any, threads: int, path: str) -> tuple[PublicData, ClaimRun]:
+def compute_again(contracts: Contracts, store: ContentStore, game: GameId, threads: int, path: str) -> dict[str, Any]:
+    """The number that a contract has computed in a game, computed on this machine from the claim's public data.
+
+    Raises UsageError if the contract has computed none, Inconclusive if the data cannot be had.
+    """
+    from lockstep.chain.events import EventReader
+    from lockstep.node.ledger import ledger_of
+    from lockstep.node.player import HeldClaim
+    from lockstep.node.replay import UNAVAILABLE, computed_word
+
+    finding, claim = _judged(contracts, game)
+    found = ledger_of(EventReader(contracts.game.w3, contracts.addresses)).claim_named(claim.hex())
+    begun, record = time.monotonic(), found[2]
+    _, run = prepare(contracts, store, found, threads, path)
+    say(f"replaying {finding.t} of {run.transitions} transitions of round {record.round}, {_slot(record)}")
+    try:
+        computed = computed_word(HeldClaim(run, ()).whole(finding.t), finding)
+    except UNAVAILABLE as error:
+        raise _undecided(error) from error
+    program = run.program(finding.t)
+    op, (claimed, contract) = program.ops[finding.position], words_of(finding)
+    return {
+        "game": game.hex(),
+        "claim": record.id.hex(),
+        "job": record.job.hex(),
+        "verdict": "match" if computed == contract else "mismatch",
+        "program": run.job.programs.name_of(run.slot, finding.t, run.job.params.role.inner_steps),
+        "step": finding.t,
+        "op": {"index": finding.position, "kind": op.kind.name.lower(), "name": program.name_of(finding.position)},
+        "element": finding.element,
+        "chunk": finding.one_chunk if op.chunks > 1 else None,
+        "claimed_bits": f"0x{claimed:08x}",
+        "contract_bits": f"0x{contract:08x}",
+        "computed_bits": f"0x{computed:08x}",
+        "threads": threads,
+        "seconds": round(time.monotonic() - begun, 3),
+    }
+
+
+def _judged(contracts: Contracts, game: GameId) -> tuple[Finding, ClaimId]:
+    """Returns a contract's finding in a game, and the claim that it is about."""
+    from lockstep.chain import games
+    from lockstep.protocol.dispute.moves import Convicted, Opened, Wrong
+
+    log = games.log(contracts.game, game, contracts.addresses.block)
+    claim = next(event.claim for event in log if isinstance(event, Opened))
+    for event in log:
+        if isinstance(event, Convicted) and event.finding.wrong is Wrong.OP:
+            return event.finding, claim
+    raise UsageError(
+        f"the contract has computed no number in game {game.hex()[:8]}", hint=f"lockstep replay {claim.hex()}"
+    )
+
+
+def prepare(contracts: Contracts, store: Any, found: Any, threads: int, path: str) -> tuple[PublicData, ClaimRun]:
+    """A claim's public data and its computation; raises Inconclusive if they cannot be had."""
     from lockstep.execution.jobs import load
     from lockstep.node.replay import UNAVAILABLE, PublicData
 
@@ -134,16 +194,25 @@ def _undecided(error: LockstepError) -> Inconclusive:
 
 def _place(contracts: Contracts, public: PublicData, done: Replay, record: ClaimRecord) -> Difference | None:
     """Op and element, as far as they are public."""
+    from lockstep.node.replay import computed_word
+
     finding = _finding(contracts, record)
     if finding is not None and finding.t == done.t:
         many = done.held.run.program(finding.t).ops[finding.position].chunks > 1
-        claimed, computed = (int.from_bytes(b[-4:], "big") for b in (finding.claimed_bits, finding.contract_bits))
+        claimed, contract = words_of(finding)
+        computed = computed_word(done.held.whole(finding.t), finding)
         return Difference(
-            finding.position, finding.element, finding.one_chunk if many else None, claimed, computed, "game"
+            finding.position, finding.element, finding.one_chunk if many else None, claimed, computed, contract, "game"
         )
     if done.t == done.held.run.transitions:
         return _in_output(public, done, record)
     return None
+
+
+def words_of(finding: Finding) -> tuple[int, int]:
+    """(the claimed word, the contract's)."""
+    claimed, contract = (int.from_bytes(bits[-4:], "big") for bits in (finding.claimed_bits, finding.contract_bits))
+    return claimed, contract
 
 
 def _finding(contracts: Contracts, record: ClaimRecord) -> Finding | None:
@@ -188,7 +257,7 @@ def _in_output(public: PublicData, done: Replay, record: ClaimRecord) -> Differe
         if differing.size:
             at = int(differing[0])
             theirs = int(np.ascontiguousarray(claimed).reshape(-1).view(np.uint32)[at])
-            return Difference(alias.index, at, None, theirs, int(words[at]), "output")
+            return Difference(alias.index, at, None, theirs, int(words[at]), None, "output")
     return None
 
 
@@ -214,6 +283,7 @@ def _report(run: ClaimRun, record: ClaimRecord, done: Replay, place: Difference 
         "chunk": None if place is None else place.chunk,
         "claimed_bits": None if place is None else f"0x{place.claimed:08x}",
         "computed_bits": None if place is None else f"0x{place.computed:08x}",
+        "contract_bits": None if place is None or place.contract is None else f"0x{place.contract:08x}",
         "seen_in": None if place is None else place.seen_in,
     }
 
@@ -238,5 +308,6 @@ def _text(data: dict[str, Any]) -> str:
             line += (
                 f", op {data['op']['index']} ({data['op']['kind']} {data['op']['name']}), element {data['element']}"
                 f"{chunk}: claimed {data['claimed_bits']}, computed {data['computed_bits']}"
+                f"{'' if data['contract_bits'] is None else ', the contract ' + data['contract_bits']}"
             )
     return f"{shown}\n{line}" if shown else line

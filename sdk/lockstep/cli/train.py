@@ -121,6 +121,27 @@ def _template(strategy: str) -> str:
     return before.replace("DiLoCo over", f"{strategy} over") + table + "\n\n" + after
 
 
+@app.command("check")
+def check(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="FILE.py:FUNCTION", help="A function that returns (model, loss or None, Batch)."),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Try if a model of yours can be trained: traces it, and names the line that cannot. The file is imported."""
+    from lockstep.training.checking import check as tried
+
+    found = tried(target)
+    held = f" and {found.statistics:,} running statistics" if found.statistics else ""
+    emit(
+        asdict(found),
+        as_json,
+        text=f"{found.model}: a job can be made of it; {found.parameters:,} parameters{held}, "
+        f"{found.ops:,} operations a step",
+    )
+
+
 @app.command("quote")
 def quote(
     path: JobFile,

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from lockstep.base.shelf import Shelf, bytes_of
 from lockstep.execution.jobs import (
     CarryIn,
@@ -42,6 +44,8 @@ from lockstep.protocol.market.availability import WANTED
 from lockstep.protocol.types import StateRoot
 
 if TYPE_CHECKING:
+    from lockstep.numerics.trace import StepTrace
+    from lockstep.protocol.dispute.moves import Finding
     from lockstep.storage import ContentStore
     from lockstep.storage.payload import Checkpoint
 
@@ -292,6 +296,21 @@ def audit(
         return Replay(True, None, held, published, state)
     published = published_trace(store, claim, run.transitions)
     return Replay(False, first_difference(published, own), held, published, state)
+
+
+def computed_word(step: StepTrace, finding: Finding) -> int:
+    """The word that this machine computes where a contract has computed one: of an element, or of one chunk of a fold.
+
+    The contract combines what the defender showed where only the combination is wrong. Of more than 512 partials it
+    combines one group, and does not say which: the group that gives its word is the answer then, if one does.
+    """
+    op, chunk = step.program.ops[finding.position], finding.one_chunk
+    if op.chunks > 1 and chunk is not None:
+        return int(step.chunk_results(finding.position, finding.element)[chunk])
+    words = np.ascontiguousarray(step.output(finding.position).array).reshape(-1).view(np.uint32)
+    word, due = int(words[finding.element]), int.from_bytes(finding.contract_bits[-4:], "big")
+    groups = step.partials(finding.position, finding.element) if op.is_grouped else []
+    return due if due in groups else word
 
 
 def first_difference(published: Sequence[StateRoot] | None, own: Sequence[StateRoot]) -> int | None:

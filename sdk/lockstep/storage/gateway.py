@@ -10,6 +10,7 @@ its first byte to its last, and brings at most one block.
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -47,7 +48,9 @@ REST_SECONDS = 30.0
 ABSENT_STATUSES = frozenset({404, 410, 412})
 """HTTP statuses of a gateway that does not have or find a block."""
 WITHHELD = 451
-BUSY = 429
+BUSY, UNAVAILABLE = 429, 503
+SECONDS = re.compile(r"\d{1,4}", re.ASCII)
+"""A Retry-After in seconds; a date is not read."""
 
 Result = TypeVar("Result")
 log = structlog.get_logger(__name__)
@@ -115,7 +118,11 @@ class GatewayStore(ContentStore):
 
         try:
             async with asyncio.timeout(self._seconds):
-                return await self._answered(cid, what)
+                while True:
+                    try:
+                        return await self._answered(cid, what)
+                    except _Busy as busy:
+                        await asyncio.sleep(busy.seconds)
         except TimeoutError as error:
             raise Unreachable(
                 f"the gateway {self._name} did not give {what} within {self._seconds:g} s", "it is tried again later"
@@ -131,6 +138,9 @@ class GatewayStore(ContentStore):
         headers = {"Accept": MEDIA_TYPE, "Accept-Encoding": "identity"}
         target = f"{self._url}/ipfs/{cid}"
         async with self._client.stream("GET", target, params={"format": "raw"}, headers=headers) as answer:
+            # A gateway that says when to come back is slow, and as slow as its time for a block allows.
+            if answer.status_code in (BUSY, UNAVAILABLE) and SECONDS.fullmatch(answer.headers.get("retry-after", "")):
+                raise _Busy(int(answer.headers["retry-after"]))
             self._require_ok(answer.status_code, what)
             block = bytearray()
             async for piece in answer.aiter_raw():
@@ -176,6 +186,14 @@ class GatewayStore(ContentStore):
                 threading.Thread(target=self._loop.run_forever, name="gateway", daemon=True).start()
             loop = self._loop
         return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+
+class _Busy(Exception):
+    """A gateway wants to be asked again."""
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(seconds)
+        self.seconds = max(1, seconds)
 
 
 class Readable(ContentStore):

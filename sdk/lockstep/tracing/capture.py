@@ -20,11 +20,14 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import PythonKeyTracer, make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules import module as torch_module
 
 from lockstep.protocol.errors import LockstepError, LoweringError
 from lockstep.tracing.functions import Replaced, without_checkpointing
 from lockstep.tracing.graph import Origin
+from lockstep.tracing.host import HINT, HostDraws
+from lockstep.tracing.known import KnownValues
 
 _TORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parent)
@@ -103,16 +106,44 @@ class _Retrace(fx.Interpreter):
 def capture(fn: Callable[..., Any], examples: Sequence[torch.Tensor]) -> fx.GraphModule:
     """The aten graph of `fn` on fake tensors like the examples, whose values and devices nothing reads.
 
-    Raises LoweringError where torch cannot trace it.
+    Raises LoweringError where torch cannot trace it, and where the host draws numbers.
     """
-    recorder = _Recorder()
+    draws = HostDraws()
+    with draws.watching():
+        graph_module = _captured(fn, examples, _Recorder())
+        if draws.drawn() is None:
+            return graph_module
+        recorder = _Recorder()
+        again: list[fx.GraphModule] = []
+        found = draws.located(
+            lambda: again.append(_captured(fn, examples, recorder)),
+            lambda frame: (recorder.stack[-1] if recorder.stack else "", _line(frame.f_code, frame.f_lineno)),
+        )
+    # INVARIANT: a Program holds no number that the host drew.
+    if found:
+        name, module, place = found
+        raise LoweringError(
+            f"module `{module or '(top level)'}` uses numbers drawn on the host ({name}) at "
+            f"{place or 'an unknown line'}",
+            hint=HINT,
+        )
+    return again[0]
+
+
+def _captured(fn: Callable[..., Any], examples: Sequence[torch.Tensor], recorder: _Recorder) -> fx.GraphModule:
     with FakeTensorMode(
         allow_fallback_kernels=True, allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True
     ):
         fakes = [torch.empty(e.shape, dtype=e.dtype, device="cpu") for e in examples]
-    with recorder.recording(), without_checkpointing(), Replaced():
+    known = KnownValues()
+
+    def watched(*tensors: torch.Tensor) -> Any:
+        with known:
+            return fn(*tensors)
+
+    with recorder.recording(), without_checkpointing(), sdpa_kernel(SDPBackend.MATH), Replaced(known):
         try:
-            graph_module = make_fx(fn, tracing_mode="fake", _allow_non_fake_inputs=True)(*fakes)
+            graph_module = make_fx(watched, tracing_mode="fake", _allow_non_fake_inputs=True)(*fakes)
             if any(_mutates(n) for n in graph_module.graph.nodes):
                 again = torch.func.functionalize(
                     lambda *args: _Retrace(graph_module, recorder).run(*args), remove="mutations"

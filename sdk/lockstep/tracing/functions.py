@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,8 +13,11 @@ import torch.utils.checkpoint
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F  # noqa: N812
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from lockstep.protocol.errors import LoweringError
+from lockstep.tracing import guards, recurrent
+from lockstep.tracing.known import KnownValues
 from lockstep.tracing.sources import random_words
 
 DROPOUT_STREAM = 1 << 30
@@ -24,8 +28,9 @@ _FRACTION_BITS = 24
 class Replaced(TorchFunctionMode):
     """Calls our formula where torch would choose; one for each Program, because it counts the dropouts."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: KnownValues) -> None:
         super().__init__()
+        self.known = known
         self.dropouts = 0
         self.formulas: dict[Any, Callable[..., Any]] = {
             F.scaled_dot_product_attention: self.attention,
@@ -33,10 +38,36 @@ class Replaced(TorchFunctionMode):
             torch.dropout: lambda x, p, train: self.dropout(x, p, train),
             F.batch_norm: batch_norm,
             torch._grouped_mm: grouped_product,
+            F.one_hot: self.one_hot,
+            torch.adaptive_avg_pool1d: averaged,
+            torch.Tensor.__bool__: self.truth,
+            torch.Tensor.item: self.number,
+            torch._assert_async: lambda *_args: None,
+            **recurrent.formulas(self.dropout),
         }
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self.formulas.get(func, func)(*args, **(kwargs or {}))
+
+    def truth(self, x: torch.Tensor) -> bool:
+        """A tensor as a condition: its value where it is constant; where only a guard asks, what lets it pass."""
+        value = self.known.real(x)
+        if value is None:
+            passing = guards.passing(sys._getframe(2))
+            return x.__bool__() if passing is None else passing
+        with _disable_current_modes():
+            return bool(value)
+
+    def number(self, x: torch.Tensor) -> Any:
+        """A tensor as a number: its value where it is constant; where only a guard asks, what lets it pass."""
+        passing = guards.passing_number(sys._getframe(2)) if self.known.real(x) is None else None
+        return x.item() if passing is None else passing
+
+    def one_hot(self, x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+        """1 at the class, else 0; the number of classes must be given."""
+        if num_classes < 0:
+            return F.one_hot(x)
+        return (x.unsqueeze(-1) == torch.arange(num_classes)).to(torch.int64)
 
     def attention(
         self,
@@ -82,6 +113,13 @@ class Replaced(TorchFunctionMode):
         kept = ((words >> (32 - _FRACTION_BITS)) & ((1 << _FRACTION_BITS) - 1)) < round((1 - p) * (1 << _FRACTION_BITS))
         scale = torch.where(kept, 1 / (1 - p) if p < 1 else 0.0, 0.0)
         return input.mul_(scale) if inplace else input * scale
+
+
+def averaged(input: torch.Tensor, output_size: int | tuple[int]) -> torch.Tensor:  # noqa: A002  (torch's name)
+    """`adaptive_avg_pool1d`; a mean where it leaves one element, which torch would give strides of its own."""
+    if output_size not in (1, (1,), [1]):
+        return torch.adaptive_avg_pool1d(input, output_size)
+    return input.unsqueeze(-2).mean((-1, -2), keepdim=True).squeeze(-2)
 
 
 def grouped_product(
@@ -154,7 +192,7 @@ def batch_norm(
     if not (isinstance(running_mean, FakeTensor) and isinstance(running_var, FakeTensor)):
         raise LoweringError(
             "batch norm writes running statistics that are no part of the state",
-            hint="use track_running_stats=False, a GroupNorm, or model.eval()",
+            hint="give nn.BatchNorm a momentum, or use track_running_stats=False, a GroupNorm, or model.eval()",
         )
     axes = [i for i in range(input.dim()) if i != 1]
     with torch.no_grad():

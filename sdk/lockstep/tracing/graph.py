@@ -223,6 +223,8 @@ class Graph:
         if start == 0 and step == 1 and length == x.shape[axis]:
             return x
         shape = (*x.shape[:axis], length, *x.shape[axis + 1 :])
+        if length == 0:
+            return self.number(0, x.dtype, shape)
         return self._uniform(x, shape) or self._node("slice", x.dtype, shape, (x,), (axis, start, step))
 
     def window(self, x: Node, axis: int, count: int, step: int, size: int, dilation: int = 1) -> Node:
@@ -332,7 +334,8 @@ class Graph:
         return self._node("gather", table.dtype, index.shape, (table, index))
 
     def concat(self, parts: Sequence[Node], axis: int) -> Node:
-        """Parts one after another along an axis."""
+        """Parts one after another along an axis; those without elements are left out."""
+        parts = [p for p in parts if p.elements] or parts[:1]
         if len(parts) == 1:
             return parts[0]
         if len(parts) > MAX_PARTS:

@@ -9,7 +9,7 @@ from math import prod
 from lockstep.numerics.scalar import Op
 from lockstep.protocol.errors import LoweringError
 from lockstep.protocol.programs.program import Fold
-from lockstep.tracing.graph import F32, I32, Node
+from lockstep.tracing.graph import BOOL, F32, I32, Node
 from lockstep.tracing.lowering import Lowering, rule
 from lockstep.tracing.reductions import product
 
@@ -28,6 +28,8 @@ def scattered(low: Lowering, grad: Node, index: Node, rows: int, skip: int = -1)
     count = prod(index.shape)
     rest = grad.shape[len(index.shape) :]
     columns = prod(rest)
+    if count * columns == 0:
+        return low.graph.number(0, grad.dtype, (rows, *rest))
     flat = low.graph.reshape(index, (1, count))
     row = low.graph.iota((rows, count), 0)
     hit = low.test(Op.IEQ, row, flat)
@@ -118,6 +120,12 @@ def index_tensor(low: Lowering, x: Node, indices: Sequence[Node | None]) -> Node
 @rule("index_put")
 def index_put(low: Lowering, x: Node, indices: Sequence[Node | None], values: Node, accumulate: bool = False) -> Node:
     """x with values added at, or written to, places; of several values written to one place, their sum."""
+    if len(indices) == 1 and indices[0] is not None and indices[0].dtype == BOOL and values.elements == 1:
+        mask = low.graph.reshape(indices[0], (*indices[0].shape, *(1,) * (len(x.shape) - len(indices[0].shape))))
+        value = low.graph.reshape(low.cast(values, low.dtype), ())
+        if accumulate:
+            value = low.f(Op.FADD, x, value) if low.dtype == F32 else low.i(Op.IADD, x, value)
+        return low.select(mask, value, x, low.dtype)
     places = _places(low, x, indices)
     table = places.rows(low, x)
     order = places.of_result()
@@ -150,12 +158,26 @@ def gather(low: Lowering, x: Node, dim: int, index: Node, sparse_grad: bool = Fa
     return low.graph.gather(table, index)
 
 
+def _cut(low: Lowering, x: Node, dim: int, index: Node) -> Node:
+    """The part of x that a scatter along `dim` can reach."""
+    for axis, n in enumerate(index.shape):
+        x = x if axis == dim else low.graph.slice(x, axis, 0, n)
+    return x
+
+
+def _put_back(low: Lowering, x: Node, part: Node) -> Node:
+    """x with its first coordinates, of a part's extents, replaced."""
+    for axis in reversed([i for i, n in enumerate(part.shape) if n != x.shape[i]]):
+        outer = x
+        for other in range(axis):
+            outer = low.graph.slice(outer, other, 0, part.shape[other])
+        rest = low.graph.slice(outer, axis, part.shape[axis], x.shape[axis] - part.shape[axis])
+        part = low.graph.concat([part, rest], axis)
+    return part
+
+
 def _along_last(low: Lowering, x: Node, dim: int, index: Node) -> tuple[list[int], Node]:
     """(axes with `dim` last, bool [..., rows, count]: 1 where an index names a row)."""
-    if any(x.shape[i] != n for i, n in enumerate(index.shape) if i != dim):
-        raise LoweringError(
-            "a scatter into a larger tensor is not supported", hint="slice the target to the index's shape first"
-        )
     order = [*(i for i in range(len(x.shape)) if i != dim), dim]
     at = low.graph.permute(index, order)
     outer, count = at.shape[:-1], at.shape[-1]
@@ -176,19 +198,86 @@ def _scattered_along(low: Lowering, order: Sequence[int], hit: Node, source: Nod
     return low.graph.permute(sums, [order.index(i) for i in range(len(order))])
 
 
+@dataclass(frozen=True)
+class _Scatter:
+    """A scatter along one axis: what it reaches of the target, and which source goes where."""
+
+    x: Node
+    """The reached part of the target."""
+    source: Node
+    order: list[int]
+    hit: Node
+
+    def sums(self, low: Lowering, source: Node | None = None) -> Node:
+        """The sum of what is put at each place."""
+        return _scattered_along(low, self.order, self.hit, self.source if source is None else source)
+
+    def written(self, low: Lowering) -> Node:
+        """1 where at least one source is put."""
+        return low.test(Op.FLT, 0.0, self.sums(low, low.graph.number(1.0, F32, self.source.shape)))
+
+    def extremum(self, low: Lowering, mode: Fold) -> Node:
+        """The extreme of what is put at each place; an infinity where nothing is."""
+        terms = low.graph.permute(self.source, self.order)
+        spread = low.graph.expand(low.graph.reshape(terms, (*terms.shape[:-1], 1, terms.shape[-1])), self.hit.shape)
+        none = float("-inf") if mode == Fold.MAX else float("inf")
+        found = low.graph.fold(mode, [len(self.hit.shape) - 1], low.select(self.hit, spread, none, F32))
+        return low.graph.permute(found, [self.order.index(i) for i in range(len(self.order))])
+
+
+def _scatter_of(low: Lowering, x: Node, dim: int, index: Node, source: Node | float) -> _Scatter:
+    dim %= max(len(x.shape), 1)
+    reached = _cut(low, x, dim, index)
+    given = low.cast(source, low.dtype)
+    for axis, n in enumerate(index.shape):
+        given = low.graph.slice(given, axis, 0, n) if len(given.shape) == len(index.shape) else given
+    order, hit = _along_last(low, reached, dim, index)
+    return _Scatter(reached, low.graph.expand(given, index.shape), order, hit)
+
+
 @rule("scatter_add")
 def scatter_add(low: Lowering, x: Node, dim: int, index: Node, source: Node) -> Node:
     """x with the source added at index[...] along one axis."""
-    order, hit = _along_last(low, x, dim % max(len(x.shape), 1), index)
-    sums = _scattered_along(low, order, hit, source)
-    return low.f(Op.FADD, x, sums) if low.dtype == F32 else low.i(Op.IADD, x, sums)
+    at = _scatter_of(low, x, dim, index, source)
+    added = low.f(Op.FADD, at.x, at.sums(low)) if low.dtype == F32 else low.i(Op.IADD, at.x, at.sums(low))
+    return _put_back(low, x, added)
 
 
 @rule("scatter.src", "scatter.value")
 def scatter(low: Lowering, x: Node, dim: int, index: Node, source: Node | float) -> Node:
     """x with the source written to index[...] along one axis; of several sources for one place, their sum."""
-    order, hit = _along_last(low, x, dim % max(len(x.shape), 1), index)
-    source = low.graph.expand(low.cast(source, low.dtype), index.shape)
-    ones = low.graph.number(1.0, F32, index.shape)
-    written = low.test(Op.FLT, 0.0, _scattered_along(low, order, hit, ones))
-    return low.select(written, _scattered_along(low, order, hit, source), x, low.dtype)
+    at = _scatter_of(low, x, dim, index, source)
+    return _put_back(low, x, low.select(at.written(low), at.sums(low), at.x, low.dtype))
+
+
+@rule("scatter_reduce.two")
+def scatter_reduce(
+    low: Lowering, x: Node, dim: int, index: Node, source: Node, reduce: str, *, include_self: bool = True
+) -> Node:
+    """x with the sum, mean or extreme of the sources of each place, and of what was there unless it is left out."""
+    if low.dtype != F32 or reduce == "prod":
+        raise LoweringError(
+            f"a scattered {reduce} of {low.dtype} is not supported", hint="use sum, mean, amax or amin of float32"
+        )
+    at = _scatter_of(low, x, dim, index, source)
+    if reduce in ("amax", "amin"):
+        mode, op = (Fold.MAX, Op.FMAX) if reduce == "amax" else (Fold.MIN, Op.FMIN)
+        found = at.extremum(low, mode)
+        found = low.f(op, at.x, found) if include_self else low.select(at.written(low), found, at.x, F32)
+        return _put_back(low, x, found)
+    start = at.x if include_self else low.select(at.written(low), 0.0, at.x, F32)
+    sums = low.f(Op.FADD, start, at.sums(low))
+    if reduce == "mean":
+        count = at.sums(low, low.graph.number(1.0, F32, index.shape))
+        count = low.f(Op.FADD, count, 1.0) if include_self else low.f(Op.FMAX, count, 1.0)
+        sums = low.f(Op.FDIV, sums, count)
+    return _put_back(low, x, sums)
+
+
+@rule("bucketize.Tensor")
+def bucketize(low: Lowering, x: Node, boundaries: Node, *, out_int32: bool = False, right: bool = False) -> Node:
+    """The number of boundaries below x, or not above it."""
+    (n,) = boundaries.shape
+    values = low.graph.reshape(x, (*x.shape, 1))
+    below = low.test(Op.FLE if right else Op.FLT, boundaries, values)
+    return low.graph.fold(Fold.ISUM, [len(x.shape)], low.graph.expand(below, (*x.shape, n)))

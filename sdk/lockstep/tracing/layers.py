@@ -111,28 +111,30 @@ def logsumexp(low: Lowering, x: Node, dims: Any, keepdim: bool = False) -> Node:
 
 # --- losses ------------------------------------------------------------------------------------------------
 
-_NONE, _MEAN, _SUM = 0, 1, 2
+NONE, MEAN, SUM = 0, 1, 2
+"""Reductions of a loss, as torch numbers them."""
 
 
 @rule("nll_loss_forward")
 def nll_loss(
     low: Lowering, log_p: Node, target: Node, weight: Node | None, reduction: int, ignore: int
 ) -> tuple[Node, Node]:
-    """-log_p[i, target_i], reduced over the targets that are not `ignore`; with their number."""
-    if weight is not None:
-        raise LoweringError(
-            "class weights in a loss are not supported", hint="multiply the per-token loss yourself (reduction='none')"
-        )
+    """-weight[target_i] log_p[i, target_i], reduced over the targets that are not `ignore`; with their total weight."""
     last = len(log_p.shape) - 1
     table = low.graph.permute(log_p, [last, *range(last)])
     counted = low.negation(low.test(Op.IEQ, target, ignore))
-    picked = low.select(counted, low.f(Op.FNEG, low.graph.gather(table, target)), 0.0, F32)
+    chosen = low.f(Op.FNEG, low.graph.gather(table, target))
+    share = low.cast(counted, F32)
+    if weight is not None:
+        each = take(low, weight, target)
+        chosen, share = low.f(Op.FMUL, chosen, each), low.select(counted, each, 0.0, F32)
+    picked = low.select(counted, chosen, 0.0, F32)
     axes = tuple(range(len(target.shape)))
-    count = low.graph.reshape(total(low, low.cast(counted, F32), axes), ())
-    if reduction == _NONE:
+    count = low.graph.reshape(total(low, share, axes), ())
+    if reduction == NONE:
         return picked, count
     loss = low.graph.reshape(total(low, picked, axes), ())
-    return (low.f(Op.FDIV, loss, count) if reduction == _MEAN else loss), count
+    return (low.f(Op.FDIV, loss, count) if reduction == MEAN else loss), count
 
 
 @rule("nll_loss_backward")
@@ -146,12 +148,10 @@ def nll_loss_backward(
     ignore: int,
     count: Node,
 ) -> Node:
-    """-grad at the target's class, 0 elsewhere."""
+    """-weight grad at the target's class, 0 elsewhere."""
+    each = low.f(Op.FNEG, low.f(Op.FDIV, grad, count) if reduction == MEAN else grad)
     if weight is not None:
-        raise LoweringError(
-            "class weights in a loss are not supported", hint="multiply the per-token loss yourself (reduction='none')"
-        )
-    each = low.f(Op.FNEG, low.f(Op.FDIV, grad, count) if reduction == _MEAN else grad)
+        each = low.f(Op.FMUL, each, take(low, weight, target))
     last = len(log_p.shape) - 1
     one = (*target.shape, 1)
     hit = low.test(Op.IEQ, low.graph.iota(log_p.shape, last), low.graph.reshape(target, one))
@@ -163,20 +163,20 @@ def nll_loss_backward(
 
 
 @rule("mse_loss")
-def mse_loss(low: Lowering, x: Node, target: Node, reduction: int = _MEAN) -> Node:
+def mse_loss(low: Lowering, x: Node, target: Node, reduction: int = MEAN) -> Node:
     """(x - target)^2, reduced."""
     difference = low.f(Op.FSUB, x, target)
     square = low.f(Op.FMUL, difference, difference)
-    if reduction == _NONE:
+    if reduction == NONE:
         return square
     axes = tuple(range(len(square.shape)))
-    return low.graph.reshape((average if reduction == _MEAN else total)(low, square, axes), ())
+    return low.graph.reshape((average if reduction == MEAN else total)(low, square, axes), ())
 
 
 @rule("mse_loss_backward")
 def mse_loss_backward(low: Lowering, grad: Node, x: Node, target: Node, reduction: int) -> Node:
     """2 grad (x - target), over the number of elements for a mean."""
-    factor = 2 / prod(low.shape) if reduction == _MEAN else 2.0
+    factor = 2 / prod(low.shape) if reduction == MEAN else 2.0
     return low.f(Op.FMUL, low.f(Op.FMUL, grad, factor), low.f(Op.FSUB, x, target))
 
 

@@ -52,6 +52,13 @@ class Unlowered:
         self.what = what
 
 
+class Wide:
+    """A constant of a dtype that no node has, for what is computed of it."""
+
+    def __init__(self, value: torch.Tensor) -> None:
+        self.value = value
+
+
 class Lowering:
     """The interface of a rule: the graph, and the dtype and shape that torch gave the result."""
 
@@ -60,7 +67,10 @@ class Lowering:
         self.products = products or Products()
         self.dtype = F32
         self.shape: tuple[int, ...] = ()
+        self.draws = 0
+        """Draws of torch's generator so far."""
         self._integral: dict[int, Node] = {}
+        self._fixed: dict[fx.Node, torch.Tensor] = {}
 
     # --- values -------------------------------------------------------------------------------------------
 
@@ -135,7 +145,7 @@ class Lowering:
             if node.op == "placeholder":
                 env[node] = next(given)
             elif node.op == "get_attr":
-                env[node] = self._constant(getattr(module, node.target), node)
+                env[node] = self._constant(self._fixed.setdefault(node, getattr(module, node.target)), node)
             elif node.op == "output":
                 results = fx.node.map_arg(node.args[0], lambda n: env[n])
                 return [_one(r) for r in _sequence(results)]
@@ -150,23 +160,75 @@ class Lowering:
         found = RULES.get(_rule_name(node))
         if found is None:
             raise self.error(node, "no rule lowers it", "rewrite this line with supported operations")
-        value = node.meta.get("val")
-        first = value[0] if isinstance(value, (tuple, list)) else value
+        expected = node.meta.get("val")
+        first = expected[0] if isinstance(expected, (tuple, list)) else expected
         if isinstance(first, torch.Tensor):
+            wide = first.dtype not in _DTYPES or any(isinstance(env[n], Wide) for n in node.all_input_nodes)
+            if wide and (fixed := self._evaluated(node)) is not None:
+                return self._constant(fixed, node)
             self.dtype, self.shape = self._dtype_of(first, node), tuple(first.shape)
-        args = fx.node.map_arg(node.args, lambda n: env[n])
-        kwargs = fx.node.map_arg(node.kwargs, lambda n: env[n])
+            if first.numel() == 0 and first is expected:
+                return self.graph.number(0, self.dtype, self.shape)
+        args = fx.node.map_arg(node.args, lambda n: self._narrow(env[n], n))
+        kwargs = fx.node.map_arg(node.kwargs, lambda n: self._narrow(env[n], n))
         for value in fx.node.map_aggregate(args, lambda a: a):
             if isinstance(value, Unlowered):
                 raise self.error(node, f"it needs {value.what}", "only the values are available")
         try:
-            return found(self, *args, **kwargs)
+            result = found(self, *args, **kwargs)
         except LoweringError as error:
             raise self.error(node, error.message, error.hint) from error
         except OverflowError as error:
             raise self.error(node, str(error), "integers of a Program have 32 bits") from error
         except TypeError as error:
             raise self.error(node, f"its arguments have no rule ({error})", f"call {name} with its defaults") from error
+        self._check(node, expected, result)
+        return result
+
+    def _check(self, node: fx.Node, expected: Any, result: Any) -> None:
+        """Raises LoweringError for a rule whose results are no tensors of torch's dtypes and shapes."""
+        several = isinstance(result, (tuple, list))
+        pairs = zip(expected, result, strict=False) if several else [(expected, result)]
+        for tensor, made in pairs:
+            if not isinstance(tensor, torch.Tensor) or not isinstance(made, Node):
+                continue
+            is_float = _DTYPES.get(tensor.dtype, F32) == F32
+            # INVARIANT: a rule's result is what torch said it is; integers read as floats would be other numbers.
+            if (made.dtype == F32) != is_float or made.shape != tuple(tensor.shape):
+                raise self.error(
+                    node,
+                    f"its rule makes {made.dtype} {list(made.shape)} of {tensor.dtype} {list(tensor.shape)}",
+                    "convert its arguments to float32 first",
+                )
+
+    def _evaluated(self, node: fx.Node) -> torch.Tensor | None:
+        """The value of a node that depends on constants alone, by torch; None for any other."""
+        if node in self._fixed:
+            return self._fixed[node]
+        target: Any = node.target
+        pure = isinstance(target, torch._ops.OpOverload) and target.namespace == "aten"
+        if node.op != "call_function" or not pure or torch.Tag.nondeterministic_seeded in target.tags:
+            return None
+        given = {n: self._evaluated(n) for n in node.all_input_nodes}
+        if any(v is None or v.is_meta for v in given.values()):
+            return None
+        args: Any = fx.node.map_arg(node.args, lambda n: given[n])
+        kwargs: Any = fx.node.map_arg(node.kwargs, lambda n: given[n])
+        with torch.no_grad():
+            value = target(*args, **kwargs)
+        if not isinstance(value, torch.Tensor):
+            return None
+        self._fixed[node] = value
+        return value
+
+    def _narrow(self, value: Any, node: fx.Node) -> Any:
+        """A constant of another dtype as a node, rounded once."""
+        if not isinstance(value, Wide):
+            return value
+        tensor = value.value
+        if tensor.is_complex():
+            raise self.error(node, f"its result is {tensor.dtype}", "use two tensors of float32")
+        return self._constant(tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64), node)
 
     def error(self, node: fx.Node, why: str, hint: str) -> LoweringError:
         """Names the module, the aten operation and the user's forward line."""
@@ -179,14 +241,16 @@ class Lowering:
         if not all(isinstance(d, int) for d in tensor.shape):
             hint = "no nonzero or boolean-mask indexing: use torch.where"
             raise self.error(node, "its shape depends on data", hint)
-        if 0 in tensor.shape:
-            raise self.error(node, f"its result is empty: {tuple(tensor.shape)}", "a Program has no empty tensors")
         return _DTYPES[tensor.dtype]
 
-    def _constant(self, tensor: torch.Tensor, node: fx.Node) -> Node:
-        dtype = self._dtype_of(tensor, node)
+    def _constant(self, tensor: torch.Tensor, node: fx.Node) -> Any:
         if tensor.is_meta:
             raise self.error(node, "a constant has no values", NO_VALUES)
+        if tensor.dtype not in _DTYPES:
+            return Wide(tensor)
+        dtype = self._dtype_of(tensor, node)
+        if tensor.numel() == 0:
+            return self.graph.number(0, dtype, tuple(tensor.shape))
         values = tensor.detach().contiguous().numpy()
         if dtype != F32 and (values.astype(np.int64) != values.astype(np.int32)).any():
             raise self.error(node, "an integer constant exceeds 32 bits", "integers of a Program have 32 bits")

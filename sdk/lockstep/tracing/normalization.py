@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from lockstep.numerics.scalar import Op
+from lockstep.protocol.errors import LoweringError
 from lockstep.tracing.graph import Node
 from lockstep.tracing.lowering import Lowering, Unlowered, rule
 from lockstep.tracing.reductions import average, total
@@ -55,6 +56,13 @@ def batch_norm(
 
     In training the moments are the batch's, and returned; else they are the running ones, which nothing here writes.
     """
+    # INVARIANT: running statistics that a step would write are never taken for constants.
+    if training and (running_mean is not None or running_var is not None):
+        raise LoweringError(
+            "it writes running statistics",
+            hint="use track_running_stats=False, a GroupNorm, model.eval(), or torch.nn.functional.batch_norm "
+            "with the statistics in the state",
+        )
     if training:
         mean, rstd = _moments(low, x, _all_but_channel(x), eps)
         saved: list[Node | None] = [low.graph.reshape(v, (x.shape[1],)) for v in (mean, rstd)]
@@ -154,3 +162,29 @@ def group_norm_backward(
     grad_weight = low.graph.reshape(total(low, weighted, axes), (channels,)) if wanted[1] else Unlowered(_UNASKED)
     grad_bias = low.graph.reshape(total(low, grad, axes), (channels,)) if wanted[2] else Unlowered(_UNASKED)
     return low.graph.reshape(low.f(Op.FMUL, rest, scale), x.shape), grad_weight, grad_bias
+
+
+# --- weight norm -------------------------------------------------------------------------------------------
+
+
+def _others(x: Node, dim: int) -> tuple[int, ...]:
+    return tuple(i for i in range(len(x.shape)) if i != dim % len(x.shape))
+
+
+@rule("_weight_norm_interface")
+def weight_norm(low: Lowering, v: Node, g: Node, dim: int = 0) -> tuple[Node, Node]:
+    """g v / |v|, the norms over all axes but one (Salimans and Kingma 2016, equation 2); with the norms."""
+    norms = low.f(Op.FSQRT, total(low, low.f(Op.FMUL, v, v), _others(v, dim)))
+    return low.f(Op.FMUL, v, low.f(Op.FDIV, g, norms)), low.graph.reshape(norms, g.shape)
+
+
+@rule("_weight_norm_interface_backward")
+def weight_norm_backward(low: Lowering, grad: Node, v: Node, g: Node, norms: Node, dim: int) -> tuple[Node, Node]:
+    """Gradients of v and g (Salimans and Kingma 2016, equation 3)."""
+    along = total(low, low.f(Op.FMUL, grad, v), _others(v, dim))
+    norms = low.graph.reshape(norms, along.shape)
+    of_g = low.f(Op.FDIV, along, norms)
+    unit = low.f(Op.FDIV, v, norms)
+    scale = low.f(Op.FDIV, low.graph.reshape(g, along.shape), norms)
+    of_v = low.f(Op.FMUL, scale, low.f(Op.FSUB, grad, low.f(Op.FMUL, unit, of_g)))
+    return of_v, low.graph.reshape(of_g, g.shape)

@@ -319,7 +319,7 @@ def gelu_backward(low: Lowering, grad: Node, x: Node, approximate: str = "none")
 @rule("relu")
 def relu(low: Lowering, x: Node) -> Node:
     """max(x, 0)."""
-    return low.f(Op.FMAX, x, 0.0)
+    return low.f(Op.FMAX, x, 0.0) if x.dtype == F32 else low.i(Op.IMAX, x, 0)
 
 
 @rule("threshold_backward")
@@ -478,7 +478,7 @@ def view_dtype(low: Lowering, x: Node, _dtype: Any) -> Node:
     return low.graph.bitcast(x, low.dtype)
 
 
-@rule("clone", "detach", "alias", "lift_fresh_copy")
+@rule("clone", "detach", "alias", "lift", "lift_fresh_copy")
 def same(low: Lowering, x: Node, **_kwargs: Any) -> Node:
     """The same values."""
     return x

@@ -10,7 +10,7 @@ from lockstep.numerics.scalar import Op
 from lockstep.numerics.tables import width_of
 from lockstep.protocol.errors import LoweringError
 from lockstep.protocol.programs.program import CODES, Fold
-from lockstep.tracing.graph import F32, I32, Node
+from lockstep.tracing.graph import BOOL, F32, I32, Node
 from lockstep.tracing.lowering import Lowering, rule
 
 
@@ -23,6 +23,8 @@ def total(low: Lowering, x: Node, axes: Sequence[int]) -> Node:
     """The sum over axes, which stay with extent 1."""
     if not axes:
         return x
+    if x.elements == 0:
+        return low.graph.number(0.0, F32, [1 if i in axes else n for i, n in enumerate(x.shape)])
     return kept(low, x, axes, low.graph.fold(Fold.SUM, axes, x))
 
 
@@ -47,10 +49,36 @@ def mean(low: Lowering, x: Node, dims: Any = None, keepdim: bool = False, **_kwa
 
 
 def extremum(low: Lowering, x: Node, dims: Any, mode: Fold) -> Node:
-    if x.dtype != F32:
-        raise LoweringError("a maximum or minimum of integers is not supported", hint="convert to float32 first")
     axes = low.axes(x, dims)
+    if axes and x.dtype != F32:
+        return low.graph.reshape(_integer_extremum(low, x, axes, mode), low.shape)
     return low.graph.reshape(low.graph.fold(mode, axes, x) if axes else x, low.shape)
+
+
+def _integer_extremum(low: Lowering, x: Node, axes: Sequence[int], mode: Fold) -> Node:
+    """By halves of 16 bits, which are exact in binary32: the upper ones, then the lower ones of those that reach it."""
+    if x.dtype == BOOL:
+        return low.graph.apply(Op.F2I, low.graph.fold(mode, axes, low.cast(x, F32)), dtype=I32)
+    high, rest = low.i(Op.ISHR, x, 16), low.cast(low.i(Op.IAND, x, 0xFFFF), F32)
+    peak = low.graph.apply(Op.F2I, low.graph.fold(mode, axes, low.cast(high, F32)), dtype=I32)
+    reached = low.test(Op.IEQ, high, kept(low, x, axes, peak))
+    beyond = -1.0 if mode == Fold.MAX else float(1 << 16)
+    lower = low.graph.fold(mode, axes, low.select(reached, rest, beyond, F32))
+    return low.i(Op.IOR, low.i(Op.ISHL, peak, 16), low.graph.apply(Op.F2I, lower, dtype=I32))
+
+
+@rule("any", "any.dim", "any.dims")
+def any_(low: Lowering, x: Node, dims: Any = None, keepdim: bool = False) -> Node:
+    """One of them is not zero."""
+    axes, hit = low.axes(x, dims), low.cast(x, BOOL)
+    count = low.graph.fold(Fold.ISUM, axes, hit) if axes else low.cast(hit, I32)
+    return low.graph.reshape(low.test(Op.ILT, 0, count), low.shape)
+
+
+@rule("all", "all.dim", "all.dims")
+def all_(low: Lowering, x: Node, dims: Any = None, keepdim: bool = False) -> Node:
+    """None of them is zero."""
+    return low.negation(any_(low, low.negation(low.cast(x, BOOL)), dims, keepdim))
 
 
 @rule("amax", "max")
@@ -73,6 +101,34 @@ def var(low: Lowering, x: Node, dims: Any = None, correction: float = 1, keepdim
     n = prod(x.shape[i] for i in axes)
     squares = total(low, low.f(Op.FMUL, centred, centred), axes)
     return low.graph.reshape(low.f(Op.FMUL, squares, 1 / max(n - correction, 0)), low.shape)
+
+
+@rule("std.correction")
+def std(low: Lowering, x: Node, dims: Any = None, correction: float = 1, keepdim: bool = False) -> Node:
+    """The square root of the variance."""
+    return low.f(Op.FSQRT, var(low, x, dims, correction, keepdim))
+
+
+@rule("var_mean.correction")
+def var_mean(
+    low: Lowering, x: Node, dims: Any = None, correction: float = 1, keepdim: bool = False
+) -> tuple[Node, Node]:
+    """The variance and the mean over some axes."""
+    return var(low, x, dims, correction, keepdim), mean(low, x, dims, keepdim)
+
+
+@rule("std_mean.correction")
+def std_mean(
+    low: Lowering, x: Node, dims: Any = None, correction: float = 1, keepdim: bool = False
+) -> tuple[Node, Node]:
+    """The standard deviation and the mean over some axes."""
+    return std(low, x, dims, correction, keepdim), mean(low, x, dims, keepdim)
+
+
+@rule("norm.Scalar", "norm.ScalarOpt_dim")
+def norm(low: Lowering, x: Node, order: float | None = 2, dims: Any = None, keepdim: bool = False) -> Node:
+    """The 1-, 2- or infinity-norm over some axes."""
+    return vector_norm(low, x, 2 if order is None else order, dims, keepdim)
 
 
 @rule("linalg_vector_norm")
@@ -108,6 +164,8 @@ def cumsum(low: Lowering, x: Node, dim: int, **_kwargs: Any) -> Node:
 
 def product(low: Lowering, a: Node, b: Node) -> Node:
     """[..., M, K] x [..., K, N] -> [..., M, N], in float32."""
+    if a.shape[-1] == 0:
+        return low.graph.number(0.0, F32, (*a.shape[:-1], b.shape[-1]))
     left, right = _rows(low, a, b)
     shape = (*left.shape[:-2], right.shape[-2], left.shape[-1])
     axis = len(shape) - 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from lockstep.numerics.scalar import Op
 from lockstep.tracing.graph import F32, Node
 from lockstep.tracing.lowering import RULES, Lowering, rule
@@ -73,14 +75,14 @@ def flip(low: Lowering, x: Node, dims: Sequence[int]) -> Node:
     return low.graph.flip(x, [d % len(x.shape) for d in dims])
 
 
-@rule("split.Tensor")
+@rule("split.Tensor", "unsafe_split.Tensor")
 def split(low: Lowering, x: Node, size: int, dim: int = 0) -> list[Node]:
     """Equal parts, the last may be shorter."""
     n = x.shape[dim]
     return split_with_sizes(low, x, [min(size, n - at) for at in range(0, n, size)], dim)
 
 
-@rule("split_with_sizes")
+@rule("split_with_sizes", "unsafe_split_with_sizes")
 def split_with_sizes(low: Lowering, x: Node, sizes: Sequence[int], dim: int = 0) -> list[Node]:
     """Parts of given sizes."""
     dim, at, parts = dim % len(x.shape), 0, []
@@ -263,7 +265,10 @@ def _filled(value: int) -> Any:
     return lower
 
 
-for _name in ("zeros", "zeros_like", "new_zeros", "empty.memory_format", "empty_like", "new_empty"):
+for _name in (
+    "zeros", "zeros_like", "new_zeros", "empty.memory_format", "empty_like", "new_empty", "empty_strided",
+    "new_empty_strided", "empty_permuted",
+):  # fmt: skip
     # What torch leaves undefined is zero: a Program defines every bit.
     rule(_name)(_filled(0))
 for _name in ("ones", "ones_like", "new_ones"):
@@ -278,6 +283,52 @@ def arange(low: Lowering, *args: Any, **_kwargs: Any) -> Node:
         counted = low.cast(low.graph.iota(low.shape, 0), F32)
         return low.f(Op.FADD, float(start), low.f(Op.FMUL, counted, float(step)))
     return low.cast(low.graph.iota(low.shape, 0, int(start), int(step)), low.dtype)
+
+
+@rule("linspace")
+def linspace(low: Lowering, start: float, end: float, steps: int, **_kwargs: Any) -> Node:
+    """`steps` numbers from start to end, each rounded once."""
+    return low.graph.const(F32, low.shape, np.linspace(start, end, steps).astype("<f4").tobytes())
+
+
+@rule("eye", "eye.m")
+def eye(low: Lowering, *_args: Any, **_kwargs: Any) -> Node:
+    """Ones on the diagonal."""
+    return low.cast(low.test(Op.IEQ, low.graph.iota(low.shape, 0), low.graph.iota(low.shape, 1)), low.dtype)
+
+
+# --- diagonals ---------------------------------------------------------------------------------------------
+
+
+def _diagonal_of(low: Lowering, shape: Sequence[int], offset: int, a: int, b: int) -> tuple[list[int], int, int, int]:
+    """(axes with the two last, first flat position, length, distance) of a diagonal of two axes."""
+    a, b = a % len(shape), b % len(shape)
+    rows, columns = shape[a], shape[b]
+    first = offset if offset >= 0 else -offset * columns
+    length = min(rows + min(offset, 0), columns - max(offset, 0))
+    return [*(i for i in range(len(shape)) if i not in (a, b)), a, b], first, length, columns + 1
+
+
+@rule("diagonal")
+def diagonal(low: Lowering, x: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
+    """The diagonal of two axes, as a last one."""
+    order, first, length, distance = _diagonal_of(low, x.shape, offset, dim1, dim2)
+    last = low.graph.permute(x, order)
+    outer = last.shape[:-2]
+    flat = low.graph.reshape(last, (*outer, last.shape[-2] * last.shape[-1]))
+    return low.graph.slice(flat, len(outer), first, length, distance)
+
+
+@rule("diagonal_backward")
+def diagonal_backward(low: Lowering, grad: Node, sizes: Sequence[int], offset: int, dim1: int, dim2: int) -> Node:
+    """The gradient on the diagonal, zeros beside it."""
+    order, first, _, distance = _diagonal_of(low, sizes, offset, dim1, dim2)
+    rows, columns = (sizes[i] for i in order[-2:])
+    axis = len(grad.shape) - 1
+    spaced = dilated(low, grad, axis, distance)
+    flat = padded(low, spaced, axis, first, rows * columns - first - spaced.shape[axis])
+    last = low.graph.reshape(flat, [sizes[i] for i in order])
+    return low.graph.permute(last, [order.index(i) for i in range(len(order))])
 
 
 # --- sources -----------------------------------------------------------------------------------------------

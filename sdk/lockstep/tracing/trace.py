@@ -21,17 +21,21 @@ from lockstep.protocol.errors import LoweringError, ProgramInvalid
 from lockstep.protocol.merkle import TensorHeader, ceil_log2
 from lockstep.protocol.programs import rules
 from lockstep.protocol.programs.program import F32, I32, Alias, Const, Op, Program, Tag
-from lockstep.tracing import graph as g
 from lockstep.tracing import (  # noqa: F401  (each fills the table of rules)
+    activations,
     indexing,
     layers,
+    losses,
     normalization,
     ordering,
     pointwise,
+    randomness,
     reductions,
+    resampling,
     shapes,
     windows,
 )
+from lockstep.tracing import graph as g
 from lockstep.tracing.arithmetic import Products
 from lockstep.tracing.capture import capture
 from lockstep.tracing.graph import Node

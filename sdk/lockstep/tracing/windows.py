@@ -44,7 +44,7 @@ class Window:
         return self.size == self.step and not self.pad and self.dilation == 1
 
 
-def _windows_of(
+def windows_of(
     sizes: Sequence[int], steps: Sequence[int], pads: Sequence[int], dilations: Sequence[int]
 ) -> list[Window]:
     rank = len(sizes)
@@ -87,7 +87,7 @@ def _taps_last(low: Lowering, x: Node, groups: int, rank: int) -> Node:
     return low.graph.permute(split, [0, 1, 2, *outputs, 3, *taps])
 
 
-def _dot(low: Lowering, a: Node, b: Node, terms: int) -> Node:
+def dot(low: Lowering, a: Node, b: Node, terms: int) -> Node:
     """The sum of a b over the last `terms` axes, the others broadcast, in the arithmetic of the job's policy."""
     if limbs := low.products.limbs(low.graph.origin, a, b):
         a, b = (low.graph.reshape(x, (*x.shape[:-terms], prod(x.shape[-terms:]))) for x in (a, b))
@@ -105,7 +105,7 @@ def correlate(low: Lowering, x: Node, weight: Node, windows: Sequence[Window], g
     ]  # fmt: skip
     read = _taps_last(low, unfolded(low, x, windows, counts), groups, rank)
     kernel = low.graph.reshape(weight, (1, groups, out // groups, *(1,) * rank, *weight.shape[1:]))
-    return low.graph.reshape(_dot(low, read, kernel, 1 + rank), (x.shape[0], out, *counts))
+    return low.graph.reshape(dot(low, read, kernel, 1 + rank), (x.shape[0], out, *counts))
 
 
 def correlate_to_input(
@@ -121,7 +121,7 @@ def correlate_to_input(
     read = _taps_last(low, spread(low, grad, windows, extents), groups, rank)
     kernel = low.graph.flip(kernel, range(3, 3 + rank))
     kernel = low.graph.reshape(kernel, (1, *kernel.shape[:2], *(1,) * rank, *kernel.shape[2:]))
-    return low.graph.reshape(_dot(low, read, kernel, 1 + rank), shape)
+    return low.graph.reshape(dot(low, read, kernel, 1 + rank), shape)
 
 
 def _tiled_to_input(low: Lowering, grad: Node, kernel: Node, shape: tuple[int, ...]) -> Node:
@@ -138,7 +138,7 @@ def _tiled_to_input(low: Lowering, grad: Node, kernel: Node, shape: tuple[int, .
     right = low.graph.permute(kernel, [0, 1, *range(3, 3 + rank), 2])
     right = low.graph.reshape(right, (1, groups, channels, *ones, out))
     covered = [c * k for c, k in zip(counts, taps, strict=True)]
-    result = low.graph.reshape(_dot(low, left, right, 1), (n, groups * channels, *covered))
+    result = low.graph.reshape(dot(low, left, right, 1), (n, groups * channels, *covered))
     for i, extent in enumerate(shape[2:]):
         result = padded(low, result, 2 + i, 0, extent - covered[i])
     return result
@@ -154,7 +154,7 @@ def correlate_to_weight(low: Lowering, grad: Node, x: Node, windows: Sequence[Wi
     right = low.graph.reshape(read, (n, groups, 1, channels, *read.shape[2:]))
     outputs, taps = range(4, 4 + 2 * rank, 2), range(5, 5 + 2 * rank, 2)
     right = low.graph.permute(right, [1, 2, 3, *taps, 0, *outputs])
-    return low.graph.reshape(_dot(low, left, right, 1 + rank), (out, channels, *[w.size for w in windows]))
+    return low.graph.reshape(dot(low, left, right, 1 + rank), (out, channels, *[w.size for w in windows]))
 
 
 @rule("convolution")
@@ -171,7 +171,7 @@ def convolution(
     groups: int,
 ) -> Node:
     """A cross-correlation with the weight, or the gradient of one; plus bias."""
-    windows = _windows_of(weight.shape[2:], steps, pads, dilations)
+    windows = windows_of(weight.shape[2:], steps, pads, dilations)
     if transposed:
         y = correlate_to_input(low, x, weight, windows, groups, low.shape[2:])
     else:
@@ -197,7 +197,7 @@ def convolution_backward(
     wanted: Sequence[bool],
 ) -> list[Node | Unlowered]:
     """Gradients of x, weight, bias."""
-    windows = _windows_of(weight.shape[2:], steps, pads, dilations)
+    windows = windows_of(weight.shape[2:], steps, pads, dilations)
     unasked = Unlowered("a gradient that was not asked for")
     gradients: list[Node | Unlowered] = [unasked, unasked, unasked]
     if wanted[0]:
@@ -250,7 +250,7 @@ def max_pool(
     _ceil: bool = False,
 ) -> tuple[Node, Node]:
     """The largest of each window, and the position of the first that is."""
-    windows, counts = _windows_of(list(sizes) * (2 // len(sizes)), steps, pads, dilations), low.shape[-2:]
+    windows, counts = windows_of(list(sizes) * (2 // len(sizes)), steps, pads, dilations), low.shape[-2:]
     images = _images(low, x)
     taps = _each(low, images, windows, counts, -inf)
     where = _each(low, _positions(low, *images.shape[2:]), windows, counts, -1)
@@ -275,7 +275,7 @@ def max_pool_backward(
     indices: Node,
 ) -> Node:
     """The gradient of each window at the position of its largest."""
-    windows = _windows_of(list(sizes) * (2 // len(sizes)), steps, pads, dilations)
+    windows = windows_of(list(sizes) * (2 // len(sizes)), steps, pads, dilations)
     shape, grad, indices = _images(low, x).shape, _images(low, grad), _images(low, indices)
     own = low.graph.reshape(_positions(low, *shape[2:]), (1, 1, shape[2], 1, shape[3], 1))
     chosen = _spread_pool(low, indices, windows, shape[2:], -1)
@@ -334,7 +334,7 @@ def average_pool(
     divisor: int | None = None,
 ) -> Node:
     """The mean of each window; its padding counts, or does not."""
-    windows, counts = _windows_of(list(sizes) * (2 // len(sizes)), steps, pads, [1]), low.shape[-2:]
+    windows, counts = windows_of(list(sizes) * (2 // len(sizes)), steps, pads, [1]), low.shape[-2:]
     images = _images(low, x)
     sums = total(low, unfolded(low, images, windows, counts), (3, 5))
     weights = _weights(windows, counts, images.shape[2:], not count_include_pad, divisor)
@@ -354,7 +354,7 @@ def average_pool_backward(
     divisor: int | None,
 ) -> Node:
     """The weighted gradients of the windows that read each input."""
-    windows = _windows_of(list(sizes) * (2 // len(sizes)), steps, pads, [1])
+    windows = windows_of(list(sizes) * (2 // len(sizes)), steps, pads, [1])
     grad, extents = _images(low, grad), x.shape[-2:]
     weights = _weights(windows, grad.shape[2:], extents, not count_include_pad, divisor)
     terms = _spread_pool(low, _weighted(low, grad, weights), windows, extents, 0)
@@ -374,9 +374,9 @@ def _along(low: Lowering, x: Node, rows: Node, columns: Node) -> Node:
     """rows [P, S] x [N, C, S, S] columns^T -> [N, C, P, P]."""
     n, c, h, w = x.shape
     (p, _), (q, _) = rows.shape, columns.shape
-    wide = _dot(low, low.graph.reshape(x, (n, c, h, 1, w)), low.graph.reshape(columns, (1, 1, 1, q, w)), 1)
+    wide = dot(low, low.graph.reshape(x, (n, c, h, 1, w)), low.graph.reshape(columns, (1, 1, 1, q, w)), 1)
     turned = low.graph.reshape(low.graph.permute(wide, [0, 1, 3, 2]), (n, c, 1, q, h))
-    return _dot(low, turned, low.graph.reshape(rows, (1, 1, p, 1, h)), 1)
+    return dot(low, turned, low.graph.reshape(rows, (1, 1, p, 1, h)), 1)
 
 
 @rule("_adaptive_avg_pool2d")

@@ -25,7 +25,7 @@ from lockstep.training.baseline import Sample, load_parameters, optimise
 from lockstep.training.job import Batch, build_programs
 from lockstep.training.losses import Loss, RandomLoss
 from lockstep.training.optimizers import AdamW
-from lockstep.training.parameters import layout_of
+from lockstep.training.parameters import first_statistics, layout_of
 from lockstep.training.strategies import diloco
 
 
@@ -72,6 +72,7 @@ def compare(
     narrow = None
     if bfloat16:
         narrow = fmean(_in_bfloat16(model, loss, Sample(rows, batch, seed), start, inner, steps)[-last:])
+    plain = copy.deepcopy(model)
     model, sample = load_parameters(copy.deepcopy(model), start), Sample(rows, batch, seed)
     begin = time.perf_counter()
     losses = optimise(model, lambda t: sample.value(model, loss, t), inner, steps=steps)
@@ -80,14 +81,15 @@ def compare(
     spec = diloco.Spec(inner=inner, inner_steps=steps)
     step = paths.compile(build_programs(model, loss, spec, batch=batch, rounds=1, slots=2, arithmetic=arithmetic).step)
     zero = np.zeros_like(start)
-    state: list[Array | None] = [start, None, start, None, zero, zero, np.array(0, np.int32), None]
+    flat = [start, *(first_statistics(plain, layout_of(plain)) or (None,))]
+    state: list[Array | None] = [*flat, *flat, zero, zero, np.array(0, np.int32), None]
     ours, ours_seconds = [], 0.0
     for t in range(1, steps + 1):
         if t > steps - last:
-            flat = state[0]
-            assert flat is not None, "the state begins with the parameters"
+            live = state[0]
+            assert live is not None, "the state begins with the parameters"
             with torch.no_grad():
-                ours.append(sample.value(load_parameters(model, flat), loss, t).item())
+                ours.append(sample.value(load_parameters(model, live), loss, t).item())
         begin = time.perf_counter()
         state = list(step.run(state, StepContext(seed, 0, 0, t), sample.rows))
         ours_seconds += time.perf_counter() - begin

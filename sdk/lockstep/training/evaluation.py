@@ -43,7 +43,7 @@ from lockstep.training.job import (
 from lockstep.training.losses import Loss, RandomLoss
 from lockstep.training.metrics import BATCHES, MAX_BATCHES, REST, SUM, EvaluationSpec
 from lockstep.training.models import describe, loss_of, next_token_loss
-from lockstep.training.parameters import SHARD_ELEMENTS, Layout, layout_of, unallocated
+from lockstep.training.parameters import SHARD_ELEMENTS, Layout, layout_of, unallocated, unallocated_statistics
 
 
 def build_programs(
@@ -67,7 +67,7 @@ def build_programs(
     if rounds * slots * batches > MAX_BATCHES:
         raise UsageError(f"{rounds} x {slots} x {batches} batches", f"at most {MAX_BATCHES} are counted: larger ones")
     layout = layout_of(model, shard_elements)
-    shards, (shared_depth, payload_depth) = len(layout.sizes), depths_of(layout, slots)
+    shards, (shared_depth, payload_depth) = len(layout.held), depths_of(layout, slots)
     check_width(shards, slots, payload_depth)
     quarter, width = 1 << shared_depth, 1 << payload_depth
     half = width << ceil_log2(slots)
@@ -91,7 +91,8 @@ def build_programs(
         return [*state[:quarter], *padded(quarter, torch.cat([total, count.reshape(1)]))]
 
     pair, words, accepted = (torch.empty(n, device="meta") for n in (2, 3, slots))
-    parameters, clock = padded(quarter, *unallocated(layout)), torch.empty((), dtype=torch.int32, device="meta")
+    tensors = (*unallocated(layout), *unallocated_statistics(layout))
+    parameters, clock = padded(quarter, *tensors), torch.empty((), dtype=torch.int32, device="meta")
     start = [*parameters, *parameters, *padded(quarter, pair), *padded(quarter, clock)]
     received = [*padded(half, *padded(width, words) * slots), *padded(half, accepted)]
     shared = padded(2 * half, *parameters, words)
@@ -100,8 +101,8 @@ def build_programs(
 
 
 def depths_of(layout: Layout, slots: int) -> tuple[int, int]:
-    """Returns (shared, payload) depth: log2 of the parameters' shards, and the p for which q + p is at least that."""
-    shared = ceil_log2(len(layout.sizes))
+    """Returns (shared, payload) depth: log2 of a checkpoint's tensors, and the p for which q + p is at least that."""
+    shared = ceil_log2(len(layout.held))
     return shared, max(0, shared - ceil_log2(slots))
 
 
@@ -155,9 +156,9 @@ def evaluation_job(
     built = build_programs(model, value, batch=batch, batches=batches, rounds=rounds, slots=slots)
     shared_depth, payload_depth = depths_of(built.layout, slots)
     # INVARIANT: what is evaluated are the parameters of this model.
-    if parameters.dtype != np.float32 or parameters.shape != (built.layout.size,):
+    if parameters.dtype != np.float32 or parameters.shape != (sum(built.layout.held),):
         raise UsageError(
-            f"parameters of {parameters.dtype} {parameters.shape} for a model of {built.layout.size} words",
+            f"parameters of {parameters.dtype} {parameters.shape} for a model of {sum(built.layout.held)} words",
             "give a checkpoint of this model, flat",
         )
     return TrainingJob(

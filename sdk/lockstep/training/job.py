@@ -11,6 +11,9 @@ and where a slot's state is carried, with both depths 2, since the moments' age 
 
     slot    [parameters, ...] [anchor, ...] [m, v, age, -] [counter, ...]      encode -> [payload, ...] [m, v, age, -]
 
+Running statistics, where the model has any, are one more tensor behind [parameters], [anchor] and [payload]: a step
+writes it, a payload carries it as it is, and a merge takes the mean over the accepted slots.
+
 More than 2^30 parameters are several flat tensors, shards, wherever one stands above (m of each, then v of each), and
 the depths follow.
 """
@@ -26,10 +29,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import is_fake
 
 from lockstep.execution.jobs import ClaimSchedule, TrainingJob
 from lockstep.presets import DEVNET, Terms
-from lockstep.protocol.errors import UsageError
+from lockstep.protocol.errors import LoweringError, UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS
 from lockstep.protocol.market.job_rules import MAX_SLOTS, MAX_STEPS
 from lockstep.protocol.merkle import ceil_log2
@@ -37,19 +41,22 @@ from lockstep.protocol.programs.program import Program
 from lockstep.protocol.programs.rules import MAX_STATE_DEPTH
 from lockstep.protocol.types import Address
 from lockstep.storage.dataset import Dataset
-from lockstep.storage.payload import Checkpoint
+from lockstep.storage.payload import F32_FORMAT, Checkpoint
 from lockstep.tracing import context, draw, random_words, trace
 from lockstep.tracing.arithmetic import FLOAT32, Arithmetic, Products
+from lockstep.training.aggregates.mean import Average
 from lockstep.training.losses import Loss, RandomLoss, bound
 from lockstep.training.models import describe, loss_of
 from lockstep.training.parameters import (
     SHARD_ELEMENTS,
     Layout,
     describe_frozen,
+    first_statistics,
     frozen_parameters,
     initial_parameters,
     layout_of,
     unallocated,
+    unallocated_statistics,
 )
 from lockstep.training.strategies.base import Strategy
 
@@ -112,36 +119,49 @@ def build_programs(
     rules = strategy.rules(rounds, layout)
     beside, outer = rules.init(flats, scalar), rules.outer(flats, scalar)
     shared_depth, payload_depth = depths_of(strategy, layout, slots)
-    check_width(count, slots, payload_depth)
+    check_width(len(layout.held), slots, payload_depth)
+    statistics = unallocated_statistics(layout)
+    held = len(layout.held)
     quarter, width = 1 << shared_depth, 1 << payload_depth
 
     def quarters(*parts: Sequence[Tensor]) -> list[Tensor | None]:
         return [entry for part in parts for entry in padded(quarter, *part)]
 
     def step(*state: Tensor) -> list[Tensor | None]:
-        live, anchor, counter = state[:count], state[quarter : quarter + count], state[3 * quarter]
-        grad = mean_gradient(model, loss, layout, live, batch)
+        live, anchor, counter = state[:count], state[quarter : quarter + held], state[3 * quarter]
+        read: set[str] = set()
+        buffers = layout.buffers(state[:held])
+        grad = mean_gradient(model, loss, layout, live, batch, read, buffers)
         own, parameters = rules.step(state[2 * quarter :][: len(beside)], counter, live, grad)
-        return quarters(parameters, anchor, own, [counter + 1])
+        if rules.moves:
+            parameters = layout.kept(read, live, parameters)
+        return quarters([*parameters, *layout.joined(buffers)], anchor, own, [counter + 1])
 
     def encode(*state: Tensor) -> list[Tensor | None]:
         live, anchor, own = state[:count], state[quarter : quarter + count], state[2 * quarter :][: len(beside)]
         payload, carry = rules.encode(own, anchor, live, context("round"))
-        return [*padded(width, *payload), *padded(width, *(carry if strategy.carry else ()))]
+        return [*padded(width, *payload, *state[count:held]), *padded(width, *(carry if strategy.carry else ()))]
 
     def looked(*state: Tensor) -> list[Tensor | None]:
-        return [mean_loss(model, loss, layout, state[:count], batch)]
+        return [mean_loss(model, loss, layout, state[:held], batch)]
 
     half = width << ceil_log2(slots)
 
     def merge(*state: Tensor) -> list[Tensor | None]:
         payloads = [state[at : at + count] for at in range(2 * half, 2 * half + slots * width, width)]
-        after = state[quarter : quarter + len(outer)]
-        return quarters(*rules.merge(state[:count], after, payloads, state[3 * half], context("round")))
+        after, mask = state[quarter : quarter + len(outer)], state[3 * half]
+        moved, left = rules.merge(state[:count], after, payloads, mask, context("round"))
+        if statistics:
+            found = [state[at + count : at + held] for at in range(2 * half, 2 * half + slots * width, width)]
+            mean = Average().combine(found, mask)
+            # A round without payloads fails: this keeps the function total.
+            moved = [*moved, *(torch.where(mask.sum() > 0, mean[0], base) for base in state[count:held])]
+        return quarters(moved, left)
 
+    flats = [*flats, *statistics]
     start = quarters(flats, flats, beside, [scalar])
     shared = padded(2 * half, *quarters(flats, outer))
-    sent = [torch.empty(size, device="meta") for size in rules.sizes]
+    sent = [*(torch.empty(size, device="meta") for size in rules.sizes), *statistics]
     received = [*padded(half, *padded(width, *sent) * slots), *padded(half, torch.empty(slots, device="meta"))]
     products = Products(arithmetic)
     stepped = trace(step, *start, products=products)
@@ -191,12 +211,12 @@ def depths_of(strategy: Strategy, layout: Layout, slots: int) -> tuple[int, int]
     """Returns (shared, payload) depth of a job's states: log2 of the entries in a quarter and in a payload."""
     shards, rules = unallocated(layout), strategy.rules(1, layout)
     beside, outer = rules.init(shards, _scalar()), rules.outer(shards, _scalar())
-    shared = ceil_log2(max(len(shards), len(beside), len(outer)))
+    shared = ceil_log2(max(len(layout.held), len(beside), len(outer)))
     # INVARIANT: a payload has the depth of the carry beside it.
     if strategy.carry:
         return shared, shared
     # INVARIANT: the payloads' tree is at least as deep as the shared state's (docs/protocol.md section 3: q + p >= b).
-    return shared, max(ceil_log2(len(shards)), shared - ceil_log2(slots))
+    return shared, max(ceil_log2(len(layout.held)), shared - ceil_log2(slots))
 
 
 def _scalar() -> Tensor:
@@ -213,10 +233,18 @@ def padded(width: int, *tensors: Tensor | None) -> list[Tensor | None]:
 
 
 def mean_gradient(
-    model: nn.Module, loss: Loss | RandomLoss, layout: Layout, shards: Sequence[Tensor], batch: Batch
+    model: nn.Module,
+    loss: Loss | RandomLoss,
+    layout: Layout,
+    shards: Sequence[Tensor],
+    batch: Batch,
+    read: set[str] | None = None,
+    buffers: dict[str, Tensor] | None = None,
 ) -> list[Tensor]:
-    """The gradient of the loss over the rows of one step, shard by shard."""
-    return mean_of_passes(loss, batch, lambda drawing, rows: gradient(model, drawing, layout, shards, rows))
+    """The gradient of the loss over the rows of one step, shard by shard; `read` and `buffers` as in `gradient`."""
+    return mean_of_passes(
+        loss, batch, lambda drawing, rows: gradient(model, drawing, layout, shards, rows, read, buffers)
+    )
 
 
 def mean_of_passes(
@@ -235,26 +263,83 @@ def mean_of_passes(
 
 
 def mean_loss(
-    model: nn.Module, loss: Loss | RandomLoss, layout: Layout, shards: Sequence[Tensor], batch: Batch
+    model: nn.Module, loss: Loss | RandomLoss, layout: Layout, held: Sequence[Tensor], batch: Batch
 ) -> Tensor:
-    """f32 scalar: the loss over the rows of one step, which a training step with that batch would descend."""
-    (mean,) = mean_of_passes(loss, batch, lambda drawing, rows: [loss_at(model, drawing, layout.split(*shards), rows)])
+    """f32 scalar: the loss over the rows of one step, which a training step with that batch would descend.
+
+    `held` are the tensors of a checkpoint: the shards, then the statistics.
+    """
+    named, buffers = layout.split(*held), layout.buffers(held)
+    (mean,) = mean_of_passes(loss, batch, lambda drawing, rows: [loss_at(model, drawing, named, rows, buffers)])
     return mean
 
 
-def gradient(model: nn.Module, loss: Loss, layout: Layout, shards: Sequence[Tensor], rows: Tensor) -> list[Tensor]:
-    """Returns the loss's gradient by the shards, by autograd; the rest of the model is constant."""
+def gradient(
+    model: nn.Module,
+    loss: Loss,
+    layout: Layout,
+    shards: Sequence[Tensor],
+    rows: Tensor,
+    read: set[str] | None = None,
+    buffers: dict[str, Tensor] | None = None,
+) -> list[Tensor]:
+    """Returns the loss's gradient by the shards, by autograd; the rest of the model is constant.
+
+    A parameter that the loss does not read has the gradient zero; the names of the others are added to `read`. What
+    the model writes to `buffers` stands there afterwards. Raises LoweringError if the loss reads no parameter at all.
+    """
     leaves = {name: part.detach().requires_grad_() for name, part in layout.split(*shards).items()}
-    grads = torch.autograd.grad(loss_at(model, loss, leaves, rows), list(leaves.values()))
-    return layout.shards(dict(zip(leaves, grads, strict=True)))
+    value = loss_at(model, loss, leaves, rows, buffers)
+    # INVARIANT: a step has a gradient.
+    if not value.requires_grad:
+        raise LoweringError(
+            "a loss without a gradient: it depends on no trained parameter",
+            hint="compute it without detach(), no_grad() and argmax, from what the model returns",
+        )
+    found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+    grads = {
+        name: torch.zeros_like(leaf) if grad is None else grad
+        for (name, leaf), grad in zip(leaves.items(), found, strict=True)
+    }
+    if read is not None:
+        read.update(name for name, grad in zip(leaves, found, strict=True) if grad is not None)
+    return layout.shards(grads)
 
 
-def loss_at(model: nn.Module, loss: Loss, parameters: dict[str, Tensor], rows: Tensor) -> Tensor:
-    """The loss of the model with these parameters, by name; the rest of the model is constant."""
-    state = {**parameters, **frozen_parameters(model), **dict(model.named_buffers())}
+def loss_at(
+    model: nn.Module,
+    loss: Loss,
+    parameters: dict[str, Tensor],
+    rows: Tensor,
+    written: dict[str, Tensor] | None = None,
+) -> Tensor:
+    """The loss of the model with these parameters, by name; the rest of the model is constant.
+
+    `written` are the buffers, f32 by name, that a call may write: each call of the model starts from what the last one
+    left, and the last one's are there afterwards. Raises LoweringError if a call, while traced, replaces any other
+    buffer by what it computes: that would be lost.
+    """
+    written = {} if written is None else written
+    buffers = dict(model.named_buffers())
+    state = {**parameters, **frozen_parameters(model), **buffers}
 
     def called(*inputs: Any, **named: Any) -> Any:
-        return torch.func.functional_call(model, state, inputs, named)
+        # A clone is written to, so that the state itself never is.
+        given = {**state, **{name: value.to(buffers[name].dtype, copy=True) for name, value in written.items()}}
+        result = torch.func.functional_call(model, given, inputs, named)
+        written.update({name: given[name].detach().to(torch.float32) for name in written})
+        replaced = [
+            name
+            for name, buffer in buffers.items()
+            if name not in written and given[name] is not buffer and is_fake(given[name])
+        ]
+        # INVARIANT: what a step writes is part of its state.
+        if replaced:
+            raise LoweringError(
+                f"a buffer that its call replaces ({replaced[0]}), which is no part of the state",
+                hint="only batch norms' statistics are: call model.eval(), or leave the buffer out",
+            )
+        return result
 
     return loss(called, rows)
 
@@ -296,12 +381,14 @@ def training_job(
     )
     genesis = None
     if weights:
-        if first is not None and first.shape != (built.layout.size,):
+        if first is not None and first.shape not in ((built.layout.size,), (sum(built.layout.held),)):
             raise UsageError(
                 f"the first weights have {first.size} elements, the model has {built.layout.size}",
                 "start from the same model",
             )
         shards = built.layout.cut(initial_parameters(model, seed) if first is None else first)
+        if len(shards) < len(built.layout.held):
+            shards = (*shards, *first_statistics(model, built.layout))
         outer = strategy.rules(1, built.layout).outer(unallocated(built.layout), _scalar())
         genesis = Checkpoint(shards, tuple(_zeros_of(t) for t in outer))
     shared_depth, payload_depth = depths_of(strategy, built.layout, slots)
@@ -323,7 +410,8 @@ def training_job(
         terms=terms,
         loss=built.loss,
         arithmetic={} if arithmetic == FLOAT32 else arithmetic.to_dict(),
-        wire_format=strategy.wire,
+        # Statistics are sent as they are, which formats of codes cannot carry.
+        wire_format=F32_FORMAT if built.layout.statistics else strategy.wire,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from lockstep.numerics import tables
@@ -73,11 +74,19 @@ class Layout:
     parameters: tuple[Parameter, ...]
     sizes: tuple[int, ...]
     """Elements of each shard, multiples of 256."""
+    statistics: tuple[Parameter, ...] = ()
+    """Buffers that a step writes: parts of one more flat tensor behind the shards, if there are any."""
 
     @property
     def size(self) -> int:
         """Elements of all shards."""
         return sum(self.sizes)
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """Elements of each tensor of a checkpoint: the shards, then the statistics."""
+        own = sum(s.elements for s in self.statistics)
+        return (*self.sizes, -(-own // LEAF_ELEMENTS) * LEAF_ELEMENTS) if own else self.sizes
 
     @property
     def used(self) -> int:
@@ -97,8 +106,21 @@ class Layout:
         return sum(self.sizes[: parameter.shard]) + parameter.offset
 
     def cut(self, flat: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
-        """The shards, as views of all of them one after the other."""
-        return tuple(np.split(flat, np.cumsum(self.sizes)[:-1]))
+        """The shards, and the statistics if `flat` has them, as views of all of them one after the other."""
+        sizes = self.sizes if flat.size == self.size else self.held
+        return tuple(np.split(flat, np.cumsum(sizes)[:-1]))
+
+    def buffers(self, tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Views of the statistics by name, f32, out of a checkpoint's tensors."""
+        return {s.name: tensors[-1][s.offset : s.offset + s.elements].view(s.shape) for s in self.statistics}
+
+    def joined(self, buffers: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        """The tensor of statistics by name, filled with zeros; [] without statistics."""
+        if not self.statistics:
+            return []
+        flat = torch.cat([buffers[s.name].reshape(-1).to(torch.float32) for s in self.statistics])
+        rest = self.held[-1] - flat.numel()
+        return [torch.cat([flat, torch.zeros(rest)]) if rest else flat]
 
     def split(self, *shards: torch.Tensor) -> dict[str, torch.Tensor]:
         """Views of the shards by name."""
@@ -115,23 +137,43 @@ class Layout:
                 part.append(torch.zeros(size - used))
         return [torch.cat(part) for part in parts]
 
+    def kept(
+        self, read: Collection[str], before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """The shards `after` an update, but of parameters that are not among `read` those `before`.
+
+        As torch's optimizers do where a gradient is None: what the loss never reads does not decay either.
+        """
+        shards = list(after)
+        for p in self.parameters:
+            if p.name not in read:
+                end, old, new = p.offset + p.elements, before[p.shard], shards[p.shard]
+                parts = [new[: p.offset], old[p.offset : end], new[end:]]
+                shards[p.shard] = torch.cat([part for part in parts if part.numel()])
+        return shards
+
     def join(self, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
         """The shards one after the other, of tensors by name."""
         shards = self.shards(tensors)
         return shards[0] if len(shards) == 1 else torch.cat(shards)
 
     def describe(self) -> list[dict[str, Any]]:
-        """`parameters` of a job's spec: {name, offset, shape} each, and which shard if there is more than one."""
-        several = len(self.sizes) > 1
+        """`parameters` of a job's spec: {name, offset, shape} each, and which tensor if there is more than one."""
+        several = len(self.held) > 1
         return [
             {"name": p.name, "offset": p.offset, "shape": list(p.shape), **({"shard": p.shard} if several else {})}
-            for p in self.parameters
+            for p in (*self.parameters, *self.statistics)
         ]
 
 
 def unallocated(layout: Layout) -> list[torch.Tensor]:
     """The shards' shapes: flat f32 tensors without values."""
     return [torch.empty(size, device="meta") for size in layout.sizes]
+
+
+def unallocated_statistics(layout: Layout) -> list[torch.Tensor]:
+    """The shape of the tensor of statistics, if there are any."""
+    return [torch.empty(size, device="meta") for size in layout.held[len(layout.sizes) :]]
 
 
 def layout_of(model: torch.nn.Module, shard_elements: int = SHARD_ELEMENTS) -> Layout:
@@ -157,7 +199,39 @@ def layout_of(model: torch.nn.Module, shard_elements: int = SHARD_ELEMENTS) -> L
             ends.append(0)
         places.append(Parameter(name, ends[shard], shape, shard))
         ends[shard] += prod(shape)
-    return Layout(tuple(places), tuple(-(-end // LEAF_ELEMENTS) * LEAF_ELEMENTS for end in ends))
+    sizes = tuple(-(-end // LEAF_ELEMENTS) * LEAF_ELEMENTS for end in ends)
+    statistics: list[Parameter] = []
+    at = 0
+    for name, buffer in running_statistics(model).items():
+        statistics.append(Parameter(name, at, tuple(buffer.shape), len(sizes)))
+        at += buffer.numel()
+    return Layout(tuple(places), sizes, tuple(statistics))
+
+
+def running_statistics(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Returns the buffers that a training step of the model writes, by name: those of batch norms in training mode.
+
+    Running mean, running variance and the counter of batches; a norm without a momentum divides by its counter, which
+    no Program can, and has none here.
+    """
+    norms = [
+        m
+        for m in model.modules()
+        if isinstance(m, _BatchNorm) and m.training and m.running_mean is not None and m.momentum is not None
+    ]
+    own = {id(b) for m in norms for b in m.buffers(recurse=False)}
+    return {name: b for name, b in model.named_buffers() if id(b) in own}
+
+
+def first_statistics(model: torch.nn.Module, layout: Layout) -> tuple[NDArray[np.float32], ...]:
+    """Returns the tensor of statistics as the model has them; () if a step writes none.
+
+    UsageError if they were built without values.
+    """
+    buffers = dict(model.named_buffers())
+    if any(buffers[s.name].is_meta for s in layout.statistics):
+        raise UsageError(f"{type(model).__name__} has no running statistics to start from", "build it with its weights")
+    return tuple(t.numpy() for t in layout.joined({s.name: buffers[s.name].detach() for s in layout.statistics}))
 
 
 def frozen_parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -24,7 +24,7 @@ from .conftest import Lockstep
 
 NOBODY = "http://127.0.0.1:9"
 """The discard port: nobody listens."""
-READING = [("list",), ("show", "ab" * 32), ("tree", "ab" * 32), ("watch", "ab" * 32)]
+READING = [("list",), ("show", "ab" * 32), ("tree", "ab" * 32), ("check", "ab" * 32), ("watch", "ab" * 32)]
 PLAYING = [("open", "ab" * 32), ("respond", "ab" * 32), ("prove", "ab" * 32), ("resolve", "ab" * 32)]
 
 
@@ -221,6 +221,17 @@ def test_what_is_no_request_is_2(lockstep: Lockstep, arguments: tuple[str, ...])
     ended = lockstep("dispute", *arguments, "--json")
     assert (ended.code, ended.error["code"]) == (2, "usage")
     assert "s3cret" not in ended.out + ended.err
+
+
+def test_a_game_in_which_no_number_was_computed_has_none_to_check(
+    lockstep: Lockstep, played: Played, tmp_path: Path
+) -> None:
+    for game in (played.honest, played.early):
+        places = [*played.places(tmp_path), "--storage", f"dir://{tmp_path / 'store'}"]
+        ended = lockstep("dispute", "check", game.hex(), *places, "--json")
+        assert (ended.code, ended.error["code"]) == (2, "usage")
+        assert "computed no number" in ended.error["message"]
+        assert ended.error["hint"].startswith("lockstep replay ")
 
 
 def test_the_command_that_reproduces_a_claim_has_the_places_that_were_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,3 +130,59 @@ def test_a_deployment_that_is_missing_is_7_and_garbage_2(lockstep: Lockstep, par
     garbage = lockstep("train", "status", "ab" * 32, *party, "--json")
     assert (garbage.code, garbage.error["code"]) == (2, "usage")
     assert "deployment.json" in garbage.error["message"]
+
+
+# --- a model of one's own ----------------------------------------------------------------------------------
+
+NET = """
+import torch
+from torch import nn
+from lockstep.training.job import Batch
+
+class Net(nn.Module):
+    def __init__(self, odd):
+        super().__init__()
+        self.first, self.norm, self.odd = nn.Linear(4, 3), nn.BatchNorm1d(3), odd
+
+    def forward(self, rows):
+        x = self.norm(self.first(rows.float()))
+        return torch.logcumsumexp(x, 1) if self.odd else x
+
+def loss(model, rows):
+    return (model(rows) ** 2).mean()
+
+def good():
+    return Net(False), loss, Batch(2, 4)
+
+def bad():
+    return Net(True), loss, Batch(2, 4)
+
+def nothing():
+    return 3
+"""
+
+
+def test_check_tells_what_a_model_of_one_s_own_holds(lockstep: Lockstep) -> None:
+    Path("net.py").write_text(NET)
+    ended = lockstep("train", "check", "net.py:good", "--json")
+    assert ended.code == 0, ended.err
+    assert (ended.data["model"], ended.data["parameters"], ended.data["statistics"]) == ("Net", 21, 7)
+    assert "21 parameters and 7 running statistics" in lockstep("train", "check", "net.py:good").out
+
+
+def test_check_names_module_line_rule_and_hint_before_anything_is_paid(lockstep: Lockstep) -> None:
+    Path("net.py").write_text(NET)
+    error = lockstep("train", "check", "net.py:bad", "--json").error
+    assert "aten.logcumsumexp" in error["message"]
+    assert "no rule lowers it" in error["message"]
+    assert "net.py:13" in error["message"]
+    assert "torch.logcumsumexp(x, 1)" in error["message"]
+    assert error["hint"]
+
+
+@pytest.mark.parametrize("target", ["none.py:good", "net.py", "net.py:absent", "net.py:nothing"])
+def test_check_of_no_model_says_what_to_give(lockstep: Lockstep, target: str) -> None:
+    Path("net.py").write_text(NET)
+    ended = lockstep("train", "check", target, "--json")
+    assert (ended.code, ended.error["code"]) == (2, "usage")
+    assert "FILE.py:FUNCTION" in ended.error["hint"]

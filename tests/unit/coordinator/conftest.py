@@ -23,6 +23,8 @@ from coordinator.db import Database
 from coordinator.models import ClaimRow, CursorRow, GameRow, JobRow, NodeRow, RoundRow
 from coordinator.nonces import Nonces
 from coordinator.projections import claim_id_hex
+from coordinator.published import PublishedMarket
+from lockstep.chain.addresses import Addresses
 from lockstep.chain.signatures import recovered
 from lockstep.node.identity import NodeKey
 from lockstep.protocol.jobs import Round
@@ -101,7 +103,8 @@ def api(tmp_path: Path, database: Database) -> Iterator[Api]:
     poked: list[str] = []
     nonces = Nonces(tmp_path / "nonces.sqlite")
     context = ApiContext(
-        database, nonces, store, Address("0x" + "44" * 20), max_blob_bytes=1 << 20, market=MARKET, chain_id=CHAIN_ID,
+        database, nonces, store, Address("0x" + "44" * 20), max_blob_bytes=1 << 20,
+        published=PublishedMarket(Addresses(CHAIN_ID, *[MARKET] * 8)),
         signed_for=lambda account, digest, signature: recovered(digest, signature) in (account, DELEGATE.address),
         poke=poked.append,
     )  # fmt: skip

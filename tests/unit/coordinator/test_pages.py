@@ -176,9 +176,9 @@ def test_the_contracts_value_on_the_page_is_the_events(market: Market) -> None:
     assert ours["op"]["name"].startswith("model.layers.0.mlp.")
     assert (ours["op"]["index"], ours["element"]) == (LIE.op, LIE.element)
     values = str(ours["claimed_value"]), str(ours["contract_value"])
-    for value in (pages._dotted(ours["op"]["name"]), *values, ours["replay"]):
+    for value in (pages._dotted(ours["op"]["name"]), *values, ours["check"]):
         assert value in shown
-    assert ours["replay"] == f"lockstep replay {ours['claim'][2:]}"
+    assert ours["check"] == f"lockstep dispute check {game[2:]} --network http://testserver"
 
 
 def test_a_module_path_breaks_behind_its_dots_and_stays_text() -> None:

@@ -214,3 +214,25 @@ def test_a_wrong_id_is_a_problem_and_takes_no_place(api: Api) -> None:
     answer = api.client.get("/api/v1/stream", headers={"Last-Event-ID": "nonsense"})
     assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
     assert api.client.app.state.stream.listening == 0  # type: ignore[attr-defined]
+
+
+def test_a_server_that_stops_ends_its_streams_and_takes_no_more(database: Database) -> None:
+    add(database, range(1))
+
+    async def listens() -> list[list[str]]:
+        stream = stream_of(database, beat_seconds=60)
+        places = []
+        for _ in range(3):
+            stream.enter("10.0.0.1")
+            places.append((await stream.begin(None))[0])
+        waiting = [asyncio.create_task(taken(stream.events(place), 9)) for place in places]
+        await asyncio.sleep(0.05)
+        add(database, range(1, 2))
+        await asyncio.sleep(0.2)
+        await stream.close()
+        with pytest.raises(TryLater, match="stops"):
+            stream.enter("10.0.0.2")
+        async with asyncio.timeout(2):
+            return await asyncio.gather(*waiting)
+
+    assert asyncio.run(listens()) == [["1-0-abababab", "1-1-abababab"]] * 3, "what came is sent, then it ends"

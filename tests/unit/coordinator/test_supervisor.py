@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
+import httpx2
 import psutil
 import pytest
 
-from coordinator.supervisor import listen
+from coordinator.supervisor import API_DRAIN_SECONDS, listen
 from lockstep.protocol.errors import DoctorError
 
 PARENT = """
@@ -28,6 +30,52 @@ supervisor.run(app, sock, {"one": child, "two": child}, {},
                lambda: print(json.dumps({"event": "ready", "port": sock.getsockname()[1]}), flush=True))
 print(json.dumps({"event": "stopped"}), flush=True)
 """
+
+
+STREAMING = """
+import json, sys
+from pathlib import Path
+from coordinator import supervisor
+from coordinator.api import create_app
+from coordinator.db import Database
+from lockstep.node import logs
+from lockstep.storage import open_store
+from tests.support.pages import Seeded
+logs.configure()
+folder = Path(sys.argv[1])
+(folder / "store").mkdir()
+database = Database(f"sqlite:///{folder / 'index.sqlite'}")
+database.migrate()
+app = create_app(Seeded(database, open_store(f"dir://{folder / 'store'}"), folder).context())
+sock = supervisor.listen("127.0.0.1", 0)
+supervisor.run(app, sock, {}, {}, lambda: print(sock.getsockname()[1], flush=True), app.state.stream.close)
+"""
+
+
+def test_sigterm_ends_open_streams_at_once_and_no_error_is_logged(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("w") as err:
+        server = subprocess.Popen(
+            [sys.executable, "-c", STREAMING, str(tmp_path)], stdout=subprocess.PIPE, stderr=err, text=True
+        )
+    try:
+        assert server.stdout is not None
+        url = f"http://127.0.0.1:{int(server.stdout.readline())}/api/v1/stream"
+        with ExitStack() as stack:
+            client = stack.enter_context(httpx2.Client(timeout=20))
+            open_ones = [stack.enter_context(client.stream("GET", url)) for _ in range(5)]
+            assert [answer.status_code for answer in open_ones] == [200] * 5
+            begun = time.monotonic()
+            server.send_signal(signal.SIGTERM)
+            for answer in open_ones:
+                # A stream that is cut off raises: its last chunk is missing.
+                assert b"".join(answer.iter_raw()) == b"retry: 3000\n\n"
+        assert server.wait(15) == 0
+        assert time.monotonic() - begun < API_DRAIN_SECONDS, "nothing is waited for"
+    finally:
+        server.kill()
+        server.wait()
+    assert {json.loads(line)["level"] for line in log.read_text().splitlines()} == {"info"}, log.read_text()
 
 
 @pytest.fixture

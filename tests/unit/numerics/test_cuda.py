@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -10,9 +10,10 @@ import pytest
 from lockstep.numerics import paths
 from lockstep.numerics.arrays import Array, StepContext, to_array
 from lockstep.numerics.builder import ProgramBuilder, Quantised
-from lockstep.numerics.cuda import CudaExecutable, generate, open_device
+from lockstep.numerics.cuda import CudaExecutable, generate, loaded, open_device
+from lockstep.numerics.cuda.device import Kernels, RecordedLaunch
 from lockstep.numerics.cuda.emulator import Emulator
-from lockstep.numerics.cuda.generate import Space
+from lockstep.numerics.cuda.generate import reads, writes
 from lockstep.numerics.cuda.memory import plan
 from lockstep.numerics.cuda.selftest import check_device
 from lockstep.numerics.trace import layout_root
@@ -21,6 +22,7 @@ from lockstep.protocol.programs.program import F32, I32, Fold, Kind, Op, Program
 from tests.support.emulation import Both, Mutant
 from tests.support.random_ops import Maker
 from tests.unit.numerics.comparison import CONTEXT, normal, strange, words
+from tests.unit.numerics.test_quants import joined, two_limbs
 
 Data = Callable[[np.random.Generator, int], Array]
 SHAPES = [(2, 16, 32, 256), (3, 29, 70, 100), (1, 100, 130, 513), (1, 33, 2, 1100), (5, 8, 12, 20)]
@@ -219,19 +221,32 @@ def test_only_folds_that_keep_their_partial_results_are_bounded() -> None:
 
 @pytest.mark.parametrize("shown", [False, True])
 def test_no_op_lies_where_one_that_is_still_read_does(shown: bool) -> None:
-    for own in (products(), Maker(11).step().program):
-        launches = generate.generate(own).launches
+    for own in (products(), Maker(11).step().program, limbs()):
+        generated = generate.generate(own)
+        launches = generated.shown if shown else generated.launches
         arena = plan(own, launches, shown)
         assert set(arena.offsets) == set(range(len(own.ops))) or not shown, "all ops are shown"
-        last = {i: i for i in arena.offsets}
-        for i, ops in enumerate(launches):
+        written, read = list(map(writes, launches)), list(map(reads, launches))
+        first = {op: i for i, ops in enumerate(written) if arena.needed[i] for op in ops & set(arena.offsets)}
+        assert set(first) == set(arena.offsets), "what has a place is computed"
+        last = dict(first)
+        for i, ops in enumerate(read):
             if arena.needed[i]:
-                last.update({p.entry: i for op in ops for p in op.arguments if p.space == Space.OP and p.entry in last})
+                last.update(dict.fromkeys(ops & set(last), i))
         for i, at in arena.offsets.items():
             for j, other in arena.offsets.items():
-                if i < j <= last[i]:
+                if i != j and first[i] <= first[j] <= last[i]:
                     sizes = own.ops[i].header.elements, own.ops[j].header.elements
                     assert at + sizes[0] <= other or other + sizes[1] <= at, f"ops {i} and {j} overlap"
+
+
+def limbs() -> Program:
+    """Quants that run in the place of the first of them."""
+    b = ProgramBuilder([(F32, 4 * 256)])
+    x = b.input(0).reshape(4, 256)
+    parts = [two_limbs(b, b.map((4, 256), [x]), 16, 1 << 31, str(n)) for n in range(3)]
+    left, right = (joined(b, [high, low], name) for name, (high, low) in zip("ab", parts, strict=False))
+    return b.finish([b.qdot(left.unsqueeze(1), right), parts[2][1].codes])
 
 
 # --- the edges ---------------------------------------------------------------------------------------------
@@ -252,6 +267,92 @@ def test_the_state_stays_on_the_device() -> None:
         array.tolist() for state in (second, third) for array in executable.download(state)[:1] if array is not None
     ]
     assert values == [[2.0] * 4, [4.0] * 4], "an earlier state stays what it was"
+
+
+def again() -> Program:
+    """A step whose state has three tensors of one size, which a launch of each op computes."""
+    b = ProgramBuilder([(F32, 300)] * 3)
+    x, y, z = (b.input(k) for k in range(3))
+    return b.finish(
+        [
+            b.map((300,), [x, y], lambda e, x, y: e.fadd(e.fmul(x, e.f32(0.5)), y), name="sum"),
+            b.map((300,), [y, z], lambda e, y, z: e.fsub(y, z), name="difference"),
+            b.map((300,), [z, x], lambda e, z, x: e.fmul(z, x), name="product"),
+        ]
+    )
+
+
+class Counting(Emulator):
+    """A device that counts what is launched by itself, and what was recorded before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alone, self.together, self.recorded = 0, 0, 0
+
+    def load(self, source: str) -> CountedKernels:
+        return CountedKernels(self, super().load(source))
+
+
+class CountedKernels:
+    def __init__(self, device: Counting, kernels: Kernels) -> None:
+        self._device, self._kernels = device, kernels
+
+    def launch(self, name: str, blocks: int, threads: int, shared: int, arguments: int) -> None:
+        self._device.alone += 1
+        self._kernels.launch(name, blocks, threads, shared, arguments)
+
+    def record(self, nodes: Sequence[RecordedLaunch]) -> Callable[[], None]:
+        start = self._kernels.record(nodes)
+        self._device.recorded += 1
+
+        def counted() -> None:
+            self._device.together += 1
+            start()
+
+        return counted
+
+
+def test_a_step_whose_tensors_lie_where_they_did_is_started_at_once() -> None:
+    program, device = again(), Counting()
+    executable, processor = CudaExecutable(program, device=device), paths.compile(program)
+    state: Sequence[Array | None] = filled(program, normal)
+    resident = executable.upload(state)
+    for _ in range(20):
+        resident = executable.step(resident, CONTEXT)
+        state = processor.run(state, CONTEXT)
+        for own, other in zip(executable.download(resident), state, strict=True):
+            assert (own is None) == (other is None)
+            if own is not None and other is not None:
+                np.testing.assert_array_equal(words(own), words(other))
+    assert device.recorded <= loaded.GRAPHS
+    assert device.together >= 12
+    assert device.alone + 3 * device.together == 3 * 20
+
+
+def test_a_recorded_step_is_given_up_for_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sets of places in turn, and room for one."""
+    monkeypatch.setattr(loaded, "GRAPHS", 1)
+    program, device = again(), Counting()
+    executable = CudaExecutable(program, device=device)
+    resident = executable.upload(filled(program, normal))
+    for _ in range(8):
+        resident = executable.step(resident, CONTEXT)
+    assert (device.recorded, device.together) == (0, 0)
+    assert len(executable._loaded._step._recorded) == 1
+
+
+def test_an_executable_keeps_few_recorded_steps() -> None:
+    """Of a caller that keeps all its states every step has other places, and nothing is recorded."""
+    program, device = again(), Counting()
+    executable = CudaExecutable(program, device=device)
+    states = [executable.upload(filled(program, normal))]
+    for _ in range(loaded.GRAPHS + 3):
+        states.append(executable.step(states[-1], CONTEXT))
+    assert (device.recorded, device.together) == (0, 0)
+    first = executable.step(states[0], CONTEXT)
+    assert [words(a).tolist() for a in executable.download(first) if a is not None] == [
+        words(a).tolist() for a in executable.download(states[1]) if a is not None
+    ]
 
 
 def test_a_profile_names_the_ops_that_run() -> None:

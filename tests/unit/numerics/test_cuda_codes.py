@@ -27,6 +27,16 @@ SHAPES = [
 Data = Callable[[np.random.Generator, int], Array]
 LARGE, SMALL = 1, 10**9
 """`BUSY_BLOCKS` for tiles of 128 x 128, and of 64 x 64."""
+FORMS = {"large tiles": (LARGE, SMALL), "small tiles": (SMALL, SMALL), "groups apart": (SMALL, 2)}
+"""`BUSY_BLOCKS` and `LEAST_SPLIT` of each form; the last one has tiles of 64 x 64 and a block for each group."""
+
+
+def take(form: str, patch: pytest.MonkeyPatch) -> None:
+    """Has products of codes take one of `FORMS`, however many tiles they have."""
+    busy, least = FORMS[form]
+    patch.setattr(generate, "BUSY_BLOCKS", busy)
+    patch.setattr(generate, "FEW_TILES", SMALL)
+    patch.setattr(generate, "LEAST_SPLIT", least)
 
 
 def products(shapes: Sequence[tuple[int, int, int, int, int]] = SHAPES) -> Program:
@@ -77,12 +87,12 @@ def state(program: Program, data: Data = normal, byte: int | None = None) -> lis
 # --- words -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("busy", [LARGE, SMALL], ids=["large tiles", "small tiles"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("unit", UNITS)
-def test_every_unit_tile_and_shape_has_the_processors_words(
-    unit: str, busy: int, monkeypatch: pytest.MonkeyPatch
+def test_every_unit_form_and_shape_has_the_processors_words(
+    unit: str, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(generate, "BUSY_BLOCKS", busy)
+    take(form, monkeypatch)
     program = products()
     for descending in (False, True):
         both = Both(program, unit=unit, descending=descending)
@@ -103,6 +113,19 @@ def test_a_device_without_the_shared_memory_takes_small_tiles(monkeypatch: pytes
     (large,), (small,) = (generate.generate(program, size).launches[0] for size in (99 << 10, 48 << 10))
     assert (large.blocks, small.blocks) == (1, 4)
     assert small.shared <= 48 << 10 < large.shared <= 99 << 10
+
+
+def test_few_tiles_over_a_long_k_have_a_block_for_each_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    def launched(*shape: int) -> list[tuple[str, int]]:
+        (own, *_) = generate.generate(products([shape])).launches  # type: ignore[list-item]
+        return [(launch.kernel.split("_")[0], launch.blocks) for launch in own]
+
+    assert launched(3, 40, 70, 16, 64) == [("codes", 3 * 2 * 16), ("fold", 66)]
+    assert launched(3, 40, 70, 300, 4) == [("codes", 3 * 2 * 300), ("fold", 132), ("fold", 66)], "two levels"
+    assert launched(3, 40, 70, generate.LEAST_SPLIT - 1, 64) == [("codes", 6)], "few groups"
+    assert launched(generate.FEW_TILES, 40, 60, 16, 64) == [("codes", generate.FEW_TILES)], "enough tiles"
+    monkeypatch.setattr(generate, "MOST_SPLIT_WORDS", 3 * 40 * 70 * 16 - 1)
+    assert launched(3, 40, 70, 16, 64) == [("codes", 6)], "much memory"
 
 
 def test_pieces_of_eight_rows_lie_in_different_banks() -> None:
@@ -182,6 +205,26 @@ def differs(program: Program, device: Device) -> bool:
     return any(own is not None and (words(own) != words(other)).any() for own, other in zip(due, got, strict=True))
 
 
+SPLIT_DEFECTS = {
+    "codes of another group": ("        left += group * P::WORDS;\n", ""),
+    "scales of another group": ("        right_scales += group * R::SCALE_STEP;\n", ""),
+    "terms one upon the other": ("        out += static_cast<long long>(group) * Product::ELEMENTS;\n", ""),
+    "another batch": ("Product::SPLIT ? block % Product::BATCHES : block", "block"),
+    "terms from the last one on": (
+        "term_at<A>(first, a_start, k0 + k)",
+        "term_at<A>(first, a_start, length - 1 - (k0 + k))",
+    ),
+}
+"""Of groups that are blocks of their own, and of the order in which their terms become an output."""
+
+
+@pytest.mark.parametrize("defect", SPLIT_DEFECTS)
+def test_a_defect_of_groups_apart_shows(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    take("groups apart", monkeypatch)
+    before, after = SPLIT_DEFECTS[defect]
+    assert differs(products([(2, 20, 70, 9, 16)]), Mutant(before, after)), f"the emulation does not show {defect}"
+
+
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_defect_shows(defect: str, small: Program) -> None:
     before, after = DEFECTS[defect]
@@ -232,8 +275,10 @@ def test_without_a_defect_warp_groups_have_the_processors_words(descending: bool
 def test_magnitudes_that_nobody_waits_for_show() -> None:
     b = ProgramBuilder([(F32, 4000)])
     made = b.quant(b.input(0).reshape(2, 2000))
-    before = "magnitudes[threadIdx.x] = most;\n    __syncthreads();"
-    assert differs(b.finish([made.codes, made.scales]), Mutant(before, before.split("\n")[0]))
+    program = b.finish([made.codes, made.scales])
+    for before in ("all[threadIdx.x] = own;\n        __syncthreads();", "/ 8] = own;\n            __syncthreads();"):
+        after = before.split("\n")[0]
+        assert any(differs(program, Mutant(before, after, descending=descending)) for descending in (False, True))
 
 
 def test_lanes_that_part_show(small: Program) -> None:

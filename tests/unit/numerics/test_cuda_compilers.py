@@ -33,10 +33,10 @@ def source() -> str:
     return wide.source + narrow.source.replace('#include "kernels.cuh"', "")
 
 
-@pytest.fixture(params=[test_cuda_codes.LARGE, test_cuda_codes.SMALL], ids=["large tiles", "small tiles"])
+@pytest.fixture(params=test_cuda_codes.FORMS)
 def codes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Products of codes of every width and layout, in tiles of one size."""
-    monkeypatch.setattr("lockstep.numerics.cuda.generate.BUSY_BLOCKS", request.param)
+    """Products of codes of every width and layout, in one of their forms."""
+    test_cuda_codes.take(request.param, monkeypatch)
     return generate(test_cuda_codes.products(), inner_loops.SHARED_BYTES).source
 
 

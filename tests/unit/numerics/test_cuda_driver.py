@@ -13,7 +13,7 @@ import pytest
 from lockstep.numerics.cuda.selftest import golden_program
 from tests.support import driver
 from tests.unit.numerics import test_cuda_codes
-from tests.unit.numerics.test_cuda import products
+from tests.unit.numerics.test_cuda import again, products
 
 BODY = """
 import threading
@@ -67,10 +67,29 @@ print(asked > SHARED_BYTES, all((words(a) == words(b)).all() for a, b in found i
 """
 
 
+GRAPHS = """
+from lockstep.numerics.cuda import CudaExecutable
+from lockstep.numerics.cuda.device import Cuda
+from lockstep.numerics.cuda.emulator import Emulator
+from tests.unit.numerics.comparison import CONTEXT
+from tests.unit.numerics.test_cuda import again, filled, normal
+
+program = again()
+roots = []
+for device in (Cuda(), Emulator()):
+    executable = CudaExecutable(program, device=device)
+    state = executable.upload(filled(program, normal))
+    for _ in range(12):
+        state = executable.step(state, CONTEXT)
+    roots.append(executable.root(state))
+print(roots[0] == roots[1])
+"""
+
+
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """One in which the driver is ours, and knows the kernels of `products` and of codes in large tiles."""
-    sources = [driver.source(own) for own in (products(), golden_program())]
+    sources = [driver.source(own) for own in (products(), golden_program(), again())]
     with patch("lockstep.numerics.cuda.generate.BUSY_BLOCKS", test_cuda_codes.LARGE):
         sources.append(driver.source(test_cuda_codes.products(test_cuda_codes.SHAPES[:1])))
     return driver.environment(tmp_path_factory.mktemp("driver"), sources)
@@ -92,6 +111,19 @@ def test_the_driver_is_called_as_it_wants(environment: dict[str, str]) -> None:
 def test_a_launch_may_ask_for_more_shared_memory_than_every_device_has(environment: dict[str, str]) -> None:
     done = run(TILES, environment)
     assert done.stdout == "True True\n", done.stderr
+
+
+def test_a_step_that_was_started_before_is_one_graph(environment: dict[str, str]) -> None:
+    done = run(GRAPHS, {**environment, "TELL_GRAPHS": "1"})
+    assert done.stdout == "True\n", done.stderr
+    assert done.stderr.count("graph\n") == 10, "of twelve steps, all but the first one in each of two sets of places"
+
+
+def test_a_driver_that_makes_no_graph_starts_kernels_one_by_one(environment: dict[str, str]) -> None:
+    done = run(GRAPHS, {**environment, "TELL_GRAPHS": "1", "NO_GRAPHS": "1"})
+    assert done.stdout == "True\n", done.stderr
+    assert "launches are started one by one: the CUDA driver says CUDA_ERROR_INVALID_VALUE" in done.stderr
+    assert "graph\n" not in done.stderr
 
 
 def test_a_driver_without_a_device_is_a_usage_error(environment: dict[str, str]) -> None:

@@ -141,6 +141,32 @@ def redirecting(request: BaseHTTPRequestHandler) -> None:
     says(b"", 302, Location="http://127.0.0.1:1/secret")(request)
 
 
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_gateway_that_says_when_to_come_back_is_waited_for(status: int) -> None:
+    asked: list[float] = []
+
+    def busy_once(request: BaseHTTPRequestHandler) -> None:
+        asked.append(time.monotonic())
+        says(b"", status, **{"Retry-After": "1"})(request) if len(asked) == 1 else says(CONTENT)(request)
+
+    with server(busy_once) as served, GatewayStore(served.url, block_seconds=20) as store:
+        assert store.get(CID, max_bytes=100) == CONTENT
+    assert len(asked) == 2
+    assert asked[1] - asked[0] >= 1
+
+
+@pytest.mark.parametrize("after", ["9999", "99999", "-1", "Wed, 21 Oct 2026 07:28:00 GMT", "1e9"])
+def test_no_gateway_makes_a_reader_wait_longer_than_for_a_block(after: str) -> None:
+    with (
+        server(says(b"", 429, **{"Retry-After": after})) as served,
+        GatewayStore(served.url, block_seconds=SECONDS) as store,
+    ):
+        began = time.monotonic()
+        with pytest.raises(Unreachable):
+            store.get(CID, max_bytes=100)
+        assert time.monotonic() - began < SECONDS + 2
+
+
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [

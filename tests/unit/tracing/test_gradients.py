@@ -17,10 +17,10 @@ from torch.nn import functional as F  # noqa: N812
 
 from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.paths import compile  # noqa: A004
-from lockstep.protocol.errors import LoweringError
 from lockstep.tracing import trace
 from lockstep.tracing.capture import capture
 from lockstep.tracing.lowering import RULES
+from tests.unit.tracing import functions
 from tests.unit.tracing.helpers import Case, m, ramp
 from tests.unit.tracing.windows import images, lines, own
 
@@ -248,10 +248,8 @@ VALUES: dict[str, Case] = {
     ],
 }
 
-REFUSED: dict[str, Case] = {
-    # The gradient of a product needs it; its own gradient asks for positions of zeros.
-    "cumprod": lambda x: m(x).cumprod(1),
-}
+ALL_GRADIENTS = [*GRADIENTS.items(), *functions.GRADIENTS.items()]
+ALL_VALUES = [*VALUES.items(), *functions.VALUES.items()]
 
 
 def names(key: str) -> set[str]:
@@ -292,48 +290,41 @@ def check(case: Case, tolerance: float) -> None:
         np.testing.assert_allclose(a, b.detach().numpy(), rtol=0, atol=tolerance * scale, err_msg=f"output {k}")
 
 
-@pytest.mark.parametrize("key", GRADIENTS)
-def test_value_and_gradient_are_float64_s(key: str) -> None:
-    check(both(GRADIENTS[key]), 4e-6)
+@pytest.mark.parametrize(("key", "case"), ALL_GRADIENTS)
+def test_value_and_gradient_are_float64_s(key: str, case: Case) -> None:
+    check(both(case), 4e-6)
 
 
-@pytest.mark.parametrize("key", VALUES)
-def test_value_is_float64_s_and_has_no_slope(key: str) -> None:
-    check(flat(VALUES[key]), 1e-6)
+@pytest.mark.parametrize(("key", "case"), ALL_VALUES)
+def test_value_is_float64_s_and_has_no_slope(key: str, case: Case) -> None:
+    check(flat(case), 1e-6)
     leaf = torch.linspace(-1.03, 1.07, N).requires_grad_()
-    for y in VALUES[key](leaf):
+    for y in case(leaf):
         if y.requires_grad:
             assert not torch.autograd.grad(y.sum(), leaf)[0].any(), "where it has a slope, the slope is zero"
 
 
-@pytest.mark.parametrize("key", REFUSED)
-def test_value_is_float64_s_and_its_gradient_is_an_error(key: str) -> None:
-    check(lambda x: [REFUSED[key](x).reshape(-1)], 1e-6)
-    with pytest.raises(LoweringError) as caught:
-        trace(both(REFUSED[key]), torch.zeros(N))
-    assert caught.value.hint, "an error says what to do"
-
-
-@pytest.mark.parametrize("key", GRADIENTS)
-def test_gradient_goes_through_the_rules_that_a_case_is_named_by(key: str) -> None:
+@pytest.mark.parametrize(("key", "case"), ALL_GRADIENTS)
+def test_gradient_goes_through_the_rules_that_a_case_is_named_by(key: str, case: Case) -> None:
     x = torch.linspace(-1, 1, N)
-    forward = {_target(node) for node in _between(capture(GRADIENTS[key], [x]).graph)}
-    backward = {_target(node) for node in capture(both(GRADIENTS[key]), [x]).graph.nodes}
+    forward = {_target(node) for node in _between(capture(case, [x]).graph)}
+    backward = {_target(node) for node in capture(both(case), [x]).graph.nodes}
     for name in names(key):
         assert name in (backward if "backward" in name else forward), name
 
 
-@pytest.mark.parametrize("key", VALUES)
-def test_value_comes_from_the_rules_that_a_case_is_named_by(key: str) -> None:
-    seen = {_target(node) for node in capture(VALUES[key], [torch.linspace(-1, 1, N)]).graph.nodes}
+@pytest.mark.parametrize(("key", "case"), ALL_VALUES)
+def test_value_comes_from_the_rules_that_a_case_is_named_by(key: str, case: Case) -> None:
+    seen = {_target(node) for node in capture(case, [torch.linspace(-1, 1, N)]).graph.nodes}
     assert names(key) <= seen
 
 
 def test_every_rule_is_checked() -> None:
-    differentiated, valued, refused = (set().union(*map(names, t)) for t in (GRADIENTS, VALUES, REFUSED))
-    assert not differentiated & valued, "a rule either has a gradient or has none"
+    differentiated, valued = (set().union(*map(names, t)) for t in (dict(ALL_GRADIENTS), dict(ALL_VALUES)))
+    # Extrema of integers have no gradient, those of floats have one.
+    assert differentiated & valued == names("max amin"), "a rule either has a gradient or has none"
     rules = {name for name in RULES if not name.startswith("lockstep.")}
-    assert differentiated | valued | refused == rules, "every rule, and nothing that is none"
+    assert differentiated | valued | names(functions.RANDOM) == rules, "every rule, and nothing that is none"
 
 
 def _target(node: fx.Node) -> str:

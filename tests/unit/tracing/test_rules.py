@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from lockstep.protocol.errors import LoweringError
@@ -13,7 +14,7 @@ from lockstep.protocol.programs.rules import MAX_FUNCTIONS, MAX_INSTRS, MAX_OPER
 from lockstep.tracing import trace
 from lockstep.tracing.capture import capture
 from lockstep.tracing.lowering import RULES
-from tests.unit.tracing import wide
+from tests.unit.tracing import functions, wide
 from tests.unit.tracing.helpers import Case, grad_of, ints, m, ramp, rows
 from tests.unit.tracing.windows import WINDOWS
 
@@ -54,7 +55,7 @@ FLOATS: dict[str, Case] = {
     "exp log": lambda x: [x.exp(), (x.abs() + 1).log(), (x.abs() + 1).log2(), (x.abs() + 1).log10()],
     "tanh": lambda x: [x.tanh(), grad_of(torch.tanh)(x)],
     "sigmoid": lambda x: [x.sigmoid(), F.silu(x), grad_of(torch.sigmoid)(x), grad_of(F.silu)(x)],
-    "relu": lambda x: [F.relu(x), grad_of(F.relu)(x)],
+    "relu": lambda x: [F.relu(x), grad_of(F.relu)(x), F.relu(ints(x)).float()],
     "gelu tanh": lambda x: [F.gelu(x, approximate="tanh"), grad_of(lambda y: F.gelu(y, approximate="tanh"))(x)],
     "rounding": lambda x: [(4 * x).round(), (4 * x).floor(), (4 * x).ceil(), (4 * x).trunc(), (1e9 * x).round()],
     "sign": lambda x: [x.sign(), x.sgn(), (0 / x.clamp(min=0)).isnan().to(x.dtype), ints(x).sign().to(torch.float32)],
@@ -198,6 +199,11 @@ FLOATS: dict[str, Case] = {
         ints(x).view(4, 6).sum(0).to(torch.float32),
         (x > 0).sum().to(torch.float32),
     ],
+    "mean of a transposed line": lambda x: [
+        nn.AdaptiveAvgPool1d(1)(x.view(2, 4, 3).transpose(1, 2)).reshape(-1),
+        grad_of(lambda y: F.adaptive_avg_pool1d(y.view(2, 4, 3).transpose(1, 2), 1) ** 2)(x),
+        nn.AdaptiveAvgPool1d(2)(m(x)).reshape(-1),
+    ],
     "mean": lambda x: [x.mean(), m(x).mean(0), m(x).mean(-1, keepdim=True).reshape(-1)],
     "max": lambda x: [x.max(), x.min(), m(x).amax(1), m(x).amin(0), m(x).max(1).values, m(x).min(0).values],
     "var": lambda x: [m(x).var(1), x.var(correction=0)],
@@ -319,6 +325,11 @@ FLOATS: dict[str, Case] = {
         grad_of(lambda y: F.cross_entropy(m(y), rows(x[:4]).long(), ignore_index=1))(x),
         grad_of(lambda y: F.cross_entropy(m(y), rows(x[:4]).long(), ignore_index=1, reduction="none"))(x),
     ],
+    # Without a write in place torch does not take it apart.
+    "binary cross-entropy of logits": lambda x: [
+        F.binary_cross_entropy_with_logits(5 * x, x.flip(0).sigmoid()),
+        F.binary_cross_entropy_with_logits(x, x.sigmoid(), ramp(N), reduction="none", pos_weight=ramp(N)),
+    ],
     "mse": lambda x: [
         F.mse_loss(x, x.flip(0)),
         F.mse_loss(x, x.flip(0), reduction="none"),
@@ -376,10 +387,23 @@ def test_approximation_is_as_good_as_documented(name: str) -> None:
     compare(LOOSE[name], 4e-7)
 
 
+def more(name: str) -> Case:
+    """A case of `functions.py` and its gradient, flat."""
+    if name in functions.VALUES:
+        return lambda x: [y.reshape(-1) for y in functions.VALUES[name](x)]
+    case = functions.GRADIENTS[name]
+    return lambda x: [case(x).reshape(-1), grad_of(case)(x)]
+
+
+@pytest.mark.parametrize("name", [*functions.GRADIENTS, *functions.VALUES])
+def test_rule_made_of_others_computes_what_torch_computes(name: str) -> None:
+    compare(more(name), 2e-6)
+
+
 def test_every_rule_has_a_case() -> None:
     x = torch.linspace(-1, 1, N)
-    seen: set[str] = set()
-    for case in (*FLOATS.values(), *LOOSE.values()):
+    seen = {f"aten.{name}" for name in functions.RANDOM.split()}
+    for case in (*FLOATS.values(), *LOOSE.values(), *map(more, (*functions.GRADIENTS, *functions.VALUES))):
         module = capture(case, [x])
         seen |= {str(node.target).removesuffix(".default") for node in module.graph.nodes}
     untested = {name for name in RULES if not name.startswith("lockstep.")} - seen

@@ -322,7 +322,7 @@ class Stack(nn.Module):
         (lambda x: x * x.sum().item(), "aten._local_scalar_dense"),
         (lambda x: x[x > 0].sum() + x, "data"),
         (lambda x: x.double(), "float64"),
-        (lambda x: nn.functional.dropout2d(x.view(1, 2, 2, 1), 0.5), "aten.bernoulli"),
+        (lambda x: torch.poisson(x), "aten.poisson"),
     ],
 )
 def test_error_names_module_operation_and_line(how, aten: str) -> None:

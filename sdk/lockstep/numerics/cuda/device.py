@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -97,8 +100,22 @@ class Device(Protocol):
         """Waits until all earlier calls are done."""
 
 
+class RecordedLaunch(NamedTuple):
+    """A launch that is recorded: see `Kernels.launch`."""
+
+    kernel: str
+    blocks: int
+    threads: int
+    shared: int
+    arguments: npt.NDArray[np.uint64]
+    """The arguments themselves, one a cell."""
+
+
 class Kernels(Protocol):
     """Compiled kernels by name."""
+
+    def record(self, nodes: Sequence[RecordedLaunch]) -> Callable[[], None]:
+        """A function that starts all of these, in order; raises DeviceFailed where they cannot be recorded."""
 
     def launch(self, name: str, blocks: int, threads: int, shared: int, arguments: Address) -> None:
         """Starts a kernel whose blocks have `shared` bytes beside what it declares; `arguments` points, on the host, to
@@ -187,6 +204,35 @@ class Cuda:
         """Starts a function of a module."""
         _value(self._driver.cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, shared, 0, arguments, 0))
 
+    def graph(self, calls: Iterable[tuple[Any, RecordedLaunch]]) -> Callable[[], None]:
+        """A function that starts functions of a module one after the other, as one graph."""
+        self.enter()
+        graph = _value(self._driver.cuGraphCreate(0))
+        try:
+            last: list[Any] = []
+            for function, node in calls:
+                parameters = self._driver.CUDA_KERNEL_NODE_PARAMS()
+                parameters.func, parameters.sharedMemBytes = function, node.shared
+                parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ = node.blocks, 1, 1
+                parameters.blockDimX, parameters.blockDimY, parameters.blockDimZ = node.threads, 1, 1
+                pointers = addresses(node.arguments)  # read, with what they point to, before the call returns
+                parameters.kernelParams = pointers.ctypes.data
+                last = [_value(self._driver.cuGraphAddKernelNode(graph, last, len(last), parameters))]
+            made = _value(self._driver.cuGraphInstantiate(graph, 0))
+        finally:
+            _value(self._driver.cuGraphDestroy(graph))
+
+        def start() -> None:
+            _value(self._driver.cuGraphLaunch(made, 0))
+
+        weakref.finalize(start, self._end_graph, made).atexit = False
+        return start
+
+    def _end_graph(self, made: Any) -> None:
+        with suppress(DeviceFailed):  # a device that is lost has no graphs
+            self.enter()
+            _value(self._driver.cuGraphExecDestroy(made))
+
     def function(self, module: Any, name: str, shared: int) -> Any:
         """A kernel of a module, whose launches may ask for `shared` bytes."""
         function = _value(self._driver.cuModuleGetFunction(module, name.encode()))
@@ -227,9 +273,15 @@ class _Module:
         self._functions: dict[str, Any] = {}
 
     def launch(self, name: str, blocks: int, threads: int, shared: int, arguments: Address) -> None:
+        self._device.launch(self._function(name, shared), blocks, threads, shared, arguments)
+
+    def record(self, nodes: Sequence[RecordedLaunch]) -> Callable[[], None]:
+        return self._device.graph((self._function(node.kernel, node.shared), node) for node in nodes)
+
+    def _function(self, name: str, shared: int) -> Any:
         if name not in self._functions:
             self._functions[name] = self._device.function(self._module, name, shared)
-        self._device.launch(self._functions[name], blocks, threads, shared, arguments)
+        return self._functions[name]
 
 
 def unit_of(architecture: str) -> str:

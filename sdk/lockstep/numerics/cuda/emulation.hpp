@@ -22,7 +22,8 @@
 #define LOCKSTEP_EXPORT(kernel)                                                                                               \
     extern "C" void launch_##kernel(unsigned blocks, unsigned threads, unsigned shared, bool descending, void** arguments) {  \
         lockstep::emulation::launch(blocks, threads, shared, descending, [=] { lockstep::emulation::call(kernel, arguments); }); \
-    }
+    }                                                                                                                         \
+    extern "C" unsigned arguments_##kernel() { return lockstep::emulation::arguments_of(kernel); }
 
 namespace lockstep::emulation {
 
@@ -261,6 +262,11 @@ void call(void (*kernel)(Arguments...), void** arguments) {
     [&]<std::size_t... I>(std::index_sequence<I...>) {
         kernel(*static_cast<std::remove_reference_t<Arguments>*>(arguments[I])...);
     }(std::index_sequence_for<Arguments...>{});
+}
+
+template <class... Arguments>
+constexpr unsigned arguments_of(void (*)(Arguments...)) {
+    return sizeof...(Arguments);
 }
 
 // The functions of integers.cuh that a device has in hardware, lane by lane in the layouts of the PTX manual.

@@ -8,13 +8,24 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from lockstep.base.machine import memory
 from lockstep.numerics import libraries
 from lockstep.numerics.built import kernels as _native
-from lockstep.numerics.cuda.device import FOLDER, HEADERS, MMA, UNITS, Address, DeviceMemory, Words
+from lockstep.numerics.cuda.device import (
+    FOLDER,
+    HEADERS,
+    MMA,
+    UNITS,
+    Address,
+    DeviceMemory,
+    RecordedLaunch,
+    Words,
+    addresses,
+)
 from lockstep.numerics.fused import ISA_FLAGS
 from lockstep.numerics.resident import DeviceFailed
 from lockstep.protocol.errors import DoctorError
@@ -131,3 +142,13 @@ class EmulatedKernels:
         sizes = ctypes.c_uint(blocks), ctypes.c_uint(threads), ctypes.c_uint(shared)
         with _turn:
             function(*sizes, ctypes.c_bool(self._descending), ctypes.c_void_p(arguments))
+
+    def record(self, nodes: Sequence[RecordedLaunch]) -> Callable[[], None]:
+        """See `Kernels`."""
+        recorded = [(node, addresses(node.arguments)) for node in nodes]
+
+        def start() -> None:
+            for node, pointers in recorded:
+                self.launch(node.kernel, node.blocks, node.threads, node.shared, pointers.ctypes.data)
+
+        return start

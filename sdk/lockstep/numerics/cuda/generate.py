@@ -15,11 +15,12 @@ from typing import NamedTuple
 from lockstep.numerics.builder import row_major
 from lockstep.numerics.cuda.device import SHARED_BYTES
 from lockstep.numerics.cuda.matrix import Matrix, matrix_of
+from lockstep.numerics.cuda.quants import Array, QuantGroup, Target, alone, quant_groups
 from lockstep.numerics.cuda.views import position, seen_through, word
 from lockstep.numerics.loops import FLOATS, OTHERS
 from lockstep.numerics.scalar import Op as Opcode
 from lockstep.protocol.errors import UsageError
-from lockstep.protocol.programs.program import CHUNK, F32, Fold, Instr, Kind, Op, Program, Tag, View, groups_of
+from lockstep.protocol.programs.program import CHUNK, Fold, Instr, Kind, Op, Program, Tag, View, groups_of
 
 MAP_THREADS = 256
 FOLD_THREADS = 128
@@ -32,6 +33,13 @@ CODE_THREADS = 256
 """kCodeThreads of integers.cuh."""
 BUSY_BLOCKS = 120
 """Blocks that keep a large device busy: below it a product is cut finer."""
+FEW_TILES = BUSY_BLOCKS // 4
+"""Tiles of a product of codes below which its groups become blocks of their own. What they write for a fold takes the
+memory as long as the multiprocessor computes four of them."""
+LEAST_SPLIT = 8
+"""Groups that are worth the fold's launch."""
+MOST_SPLIT_WORDS = 1 << 26
+"""Words that these blocks leave to a fold."""
 
 CONTEXT_WORDS = 11
 """round, slot, t and the seed; the rows that the Program's draws read come after them."""
@@ -46,10 +54,12 @@ class Space(IntEnum):
     CONTEXT = 4
     DATASET = 5
     SCRATCH = 6
+    VALUE = 7
+    """Nowhere: the argument is its offset."""
 
 
 class KernelArgument(NamedTuple):
-    """An argument of a kernel: a word of a tensor or of a region."""
+    """An argument of a kernel: a word of a tensor or of a region, or a number."""
 
     space: Space
     entry: int = 0
@@ -57,8 +67,12 @@ class KernelArgument(NamedTuple):
     """Words."""
 
 
+NOWHERE = KernelArgument(Space.VALUE)
+"""The address of what is not written."""
+
+
 class Launch(NamedTuple):
-    """One kernel with its grid and arguments; the output's place is the last one."""
+    """One kernel with its grid and arguments; the places of its outputs are the last ones."""
 
     kernel: str
     blocks: int
@@ -66,6 +80,23 @@ class Launch(NamedTuple):
     arguments: tuple[KernelArgument, ...]
     shared: int = 0
     """Bytes of shared memory beside what the kernel declares."""
+    outputs: int = 1
+
+
+Launches = Sequence[Sequence[Launch]]
+"""The launches in the place of each op."""
+
+
+def reads(launches: Sequence[Launch]) -> set[int]:
+    """The ops whose outputs are read."""
+    arguments = (own.arguments[: len(own.arguments) - own.outputs] for own in launches)
+    return {place.entry for own in arguments for place in own if place.space == Space.OP}
+
+
+def writes(launches: Sequence[Launch]) -> set[int]:
+    """The ops whose outputs, or parts of them, are computed."""
+    arguments = (own.arguments[len(own.arguments) - own.outputs :] for own in launches)
+    return {place.entry for own in arguments for place in own if place.space == Space.OP}
 
 
 @dataclass(frozen=True)
@@ -73,8 +104,10 @@ class Generated:
     """The kernels of a Program and how its ops launch them."""
 
     source: str
-    launches: tuple[tuple[Launch, ...], ...]
-    """Per op, in order."""
+    launches: Launches
+    """A step's: launches in the place of an op may compute later ones, too."""
+    shown: Launches
+    """A game's, which sees all outputs: every op by itself."""
     scratch_words: int
     draws: tuple[tuple[int, int], ...]
     """(first draw, rows) of each DRAW, in order."""
@@ -91,9 +124,14 @@ def generate(program: Program, shared_bytes: int = SHARED_BYTES) -> Generated:
     Raises UsageError for a fold with more partial results than 2^31.
     """
     writer = _Writer(program, shared_bytes)
-    launches = tuple(tuple(writer.op(i, op)) for i, op in enumerate(program.ops))
+    shown = tuple(tuple(writer.op(i, op)) for i, op in enumerate(program.ops))
+    launches = list(shown)
+    for group in quant_groups(program, list(map(reads, shown))):
+        for i in group.members:
+            launches[i] = ()
+        launches[group.place] = (writer.quants(group),)
     source = '#include "kernels.cuh"\n\n' + "\n".join(writer.kernels.values())
-    return Generated(source, launches, writer.scratch_words, tuple(writer.draws))
+    return Generated(source, tuple(launches), shown, writer.scratch_words, tuple(writer.draws))
 
 
 class _Terms(NamedTuple):
@@ -131,7 +169,7 @@ class _Writer:
         if op.kind == Kind.FOLD:
             return self._fold(op, out)
         if op.kind == Kind.QUANT:
-            return [self._quant(op, out)]
+            return [self.quants(alone(i, op))]
         if op.kind == Kind.GATHER:
             return [self._gather(op, out)]
         if op.kind == Kind.CONCAT:
@@ -175,6 +213,12 @@ LOCKSTEP_EXPORT(@)
 
     def _map(self, op: Op, out: KernelArgument) -> Launch:
         sources: list[KernelArgument] = []
+        lines, result = self._registers(op, sources)
+        return self._each("map", op.extents, sources, lines, result, out)
+
+    @staticmethod
+    def _registers(op: Op, sources: list[KernelArgument]) -> tuple[list[str], str]:
+        """Lines that compute element `i` of a map, and the name of the result."""
         lines = [
             f"[[maybe_unused]] const Word r{j} = {_read(view, op.extents, sources)};" for j, view in enumerate(op.views)
         ]
@@ -182,7 +226,7 @@ LOCKSTEP_EXPORT(@)
             f"[[maybe_unused]] const Word r{len(op.views) + k} = {_evaluate(instr)};"
             for k, instr in enumerate(op.instrs)
         ]
-        return self._each("map", op.extents, sources, lines, f"r{len(lines) - 1}", out)
+        return lines, f"r{len(lines) - 1}"
 
     def _gather(self, op: Op, out: KernelArgument) -> Launch:
         sources: list[KernelArgument] = []
@@ -217,7 +261,7 @@ LOCKSTEP_EXPORT(@)
 
     def _fold(self, op: Op, out: KernelArgument) -> list[Launch]:
         if op.mode == Fold.QDOT:
-            return [self._qdot(op, out)]
+            return self._qdot(op, out)
         views = [seen_through(self.program, op, view) for view in op.views]
         product = self._product(op, views, out) if op.mode == Fold.DOT else None
         if product is not None:
@@ -232,7 +276,7 @@ LOCKSTEP_EXPORT(@)
         terms = [_terms(view, op.extents, sources) for view in views]
         return self._levels(Fold(op.mode), elements, op.k_terms, terms, sources, out, 0)
 
-    def _qdot(self, op: Op, out: KernelArgument) -> Launch:
+    def _qdot(self, op: Op, out: KernelArgument) -> list[Launch]:
         """Tiles of a matrix product; of what is none, one thread for each output."""
         matrix = matrix_of(op, op.views, ((0, 2), (1, 3)))
         if matrix is not None:
@@ -242,14 +286,16 @@ LOCKSTEP_EXPORT(@)
         steps = (word(view.strides[-1]) for view in op.views[2:])
         shape = ", ".join((word(op.k_extents[0]), word(op.p0), *steps))
         lines = [f"const Word r = product_of_codes<{shape}>({', '.join(at)});"]
-        return self._each("qdot", op.extents, sources, lines, "r", out)
+        return [self._each("qdot", op.extents, sources, lines, "r", out)]
 
-    def _code_product(self, op: Op, matrix: Matrix, out: KernelArgument) -> Launch:
+    def _code_product(self, op: Op, matrix: Matrix, out: KernelArgument) -> list[Launch]:
         m, n, batches = matrix.rows, matrix.columns, prod(matrix.counts)
-        side, words = 128, op.p0
-        if -(-m // side) * -(-n // side) * batches < BUSY_BLOCKS or _shared_by_codes(side, words) > self.shared_bytes:
-            side = 64
-        blocks, shared = -(-m // side) * -(-n // side) * batches, _shared_by_codes(side, words)
+        words, groups, elements = op.p0, op.k_extents[0], prod(op.extents)
+        large, small = (-(-m // side) * -(-n // side) * batches for side in (128, 64))
+        fits = large >= BUSY_BLOCKS and _shared_by_codes(128, words) <= self.shared_bytes
+        side, tiles = (128, large) if fits else (64, small)
+        split = tiles < FEW_TILES and groups >= LEAST_SPLIT and elements * groups <= MOST_SPLIT_WORDS
+        shared = _shared_by_codes(side, words)
         operands = []
         for rows, axis, (codes, scales) in ((m, matrix.m, matrix.left), (n, -1, matrix.right)):
             walk, scale_walk = matrix.walks[codes], matrix.walks[scales]
@@ -265,7 +311,9 @@ LOCKSTEP_EXPORT(@)
         text = f"""\
 struct @_codes {{
     static constexpr int SIDE = {side};
-    static constexpr Word WORDS = {word(words)}, GROUPS = {word(op.k_extents[0])};
+    static constexpr bool SPLIT = {_bool(split)};
+    static constexpr Word WORDS = {word(words)}, GROUPS = {word(1 if split else groups)};
+    static constexpr Word BATCHES = {word(batches)}, ELEMENTS = {word(elements)};
     static constexpr Word ROW_STRIDE = {word(matrix.own[matrix.m])};
     LOCKSTEP_MEMBER static Word batch([[maybe_unused]] Word i) {{ return {matrix.place(matrix.own)}; }}
     struct Left {operands[0]};
@@ -278,30 +326,88 @@ LOCKSTEP_KERNEL({CODE_THREADS}, {128 // side}) @({parameters}Word* out) {{
 LOCKSTEP_EXPORT(@)
 """
         sources = [_place(op.views[j]) for j in (matrix.left[0], matrix.right[0], matrix.left[1], matrix.right[1])]
-        return Launch(self._kernel("codes", text), blocks, CODE_THREADS, (*sources, out), shared)
+        blocks, to = (tiles * groups, KernelArgument(Space.SCRATCH)) if split else (tiles, out)
+        launch = Launch(self._kernel("codes", text), blocks, CODE_THREADS, (*sources, to), shared)
+        return [launch, *self._above(Fold.DOT, elements, groups, out, 0)] if split else [launch]
 
-    def _quant(self, op: Op, out: KernelArgument) -> Launch:
-        """One thread for each word of codes, also where only their scales are wanted."""
-        view, k, words = op.views[0], op.k_extents[0], op.p0
+    def quants(self, group: QuantGroup) -> Launch:
+        """The launch of quants of one tensor: one thread for each word of its codes."""
+        op = group.op
+        k, words = op.k_extents[0], op.p0
         row = groups_of(k, words) * words
         extents = (*op.extents[:-1], row)
-        parameters = "const Word* __restrict__ from, const Word* __restrict__ context, "
-        vector = not any(x % 4 for x in (k, view.offset, *view.strides[:-1]))
+        sources: list[KernelArgument] = []
+        read = self._values(group, sources)
+        limbs, targets = range(len(group.streams)), [f"to{j}" for j in range(len(group.targets))]
+        targets += ["made"] * group.stores
+        pointers = [f"p{j}" for j in range(len(sources))]
+        members = "\n".join(
+            self._writes(Array(limb, scales), group.targets) for limb in (0, 1) for scales in (False, True)
+        )
+        streams = [f"stream{limb}" for limb in limbs]
+        parameters = [
+            *(f"const Word* __restrict__ {name}" for name in [*pointers, "context"]),
+            *(f"Word {name}" for name in streams), *(f"Word* __restrict__ {name}" for name in targets),
+        ]  # fmt: skip
         text = f"""\
 struct @_quant {{
     static constexpr Word K = {word(k)}, WORDS = {word(words)}, ROW = {word(row)}, ALL = {word(prod(extents))};
-    static constexpr Word STREAM = {word(op.p1)};
-    static constexpr bool POWER = {_bool(op.takes_powers)}, SCALES = {_bool(op.dtype == F32)}, VECTOR = {_bool(vector)};
-    LOCKSTEP_MEMBER static Word row([[maybe_unused]] Word i) {{ return {position(extents, view.strides[:-1])}; }}
+    static constexpr bool POWER = {_bool(op.takes_powers)}, TWO = {_bool(len(limbs) == 2)};
+{"".join(f"    const Word* {name};" + chr(10) for name in pointers)}\
+    Word {", ".join(f"*{name}" for name in targets)};
+{read}
+{members}
 }};
-LOCKSTEP_KERNEL({QUANT_THREADS}) @({parameters}Word* __restrict__ out) {{
-    quantise<@_quant>(from, context, out);
+LOCKSTEP_KERNEL({QUANT_THREADS}) @({", ".join(parameters)}) {{
+    quantise(context, {", ".join([*streams, "0u"][:2])}, @_quant{{{", ".join([*pointers, *targets])}}});
 }}
 LOCKSTEP_EXPORT(@)
 """
         blocks = -(-prod(extents) // QUANT_THREADS)
-        sources = (_place(view), KernelArgument(Space.CONTEXT))
-        return Launch(self._kernel("quant", text), blocks, QUANT_THREADS, (*sources, out))
+        arguments = (
+            *sources, KernelArgument(Space.CONTEXT),
+            *(KernelArgument(Space.VALUE, 0, stream) for stream in group.streams),
+            *(NOWHERE if t.op is None else KernelArgument(Space.OP, t.op, t.offset) for t in group.targets),
+            *([KernelArgument(Space.OP, group.source)] if group.source is not None and group.stores else []),
+        )  # fmt: skip
+        return Launch(self._kernel("quant", text), blocks, QUANT_THREADS, arguments, outputs=len(targets))
+
+    def _values(self, group: QuantGroup, sources: list[KernelArgument]) -> str:
+        """The member that gives the values of a word of codes, of which the first one is number `first` of its row:
+        those of a tensor, or of a map, which are stored if somebody else reads them."""
+        op, view, k = group.op, group.op.views[0], group.op.k_extents[0]
+        if group.source is None:
+            sources.append(_place(view))
+            row = position((*op.extents[:-1], groups_of(k, op.p0) * op.p0), view.strides[:-1])
+            vector = _bool(not any(x % 4 for x in (k, view.offset, *view.strides[:-1])))
+            return f"""\
+    LOCKSTEP_MEMBER Four read([[maybe_unused]] Word i, Word first) const {{
+        return four_of<K, {vector}>(p0 + static_cast<int>({row} + first), first);
+    }}"""
+        lines, result = self._registers(self.program.ops[group.source], sources)
+        body = "\n".join(f"            {line}" for line in lines)
+        store = "\n        store_four<K>(made + (number / ROW * K + first), first, own);" if group.stores else ""
+        return f"""\
+    LOCKSTEP_MEMBER Four read(Word number, Word first) const {{
+        Four own{{}};
+#pragma unroll
+        for (Word j = 0; j < 4; ++j) {{
+            if (first + j >= K) continue;
+            [[maybe_unused]] const Word i = number / ROW * K + first + j;
+{body}
+            own.lane[j] = {result};
+        }}{store}
+        return own;
+    }}"""
+
+    @staticmethod
+    def _writes(array: Array, targets: Sequence[Target]) -> str:
+        """The member that `quantise` calls with a row of an array, a place in it and the word there."""
+        name = f"{'scale' if array.scales else 'codes'}_{array.limb}"
+        own = [(j, word(target.pitch)) for j, target in enumerate(targets) if target.array == array]
+        lines = [f"        if (to{j}) to{j}[static_cast<int>(row * {pitch} + at)] = x;\n" for j, pitch in own]
+        parameters = ", ".join(f"[[maybe_unused]] Word {parameter}" for parameter in ("row", "at", "x"))
+        return f"    LOCKSTEP_MEMBER void {name}({parameters}) const {{\n{''.join(lines)}    }}"
 
     def _levels(
         self,

@@ -451,7 +451,8 @@ struct Warp {
 
 // out[batch, m, n] = the sum over groups c of (the exact sum of the products of group c's codes) x (the scale of left x that of
 // right). A block owns a tile of SIDE x SIDE outputs, and copies a stage of codes while it multiplies the one before. Blocks are
-// numbered batch, tile of m, tile of n, innermost last.
+// numbered batch, tile of m, tile of n, innermost last; Product::SPLIT puts the group before all of them, of which the block then
+// has one alone, and leaves the groups' terms, `ELEMENTS` words apart, to a fold that adds them up in order.
 template <class Product>
 LOCKSTEP_INLINE void multiply_codes(const Word* left, const Word* right, const Word* left_scales, const Word* right_scales, Word* out) {
     using P = Plan<Product>;
@@ -463,7 +464,17 @@ LOCKSTEP_INLINE void multiply_codes(const Word* left, const Word* right, const W
     Word block = blockIdx.x;
     const Word n0 = block % TILES_N * P::SIDE;
     block /= TILES_N;
-    const Word m0 = block % TILES_M * P::SIDE, batch = block / TILES_M;
+    const Word m0 = block % TILES_M * P::SIDE;
+    block /= TILES_M;
+    const Word batch = Product::SPLIT ? block % Product::BATCHES : block;
+    if constexpr (Product::SPLIT) {
+        const Word group = block / Product::BATCHES;
+        left += group * P::WORDS;
+        right += group * P::WORDS;
+        left_scales += group * L::SCALE_STEP;
+        right_scales += group * R::SCALE_STEP;
+        out += static_cast<long long>(group) * Product::ELEMENTS;
+    }
     left += static_cast<int>(L::batch(batch));
     right += static_cast<int>(R::batch(batch));
     left_scales += static_cast<int>(L::scale_batch(batch));

@@ -288,49 +288,115 @@ LOCKSTEP_INLINE Word product_of_codes(const Word* a, const Word* b, const Word* 
 
 constexpr int kQuantThreads = 256;
 
-// Codes of rows of K values, in ROW words, or the scales of their groups. Thread i reads the four values of word i, and finds the
-// group's greatest magnitude with the threads of its other words, which all are in its block.
-template <class Quant>
-LOCKSTEP_INLINE void quantise(const Word* from, [[maybe_unused]] const Word* context, Word* out) {
-    alignas(16) __shared__ Word magnitudes[kQuantThreads];
-    const Word i = blockIdx.x * static_cast<Word>(kQuantThreads) + threadIdx.x, first = 4 * (i % Quant::ROW);
-    Four own{};
-    if (i < Quant::ALL) {
-        const Word* at = from + static_cast<int>(Quant::row(i) + first);
-        if constexpr (Quant::VECTOR) {
-            if (first < Quant::K) own = *reinterpret_cast<const Four*>(at);
-        } else {
-#pragma unroll
-            for (Word j = 0; j < 4; ++j)
-                if (first + j < Quant::K) own.lane[j] = at[j];
-        }
-    }
+// Codes of rows of K values, in ROW words, and the scales of their groups; where there are TWO limbs, also those of what the first
+// ones leave of the values. Thread i reads the four values of word i, and finds the group's greatest magnitude with the threads of
+// its other words, which all are in its block. `Quant` writes word `at` of a row, or a scale's, wherever it is wanted.
+template <Word N>
+LOCKSTEP_INLINE Word greatest_of(const Word* of) {
     Word most = 0;
+    if constexpr (N % 4 == 0) {
 #pragma unroll
-    for (const Word x : own.lane) most = (x & ~f32::SIGN) > most ? x & ~f32::SIGN : most;
-    magnitudes[threadIdx.x] = most;
-    __syncthreads();
-    if (i >= Quant::ALL) return;
-    const Word* group = magnitudes + threadIdx.x / Quant::WORDS * Quant::WORDS;
+        for (Word j = 0; j < N; j += 4) {
+            const Four four = *reinterpret_cast<const Four*>(of + j);
 #pragma unroll
-    for (Word j = 0; j < Quant::WORDS; ++j) most = group[j] > most ? group[j] : most;
-    const codes::Scale scale = codes::scale_of(most, Quant::POWER);
-    if constexpr (Quant::SCALES) {
-        if (threadIdx.x % Quant::WORDS == 0) out[i / Quant::WORDS] = word(scale.scale);
+            for (const Word x : four.lane) most = x > most ? x : most;
+        }
     } else {
+#pragma unroll
+        for (Word j = 0; j < N; ++j) most = of[j] > most ? of[j] : most;
+    }
+    return most;
+}
+
+// What the threads of a group find among their magnitudes: by eights, then among the eights.
+template <Word WORDS>
+struct Magnitudes {
+    static constexpr bool EIGHTS = WORDS > 8;
+    Word (&all)[kQuantThreads];
+    Word (&eights)[kQuantThreads / 8];
+
+    LOCKSTEP_MEMBER Word greatest(Word own) const {
+        constexpr Word NEAR = EIGHTS ? 8 : WORDS;
+        all[threadIdx.x] = own;
+        __syncthreads();
+        own = greatest_of<NEAR>(all + threadIdx.x / NEAR * NEAR);
+        if constexpr (EIGHTS) {
+            if (threadIdx.x % 8 == 0) eights[threadIdx.x / 8] = own;
+            __syncthreads();
+            own = greatest_of<WORDS / NEAR>(eights + threadIdx.x / WORDS * (WORDS / NEAR));
+        }
+        return own;
+    }
+    // Gives the magnitudes away; where they are read before the eights, that barrier has done so.
+    LOCKSTEP_MEMBER void release() const {
+        if constexpr (!EIGHTS) __syncthreads();
+    }
+};
+
+// Four values of a row of K, of which the first is number `first`; VECTOR where they are aligned, and all inside or all outside.
+template <Word K, bool VECTOR>
+LOCKSTEP_INLINE Four four_of(const Word* from, Word first) {
+    Four four{};
+    if constexpr (VECTOR) {
+        if (first < K) four = *reinterpret_cast<const Four*>(from);
+    } else {
+#pragma unroll
+        for (Word j = 0; j < 4; ++j)
+            if (first + j < K) four.lane[j] = from[j];
+    }
+    return four;
+}
+template <Word K>
+LOCKSTEP_INLINE void store_four(Word* to, Word first, const Four& four) {
+    if constexpr (K % 4 == 0) {
+        if (first < K) *reinterpret_cast<Four*>(to) = four;
+    } else {
+#pragma unroll
+        for (Word j = 0; j < 4; ++j)
+            if (first + j < K) to[j] = four.lane[j];
+    }
+}
+
+template <class Quant>
+LOCKSTEP_INLINE void quantise(const Word* context, Word high_stream, Word low_stream, const Quant& to) {
+    alignas(16) __shared__ Word all[kQuantThreads];
+    alignas(16) __shared__ Word eights[kQuantThreads / 8];
+    const Magnitudes<Quant::WORDS> magnitudes{all, eights};
+    const Word i = blockIdx.x * static_cast<Word>(kQuantThreads) + threadIdx.x, row = i / Quant::ROW, at = i % Quant::ROW, first = 4 * at;
+    const bool inside = i < Quant::ALL;
+    Four own{};
+    if (inside) own = to.read(i, first);
+    Four random{};
+#pragma unroll
+    for (int limb = 0; limb < (Quant::TWO ? 2 : 1); ++limb) {
+        if (limb > 0) magnitudes.release();
+        Word most = 0;
+#pragma unroll
+        for (const Word x : own.lane) most = (x & ~f32::SIGN) > most ? x & ~f32::SIGN : most;
+        most = magnitudes.greatest(most);
+        if (!inside) continue;
+        const codes::Scale scale = codes::scale_of(most, Quant::POWER);
+        if (at % Quant::WORDS == 0) {
+            if (limb == 0) to.scale_0(row, at / Quant::WORDS, word(scale.scale));
+            else to.scale_1(row, at / Quant::WORDS, word(scale.scale));
+        }
+        const Word stream = limb == 0 ? high_stream : low_stream;
+        const bool stochastic = stream != 0;
+        if (stochastic) random = philox_block(context, stream, i >> 1);
         Word found = 0;
-        Four random{};
-        if constexpr (Quant::STREAM != 0) random = philox_block(context, Quant::STREAM, i >> 1);
 #pragma unroll
         for (Word j = 0; j < 4; ++j) {
-            if (scale.inverse == 0.0f || first + j >= Quant::K) continue;
+            if (first + j >= Quant::K) continue;
             // Two codes take the halves of one of the words 2 i and 2 i + 1.
             const Word half = (i % 2 == 0 ? random.lane[j / 2] : random.lane[2 + j / 2]) >> (16 * (j & 1)) & 0xffff;
             const float x = value(own.lane[j]);
-            const codes::Signed code = Quant::STREAM == 0 ? codes::code_of(x, scale.inverse) : codes::code_of(x, scale.inverse, half);
+            codes::Signed code = 0;
+            if (scale.inverse != 0.0f) code = stochastic ? codes::code_of(x, scale.inverse, half) : codes::code_of(x, scale.inverse);
             found |= (static_cast<Word>(code) & 0xff) << (8 * j);
+            if (limb == 0 && Quant::TWO) own.lane[j] = word(f32::sub(x, f32::mul(static_cast<float>(code), scale.scale)));
         }
-        out[i] = found;
+        if (limb == 0) to.codes_0(row, at, found);
+        else to.codes_1(row, at, found);
     }
 }
 

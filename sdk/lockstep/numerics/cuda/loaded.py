@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
@@ -12,19 +13,24 @@ import numpy as np
 
 from lockstep.numerics import reference
 from lockstep.numerics.arrays import Array, StepContext, to_array
-from lockstep.numerics.cuda.device import Address, Device, Kernels, addresses
-from lockstep.numerics.cuda.generate import Generated, Space, generate
-from lockstep.numerics.cuda.memory import plan, reads
+from lockstep.numerics.cuda.device import Address, Device, Kernels, RecordedLaunch, addresses
+from lockstep.numerics.cuda.generate import Launches, Space, generate, reads
+from lockstep.numerics.cuda.memory import plan
 from lockstep.numerics.resident import DeviceFailed
 from lockstep.protocol.merkle import EMPTY, TensorHeader, tensor_root_of_tree
 from lockstep.protocol.programs.program import Alias, Program
 from lockstep.protocol.types import TensorRoot
+
+log = logging.getLogger(__name__)
 
 HASH_THREADS = 128
 """Threads of a block of hash_leaves and hash_nodes in kernels.cuh."""
 STATES = 2
 """A step's input and its output: what came before is hashed by then."""
 DIGEST_WORDS = 8
+GRAPHS = 8
+"""Recorded launches of a step, one for each set of places that its tensors have had twice: a state's buffers are those
+of the state before the last one."""
 
 
 class Buffer:
@@ -129,7 +135,7 @@ class Loaded:
         self._program, self._device = program, device
         self._generated = generate(program, device.shared_bytes)
         self._arena = plan(program, self._generated.launches)
-        self._all = plan(program, self._generated.launches, shown=True)
+        self._all = plan(program, self._generated.shown, shown=True)
         self.need = self._needed()
         free = available(device)
         if self.need.step > free:
@@ -145,9 +151,9 @@ class Loaded:
         self._empties = self.pool.filled(np.frombuffer(b"".join(EMPTY), np.uint32))
         self._dataset: tuple[Array, Buffer] | None = None
         self._results = {alias.index for alias in program.outputs if alias.kind == Alias.OP_KIND}
-        self._reads = reads(self._generated.launches)
+        self._reads = list(map(reads, self._generated.shown))
         needed = self._arena.needed
-        self._step = _Packed(self._generated, [i for i in range(len(program.ops)) if needed[i]])
+        self._step = _Packed(self._generated.launches, [i for i in range(len(program.ops)) if needed[i]])
         _programs.setdefault(device, weakref.WeakSet()).add(self)
 
     @property
@@ -205,7 +211,7 @@ class Loaded:
             if op in wanted:
                 each(op, where[Space.OP, op])
 
-        _Packed(self._generated, sorted(run)).launch(self._kernels, where, after)
+        _Packed(self._generated.shown, sorted(run)).launch(self._kernels, where, after)
 
     def roots(
         self, state: Sequence[DeviceTensor | None], context: StepContext, dataset: Array | None
@@ -281,6 +287,7 @@ class Loaded:
         where = {(Space.CONST, k): const.address for k, const in enumerate(self._consts)}
         where[Space.CONTEXT, 0] = self._context.address
         where[Space.SCRATCH, 0] = self._scratch.address
+        where[Space.VALUE, 0] = 0
         if rows is not None:
             where[Space.DATASET, 0] = rows.address
         where.update({(Space.STATE, k): held.buffer.address for k, held in enumerate(state) if held is not None})
@@ -309,21 +316,29 @@ def available(device: Device) -> int:
 class _Packed:
     """Launches with their arguments in one array, so that a step only fills in where tensors lie."""
 
-    def __init__(self, generated: Generated, ops: Sequence[int]) -> None:
-        self._launches = [(i, generated.launches[i]) for i in ops]
+    def __init__(self, launches: Launches, ops: Sequence[int]) -> None:
+        self._launches = [(i, launches[i]) for i in ops]
         places = [place for _, own in self._launches for launch in own for place in launch.arguments]
         self._slots: dict[tuple[Space, int], int] = {}
         self._slot = np.array([self._slots.setdefault(place[:2], len(self._slots)) for place in places], np.int64)
-        self._offset = np.array([4 * place.offset for place in places], np.uint64)
+        offsets = [place.offset * (1 if place.space == Space.VALUE else 4) for place in places]
+        self._offset = np.array(offsets, np.uint64)
         self._cells = np.zeros(len(places), np.uint64)
         self._addresses = addresses(self._cells)
+        self._recorded: dict[bytes, Callable[[], None] | None] = {}
+        """By the bases of all places, the latest last; None: seen once."""
+        self._records = True
 
     def launch(
         self, kernels: Kernels, where: dict[tuple[Space, int], Address], after: Callable[[int], None] | None
     ) -> None:
-        """Starts all of them, in order; `after` is called with each op when all of its own are started."""
+        """Starts all of them, in order, at once where they were started so before; `after` is called with each op when
+        all of its own are started, one by one."""
         bases = np.array([where[key] for key in self._slots], np.uint64)
         self._cells[:] = bases[self._slot] + self._offset
+        if after is None and self._records and (start := self._again(kernels, bases.tobytes())) is not None:
+            start()
+            return
         at = int(self._addresses.ctypes.data)
         for op, own in self._launches:
             for launch in own:
@@ -331,3 +346,27 @@ class _Packed:
                 at += 8 * len(launch.arguments)
             if after is not None:
                 after(op)
+
+    def _again(self, kernels: Kernels, places: bytes) -> Callable[[], None] | None:
+        """Starts the launches as they are with their arguments; None the first time."""
+        seen, start = places in self._recorded, self._recorded.pop(places, None)
+        if seen and start is None:
+            try:
+                start = kernels.record(self._nodes())
+            except DeviceFailed as error:
+                # If it is the device that failed, what follows says so.
+                log.warning("launches are started one by one: %s", error)
+                self._records = False
+                return None
+        self._recorded[places] = start
+        if len(self._recorded) > GRAPHS:
+            del self._recorded[next(iter(self._recorded))]
+        return start
+
+    def _nodes(self) -> list[RecordedLaunch]:
+        nodes, at = [], 0
+        for launch in (launch for _, own in self._launches for launch in own):
+            arguments = self._cells[at : at + len(launch.arguments)].copy()
+            nodes.append(RecordedLaunch(launch.kernel, launch.blocks, launch.threads, launch.shared, arguments))
+            at += len(launch.arguments)
+        return nodes

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
-from lockstep.numerics.cuda.generate import Launch, Space
+from lockstep.numerics.cuda.generate import Launches, reads, writes
 from lockstep.protocol.programs.program import Alias, Program
 
 ALIGNMENT = 64
@@ -14,42 +13,36 @@ ALIGNMENT = 64
 
 
 class Arena(NamedTuple):
-    """The ops that run, and the places of their outputs in the region."""
+    """The ops in whose place something runs, and the places of outputs in the region."""
 
     needed: tuple[bool, ...]
-    """Per op; False: its output is not read, because its readers read through it."""
+    """Per op; False: nothing runs in its place, because readers read through it or another op's launch computes it."""
     offsets: dict[int, int]
-    """Offsets, in words, of the needed ops whose outputs are not outputs of the Program."""
+    """Offsets, in words, of the outputs that are computed and not outputs of the Program."""
     words: int
 
 
-def reads(launches: Sequence[Sequence[Launch]]) -> list[set[int]]:
-    """Per op: the ops whose outputs it reads."""
-    return [
-        {place.entry for launch in own for place in launch.arguments if place.space == Space.OP} - {i}
-        for i, own in enumerate(launches)
-    ]
-
-
-def plan(program: Program, launches: Sequence[Sequence[Launch]], shown: bool = False) -> Arena:
+def plan(program: Program, launches: Launches, shown: bool = False) -> Arena:
     """The arena of a Program whose ops launch what is given; `shown`: of all ops, the Program's outputs too, each there
     until its last reader has run, and at least until it is computed."""
     kept = set() if shown else {alias.index for alias in program.outputs if alias.kind == Alias.OP_KIND}
-    read = reads(launches)
-    needed = [shown or i in kept for i in range(len(program.ops))]
+    read, written = list(map(reads, launches)), list(map(writes, launches))
+    wanted = set(kept)
+    needed = [False] * len(program.ops)
     last_reader: dict[int, int] = {}
     for i in reversed(range(len(needed))):
+        needed[i] = shown or not wanted.isdisjoint(written[i])
         for source in read[i] if needed[i] else ():
-            needed[source] = True
+            wanted.add(source)
             last_reader.setdefault(source, i)
     free = _Free()
     offsets: dict[int, int] = {}
     dying: dict[int, list[int]] = {}
     sizes = [-(-prod(op.extents) // ALIGNMENT) * ALIGNMENT for op in program.ops]
-    for i, wanted in enumerate(needed):
-        if wanted and i not in kept:
-            offsets[i] = free.take(sizes[i])
-            dying.setdefault(last_reader.get(i, i), []).append(i)
+    for i, runs in enumerate(needed):
+        for op in sorted(written[i] - kept) if runs else ():
+            offsets[op] = free.take(sizes[op])
+            dying.setdefault(last_reader.get(op, i), []).append(op)
         for dead in dying.get(i, ()):
             free.give(offsets[dead], sizes[dead])
     return Arena(tuple(needed), offsets, free.words)

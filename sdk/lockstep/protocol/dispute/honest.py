@@ -306,12 +306,11 @@ def _prove_op(
     # What an op reads is made together with its output.
     step.output(game.op)
     at = CHUNK * game.group + chunk if game.terms > CHUNK else 0
-    opened = openings.build(step, graph, statement, game.op, element, at)
+    opened = openings.build(step, graph, statement, game.op, element, at, game.staged)
     described, context = program.descriptors[game.op], statement.encode()
     if program.ops[game.op].kind == Kind.MAP:
         if not game.staged and sum(len(opening.data) for opening in opened) > openings.STAGED_BYTES:
             return moves.Stage(game.node, described, chunk, shown, opened[: len(opened) // 2], context)
-        opened = opened[openings.staged_count(game.staged) :]
     elif game.staged:
         opened = ()
     elif program.ops[game.op].mode == Fold.DOT and game.terms > STAGED_TERMS and program.ops[game.op].kind == Kind.FOLD:

@@ -2,7 +2,8 @@
 
 One rule on two sides. The challenger builds the openings from a materialised step, with `Known` in the place of its own
 G, because what is argued is the *defender's*; the Arbiter (here `Opened`, twin of contracts/libraries/Openings.sol)
-verifies them. `touched` is the order that both follow: operand by operand, one for each 1 KiB leaf, lowest leaf first.
+verifies them. `touched` is the order that both follow: operand by operand, one for each 1 KiB leaf, lowest leaf first;
+a leaf that several reads share is opened for the first of them alone.
 """
 
 from __future__ import annotations
@@ -227,18 +228,39 @@ def word_of(leaf: bytes, position: int) -> int:
 
 
 def build(
-    step: MaterialisedStep, graph: Known, statement: Statement, op_index: int, element: int, chunk: int
+    step: MaterialisedStep,
+    graph: Known,
+    statement: Statement,
+    op_index: int,
+    element: int,
+    chunk: int,
+    staged: int = 0,
 ) -> tuple[Opening, ...]:
-    """The openings of one element or chunk, proven in the defender's G and in what both agree on."""
+    """The openings of one element or chunk, proven in the defender's G and in what both agree on.
+
+    `staged`: what the game has of a map's first operands already.
+    """
     op = step.program.ops[op_index]
 
     def word(operand: int, position: int) -> int:
         return word_of(_source(step, op, operand).leaf(position // CHUNK), position)
 
+    reads = [*touched(op, element, chunk, statement, word)]
+    first: dict[tuple[int, int, int], int] = {}
+    for operand, leaf in reads[staged_count(staged) if op.kind == Kind.MAP else 0 :]:
+        first.setdefault((*_key(op, operand), leaf), operand)
     return tuple(
         _opening(_source(step, op, operand), leaf, _root_proof(step, graph, op, operand))
-        for operand, leaf in touched(op, element, chunk, statement, word)
+        for (_, _, leaf), operand in first.items()
     )
+
+
+def _key(op: Op, operand: int) -> tuple[int, int]:
+    """Returns what an operand reads: (tag, index)."""
+    if operand == DATASET:
+        return DATASET, 0
+    view = op.views[operand]
+    return int(view.tag), view.index
 
 
 def _source(step: MaterialisedStep, op: Op, operand: int) -> CommittedTensor:
@@ -308,18 +330,19 @@ class OpenedOperands:
         self.statement = statement
         self.op_index = op_index
         self.op = op
-        self._leaves: dict[tuple[int, int, int], bytes] = {}
+        self._leaves: dict[tuple[int, int, int], tuple[bytes, int]] = {}
         self._staged: dict[tuple[int, int, int], int] = {}
         rest = iter(openings)
         for operand, leaf in self._unstaged(
             touched(op, element, chunk, statement, self._operand_word), element, staged
         ):
+            if (key := (*_key(op, operand), leaf)) in self._leaves:
+                continue
             opening = next(rest, None)
             # INVARIANT: an element reads exactly the openings that its descriptor implies.
             if opening is None:
                 raise OpeningWrong("OpeningsWrong", len(openings))
-            self._verify(opening, operand, leaf)
-            self._leaves[*self._key(operand), leaf] = opening.data
+            self._leaves[key] = opening.data, self._verify(opening, operand, leaf).elements
         if next(rest, None) is not None:
             raise OpeningWrong("OpeningsWrong", len(openings))
 
@@ -345,22 +368,16 @@ class OpenedOperands:
     def _word(self, tag: int, index: int, position: int) -> int:
         if (tag, index, position) in self._staged:
             return self._staged[tag, index, position]
-        data = self._leaves.get((tag, index, position // CHUNK), b"")
-        # INVARIANT: a leaf is read inside its bytes.
-        if 4 * (position % CHUNK) + 4 > len(data):
+        data, elements = self._leaves.get((tag, index, position // CHUNK), (b"", 0))
+        # INVARIANT: a view reads inside its source, and a leaf is read inside its bytes.
+        if position >= elements or 4 * (position % CHUNK) + 4 > len(data):
             raise OpeningWrong("OutOfRange")
         return word_of(data, position)
 
     def _operand_word(self, operand: int, position: int) -> int:
-        return self._word(*self._key(operand), position)
+        return self._word(*_key(self.op, operand), position)
 
-    def _key(self, operand: int) -> tuple[int, int]:
-        if operand == DATASET:
-            return DATASET, 0
-        view = self.op.views[operand]
-        return int(view.tag), view.index
-
-    def _verify(self, opening: Opening, operand: int, leaf: int) -> None:
+    def _verify(self, opening: Opening, operand: int, leaf: int) -> TensorHeader:
         root, index, depth = self._place(opening, operand)
         # INVARIANT: the leaf that is opened is the leaf that is read.
         if opening.leaf_index != leaf:
@@ -375,6 +392,7 @@ class OpenedOperands:
         tree = merkle.climb(merkle.leaf(opening.data), leaf, opening.leaf_proof)
         if not merkle.verify(root, merkle.tensor_root_of_tree(header, tree), index, opening.root_proof):
             raise OpeningWrong("ProofInvalid")
+        return header
 
     def _place(self, opening: Opening, operand: int) -> tuple[bytes, int, int]:
         """(root, position, depth) of the tree that the operand is opened against."""
@@ -396,23 +414,21 @@ class OpenedOperands:
 
 
 def stage(statement: Statement, op_index: int, op: Op, element: int, openings: Sequence[Opening], staged: int) -> int:
-    """The words of a map's next tensor operands at `element`, one for each opening, added to those staged before."""
+    """The words of a map's next tensor operands at `element`, until the openings are used, added to those staged
+    before."""
     # INVARIANT: only a map's operands are staged.
     if op.kind != Kind.MAP:
         raise OpeningWrong("OpUnknown", int(op.kind))
     known, words = staged_count(staged), staged & _WORDS
-    opened = OpenedOperands(
-        statement, op_index, _first_tensors(op, known + len(openings)), element, 0, openings, staged
-    )
-    for view in [view for view in op.views if view.tag < Tag.IOTA][known : known + len(openings)]:
-        words |= opened.word(view.tag, view.index, flat(view, coordinates(op, element))) << 32 * known
-        known += 1
-    return words | known << _COUNT_AT
-
-
-def _first_tensors(op: Op, count: int) -> Op:
-    """The same map with its first `count` tensor operands alone."""
-    return replace(op, views=tuple([view for view in op.views if view.tag < Tag.IOTA][:count]))
+    coords, tensors = coordinates(op, element), tuple(view for view in op.views if view.tag < Tag.IOTA)
+    count, leaves = known, set[tuple[int, int, int]]()
+    while count < len(tensors) and len(leaves) < len(openings):
+        view, count = tensors[count], count + 1
+        leaves.add((view.tag, view.index, flat(view, coords) // CHUNK))
+    opened = OpenedOperands(statement, op_index, replace(op, views=tensors[:count]), element, 0, openings, staged)
+    for k, view in enumerate(tensors[known:count], known):
+        words |= opened.word(view.tag, view.index, flat(view, coords)) << 32 * k
+    return words | count << _COUNT_AT
 
 
 def _decode_header(data: bytes) -> TensorHeader:

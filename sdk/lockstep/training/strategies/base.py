@@ -61,6 +61,8 @@ class Rules(NamedTuple):
     """(base, outer state, payloads by slot, mask f32 [slots], round i32 ()) -> (base, outer state)."""
     sizes: tuple[int, ...]
     """Elements of a payload's tensors, one for each shard."""
+    moves: bool = True
+    """False: what `step` returns in the place of the parameters is made of their gradient."""
 
 
 class Strategy(Protocol):

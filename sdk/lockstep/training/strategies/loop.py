@@ -93,7 +93,7 @@ class Loop:
         outer = None if parts.outer is None else parts.outer.over(rounds, None, layout)
         turn = _Turn(parts, layout, inner, outer)
         sizes = tuple(parts.codec.size(n) for n in turn.own)
-        return Rules(turn.init, turn.step, turn.encode, turn.outer_state, turn.merge, sizes)
+        return Rules(turn.init, turn.step, turn.encode, turn.outer_state, turn.merge, sizes, parts.sent != GRADIENT)
 
     def to_dict(self) -> dict[str, Any]:
         """`strategy` of a job's spec."""

@@ -1,0 +1,125 @@
+"""Numbers that the host draws while a function is traced: a Program would hold one draw for ever.
+
+The states of the process's generators are compared before and after: those of `random`, `numpy.random` and torch, of
+every `random.Random`, `numpy.random.Generator` and `RandomState` that is there before, and reads of the system's
+entropy. A generator that the function itself makes from a fixed seed draws the same in every step, and is allowed.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+_OF_LIBRARIES = (str(Path(np.__file__).parent), random.__file__, threading.__file__)
+_CAPTURE = str(Path(__file__).with_name("capture.py"))
+HINT = (
+    "a Program would repeat this draw in every step: draw with torch.rand or lockstep.tracing.random_words, "
+    "which the job's seed feeds, or turn the draw off (transformers: apply_spec_augment=False)"
+)
+_STATES: dict[type, tuple[str, Callable[[Any], Any]]] = {
+    random.Random: ("random", lambda g: g.getstate()),
+    np.random.RandomState: ("numpy.random.RandomState", lambda g: g.get_state(legacy=False)),
+    np.random.Generator: ("numpy.random.Generator", lambda g: g.bit_generator.state),
+    torch.Generator: ("torch.Generator", lambda g: g.get_state().numpy()),
+}
+"""A generator's type to its name and what gives its state."""
+
+
+class HostDraws:
+    """The generators of this process, watched; one for each trace."""
+
+    def __init__(self) -> None:
+        found = [g for g in gc.get_objects() if type(g) in _STATES]
+        self.generators = [random._inst, np.random.mtrand._rand, torch.default_generator, *found]
+        self.entropy = False
+        self.states = [self._state(g) for g in self.generators]
+
+    @staticmethod
+    def _state(generator: Any) -> bytes:
+        with _disable_current_modes():
+            return pickle.dumps(_STATES[type(generator)][1](generator))
+
+    def drawn(self) -> str | None:
+        """Returns the name of a generator that was drawn from since the last call; None if none was."""
+        states = [self._state(g) for g in self.generators]
+        changed = next((g for g, a, b in zip(self.generators, self.states, states, strict=True) if a != b), None)
+        self.states, entropy, self.entropy = states, self.entropy, False
+        if changed is not None:
+            return _STATES[type(changed)][0]
+        return "the system's entropy" if entropy else None
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Notes reads of the system's entropy by this thread, but for imports: seeds of generators without one."""
+        thread, original = threading.get_ident(), os.urandom
+
+        def urandom(size: int) -> bytes:
+            # torch imports parts of itself while it traces, and names them by uuid4: no second trace for these.
+            self.entropy |= threading.get_ident() == thread and not _imports(sys._getframe(1))
+            return original(size)
+
+        kept = random._urandom  # type: ignore[attr-defined]
+        os.urandom = random._urandom = urandom  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            os.urandom, random._urandom = original, kept  # type: ignore[attr-defined]
+
+    def located(self, run: Callable[[], None], place: Callable[[FrameType], tuple[str, str]]) -> list[str]:
+        """Runs once more: [what was drawn from, then `place` of the line that drew first]; [] if nothing is drawn.
+
+        Draws of another thread, or of a module that was imported, are not there a second time.
+        """
+        found: list[str] = []
+        last: list[tuple[str, str]] = [("", "")]
+
+        def look() -> None:
+            if not found and (name := self.drawn()):
+                found.extend((name, *last[0]))
+
+        def local(frame: FrameType, event: str, _arg: Any) -> Any:
+            look()
+            if event == "line":
+                last[0] = place(frame)
+            return local
+
+        def tracer(frame: FrameType, _event: str, _arg: Any) -> Any:
+            return local if _is_model(frame.f_code) else None
+
+        self.drawn()
+        before = sys.gettrace()
+        sys.settrace(tracer)
+        try:
+            run()
+        finally:
+            sys.settrace(before)
+        look()
+        return found
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """True inside of an import by the function that is traced: it happens once and not in every step."""
+    while frame is not None and frame.f_code.co_filename != _CAPTURE:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_model(code: CodeType) -> bool:
+    """True of code that may draw on behalf of a model: neither torch, numpy nor this package."""
+    name = code.co_filename
+    return not name.startswith((str(Path(torch.__file__).parent), str(Path(__file__).parent), "<", *_OF_LIBRARIES))

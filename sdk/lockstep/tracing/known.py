@@ -1,0 +1,107 @@
+"""Values that are known while a function is traced: those of constants, and of what is computed from constants alone.
+
+A fake tensor has no value. Beside each that depends on no input a real one is computed, so that conditions and shapes
+that depend on constants (positions, masks, buffers) are what they are in eager torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from lockstep.protocol.errors import LoweringError
+from lockstep.tracing.host import HINT
+
+MAX_ELEMENTS = 1 << 18
+"""The largest constant whose value is followed."""
+_A = torch.ops.aten
+_VALUES = (_A._local_scalar_dense.default, _A.equal.default)
+"""Operations whose result is a Python value."""
+_SHAPED_BY_VALUES = (
+    _A.nonzero.default, _A.masked_select.default, _A.repeat_interleave.Tensor, _A.bincount.default,
+    _A._unique2.default, _A.unique_dim.default, _A.unique_consecutive.default,
+)  # fmt: skip
+"""Operations whose result's shape depends on values: of known ones the result is a constant."""
+
+
+class KnownValues(TorchDispatchMode):
+    """Follows the values of constants; one for each trace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._values: Any = WeakTensorKeyDictionary()
+        self._written: set[int] = set()
+        """Storages of values that something unknown was written to."""
+
+    def real(self, x: torch.Tensor) -> torch.Tensor | None:
+        """The value of a tensor that depends on no input; None if it has none, or a large one."""
+        value = self._values.get(x) if isinstance(x, FakeTensor) else x
+        if value is None or value.is_meta or type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+            return None
+        if value.numel() > MAX_ELEMENTS or value.untyped_storage()._cdata in self._written:
+            return None
+        return value  # not detached: a mode below would make that a fake
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        leaves, spec = tree_flatten((args, kwargs or {}))
+        if any(isinstance(x, torch.Generator) for x in leaves):
+            raise LoweringError(f"a draw from a torch.Generator ({func})", hint=HINT)
+        values = [self.real(x) if isinstance(x, torch.Tensor) else x for x in leaves]
+        unknown = any(v is None and isinstance(x, torch.Tensor) for x, v in zip(leaves, values, strict=True))
+        if unknown or func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags:
+            if func._schema.is_mutable:
+                self._forget(func, args, kwargs or {})
+            if func is _A.index.Tensor:
+                args = (args[0], self._placed(args[1]))
+            return func(*args, **(kwargs or {}))
+        given, named = tree_unflatten(values, spec)
+        by_mask = func is _A.index.Tensor and any(i is not None and i.dtype == torch.bool for i in given[1])
+        if func in _VALUES or func in _SHAPED_BY_VALUES or by_mask:
+            with _disable_current_modes(), torch.no_grad():
+                return func(*given, **named)
+        if func._schema.is_mutable and not any(isinstance(x, FakeTensor) for x in leaves):
+            # A write to a tensor that no state carries: torch says so.
+            return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        self._follow(func, result, given, named)
+        return result
+
+    def _placed(self, indices: Any) -> list[Any]:
+        """The indices, a known mask as the places where it holds."""
+        placed: list[Any] = []
+        for index in indices:
+            value = None if index is None or index.dtype != torch.bool else self.real(index)
+            if value is None:
+                placed.append(index)
+                continue
+            with _disable_current_modes(), torch.no_grad():
+                placed += value.nonzero(as_tuple=True)
+        return placed
+
+    def _follow(self, func: Any, result: Any, given: Any, named: Any) -> None:
+        fakes = [r for r in tree_leaves(result) if isinstance(r, FakeTensor)]
+        if not fakes or any(f.numel() > MAX_ELEMENTS for f in fakes):
+            return
+        with _disable_current_modes(), torch.no_grad():
+            found = tree_leaves(func(*given, **named))
+        for fake, value in zip(fakes, (v for v in found if isinstance(v, torch.Tensor)), strict=True):
+            self._values[fake] = value
+
+    def _forget(self, func: Any, args: Any, kwargs: Any) -> None:
+        for given, argument in zip(args, func._schema.arguments, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                for x in tree_leaves(given):
+                    self._lose(x)
+        for argument in func._schema.arguments:
+            if argument.alias_info is not None and argument.alias_info.is_write and argument.name in kwargs:
+                self._lose(kwargs[argument.name])
+
+    def _lose(self, x: Any) -> None:
+        value = self._values.get(x) if isinstance(x, FakeTensor) else None
+        if value is not None:
+            self._written.add(value.untyped_storage()._cdata)

@@ -1,0 +1,134 @@
+"""Rules: losses besides the squared error and the log-likelihood of classes (`layers.py`)."""
+
+from __future__ import annotations
+
+from math import prod
+
+from lockstep.numerics.scalar import Op
+from lockstep.tracing.activations import soft_plus
+from lockstep.tracing.graph import F32, Node
+from lockstep.tracing.layers import MEAN, NONE, nll_loss, nll_loss_backward
+from lockstep.tracing.lowering import Lowering, rule
+from lockstep.tracing.reductions import average, total
+
+
+def _reduced(low: Lowering, each: Node, reduction: int) -> Node:
+    if reduction == NONE:
+        return each
+    axes = tuple(range(len(each.shape)))
+    return low.graph.reshape((average if reduction == MEAN else total)(low, each, axes), ())
+
+
+def _share(low: Lowering, grad: Node, reduction: int, count: int) -> Node:
+    return low.f(Op.FMUL, grad, 1 / count) if reduction == MEAN else grad
+
+
+@rule("smooth_l1_loss")
+def smooth_l1_loss(low: Lowering, x: Node, target: Node, reduction: int = MEAN, beta: float = 1.0) -> Node:
+    """d^2 / (2 beta) where d = |x - target| < beta, else d - beta / 2 (Girshick 2015, equation 3)."""
+    d = low.f(Op.FABS, low.f(Op.FSUB, x, target))
+    if beta == 0:
+        return _reduced(low, d, reduction)
+    near = low.f(Op.FMUL, low.f(Op.FMUL, d, d), 0.5 / beta)
+    each = low.select(low.test(Op.FLT, d, float(beta)), near, low.f(Op.FSUB, d, 0.5 * beta), F32)
+    return _reduced(low, each, reduction)
+
+
+@rule("smooth_l1_loss_backward")
+def smooth_l1_loss_backward(low: Lowering, grad: Node, x: Node, target: Node, reduction: int, beta: float) -> Node:
+    """grad (x - target) / beta, between -grad and grad."""
+    d = low.f(Op.FSUB, x, target)
+    slope = low.f(Op.FMUL, d, 1 / beta) if beta else low.f(Op.FMUL, d, float("inf"))
+    bounded = low.f(Op.FMIN, low.f(Op.FMAX, slope, -1.0), 1.0)
+    bounded = bounded if beta else low.select(low.test(Op.FEQ, d, 0.0), 0.0, bounded, F32)
+    return low.f(Op.FMUL, _share(low, grad, reduction, prod(low.shape)), bounded)
+
+
+@rule("huber_loss")
+def huber_loss(low: Lowering, x: Node, target: Node, reduction: int = MEAN, delta: float = 1.0) -> Node:
+    """d^2 / 2 where d = |x - target| <= delta, else delta (d - delta / 2) (Huber 1964, section 1)."""
+    d = low.f(Op.FABS, low.f(Op.FSUB, x, target))
+    near, far = low.f(Op.FMUL, low.f(Op.FMUL, d, d), 0.5), low.f(Op.FMUL, low.f(Op.FSUB, d, 0.5 * delta), float(delta))
+    return _reduced(low, low.select(low.test(Op.FLE, d, float(delta)), near, far, F32), reduction)
+
+
+@rule("huber_loss_backward")
+def huber_loss_backward(low: Lowering, grad: Node, x: Node, target: Node, reduction: int, delta: float) -> Node:
+    """grad (x - target), between -delta grad and delta grad."""
+    d = low.f(Op.FSUB, x, target)
+    bounded = low.f(Op.FMIN, low.f(Op.FMAX, d, -float(delta)), float(delta))
+    return low.f(Op.FMUL, _share(low, grad, reduction, prod(low.shape)), bounded)
+
+
+@rule("binary_cross_entropy_with_logits")
+def bce_with_logits(
+    low: Lowering,
+    x: Node,
+    target: Node,
+    weight: Node | None = None,
+    pos_weight: Node | None = None,
+    reduction: int = MEAN,
+) -> Node:
+    """(1 - target) x + (1 + (pos_weight - 1) target) log(1 + exp(-x)), times weight."""
+    tail = soft_plus(low, low.f(Op.FNEG, x))
+    if pos_weight is not None:
+        tail = low.f(Op.FMUL, tail, low.f(Op.FFMA, low.f(Op.FSUB, pos_weight, 1.0), target, 1.0))
+    each = low.f(Op.FADD, low.f(Op.FMUL, low.f(Op.FSUB, 1.0, target), x), tail)
+    return _reduced(low, each if weight is None else low.f(Op.FMUL, each, weight), reduction)
+
+
+_FLOOR = -100.0
+"""The least logarithm of a probability, as in torch."""
+
+
+@rule("binary_cross_entropy")
+def bce(low: Lowering, x: Node, target: Node, weight: Node | None = None, reduction: int = MEAN) -> Node:
+    """-target log(x) - (1 - target) log(1 - x), times weight."""
+    left = low.f(Op.FMAX, low.f(Op.FLOG, x), _FLOOR)
+    right = low.f(Op.FMAX, low.f(Op.FLOG, low.f(Op.FSUB, 1.0, x)), _FLOOR)
+    mixed = low.f(Op.FADD, low.f(Op.FMUL, target, left), low.f(Op.FMUL, low.f(Op.FSUB, 1.0, target), right))
+    each = low.f(Op.FNEG, mixed)
+    return _reduced(low, each if weight is None else low.f(Op.FMUL, each, weight), reduction)
+
+
+@rule("binary_cross_entropy_backward")
+def bce_backward(
+    low: Lowering, grad: Node, x: Node, target: Node, weight: Node | None = None, reduction: int = MEAN
+) -> Node:
+    """grad (x - target) / (x (1 - x)), times weight."""
+    spread = low.f(Op.FMAX, low.f(Op.FMUL, low.f(Op.FSUB, 1.0, x), x), 1e-12)
+    each = low.f(Op.FDIV, low.f(Op.FSUB, x, target), spread)
+    each = each if weight is None else low.f(Op.FMUL, each, weight)
+    return low.f(Op.FMUL, _share(low, grad, reduction, prod(low.shape)), each)
+
+
+def _classes_last(low: Lowering, x: Node) -> Node:
+    """[N, C, ...] -> [N, ..., C]."""
+    return low.graph.permute(x, [0, *range(2, len(x.shape)), 1])
+
+
+@rule("nll_loss2d_forward")
+def nll_loss_of_images(
+    low: Lowering, log_p: Node, target: Node, weight: Node | None, reduction: int, ignore: int
+) -> tuple[Node, Node]:
+    """-log_p[n, target, ...], reduced over the positions whose target is not `ignore`; with their number."""
+    return nll_loss(low, _classes_last(low, log_p), target, weight, reduction, ignore)
+
+
+@rule("nll_loss2d_backward")
+def nll_loss_of_images_backward(
+    low: Lowering,
+    grad: Node,
+    log_p: Node,
+    target: Node,
+    weight: Node | None,
+    reduction: int,
+    ignore: int,
+    count: Node,
+) -> Node:
+    """-grad at the target's class, 0 elsewhere."""
+    wide = low.shape
+    low.shape = (wide[0], *wide[2:], wide[1])
+    last = nll_loss_backward(low, grad, _classes_last(low, log_p), target, weight, reduction, ignore, count)
+    low.shape = wide
+    return low.graph.permute(last, [0, len(wide) - 1, *range(1, len(wide) - 1)])

@@ -1,0 +1,333 @@
+"""Rules: pieces of an axis taken apart and put together - rolls, overlapping frames, borders, images made larger.
+
+What overlaps is added tap by tap, in ascending order of taps; of more than `MAX_TAPS` it is a one-hot product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import floor, prod
+from typing import Any
+
+import numpy as np
+
+from lockstep.numerics.scalar import Op
+from lockstep.tracing.graph import F32, I32, Node
+from lockstep.tracing.lowering import Lowering, rule
+from lockstep.tracing.reductions import product, total
+from lockstep.tracing.shapes import dilated, padded
+from lockstep.tracing.windows import Window, dot, unfolded, windows_of
+
+MAX_TAPS = 16
+
+
+@rule("roll")
+def roll(low: Lowering, x: Node, shifts: Sequence[int], dims: Sequence[int] = ()) -> Node:
+    """Shifted along axes; what leaves at one end comes in at the other."""
+    if not dims:
+        flat = low.graph.reshape(x, (x.elements,))
+        return low.graph.reshape(_rolled(low, flat, shifts[0], 0), x.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        x = _rolled(low, x, shift, dim % len(x.shape))
+    return x
+
+
+def _rolled(low: Lowering, x: Node, shift: int, dim: int) -> Node:
+    n = x.shape[dim]
+    start = -shift % n
+    if start == 0:
+        return x
+    return low.graph.concat([low.graph.slice(x, dim, start, n - start), low.graph.slice(x, dim, 0, start)], dim)
+
+
+# --- overlapping frames ------------------------------------------------------------------------------------
+
+
+def overlapped(low: Lowering, y: Node, axis: int, extent: int, w: Window) -> Node:
+    """[.., P, K, ..] -> [.., S, ..]: element (i, j) is added at i x step + j x dilation - pad, where that is inside."""
+    count, size = y.shape[axis], y.shape[axis + 1]
+    rest = (*y.shape[:axis], *y.shape[axis + 2 :])
+    if w.tiles:
+        flat = low.graph.reshape(y, (*y.shape[:axis], count * size, *y.shape[axis + 2 :]))
+        return padded(low, flat, axis, 0, extent - count * size)
+    if size > MAX_TAPS:
+        return _by_hits(low, y, axis, extent, w)
+    result: Node | None = None
+    for j in range(size):
+        tap = low.graph.reshape(low.graph.slice(y, axis + 1, j, 1), (*rest[:axis], count, *rest[axis:]))
+        spaced = dilated(low, tap, axis, w.step)
+        before = j * w.dilation - w.pad
+        placed = padded(low, spaced, axis, before, extent - before - spaced.shape[axis])
+        result = placed if result is None else low.f(Op.FADD, result, placed)
+    assert result is not None
+    return result
+
+
+def _by_hits(low: Lowering, y: Node, axis: int, extent: int, w: Window) -> Node:
+    count, size = y.shape[axis], y.shape[axis + 1]
+    places = np.arange(count)[:, None] * w.step + np.arange(size) * w.dilation - w.pad
+    at = low.graph.const(I32, (1, count * size), places.astype("<i4").tobytes())
+    hit = low.test(Op.IEQ, low.graph.iota((extent, count * size), 0), at)
+    others = [i for i in range(len(y.shape)) if i not in (axis, axis + 1)]
+    columns = low.graph.permute(y, [axis, axis + 1, *others])
+    outer = columns.shape[2:]
+    sums = product(low, low.cast(hit, F32), low.graph.reshape(columns, (count * size, prod(outer))))
+    order = [*range(1, axis + 1), 0, *range(axis + 1, len(outer) + 1)]
+    return low.graph.permute(low.graph.reshape(sums, (extent, *outer)), order)
+
+
+@rule("unfold")
+def unfold(low: Lowering, x: Node, dim: int, size: int, step: int) -> Node:
+    """Frames of an axis, whose coordinates become a last axis."""
+    if not x.shape:
+        return low.graph.reshape(x, low.shape)
+    dim %= len(x.shape)
+    framed = low.graph.window(x, dim, low.shape[dim], step, size)
+    order = [i for i in range(len(framed.shape)) if i != dim + 1]
+    return low.graph.permute(framed, [*order, dim + 1])
+
+
+@rule("unfold_backward")
+def unfold_backward(low: Lowering, grad: Node, sizes: Sequence[int], dim: int, size: int, step: int) -> Node:
+    """The sum of the frames' gradients at each coordinate."""
+    if not sizes:
+        return low.graph.reshape(grad, ())
+    dim %= len(sizes)
+    last = len(grad.shape) - 1
+    framed = low.graph.permute(grad, [*range(dim + 1), last, *range(dim + 1, last)])
+    return overlapped(low, framed, dim, sizes[dim], Window(size, step))
+
+
+@rule("im2col")
+def im2col(
+    low: Lowering,
+    x: Node,
+    sizes: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[int],
+    steps: Sequence[int],
+) -> Node:
+    """[N, C, S, S] -> [N, C K K, P P]: the inputs of every window."""
+    batched = low.graph.reshape(x, (1,) * (4 - len(x.shape)) + x.shape)
+    windows = windows_of(sizes, steps, pads, dilations)
+    counts = [(n + 2 * w.pad - w.reach) // w.step + 1 for n, w in zip(batched.shape[2:], windows, strict=True)]
+    read = low.graph.permute(unfolded(low, batched, windows, counts), [0, 1, 3, 5, 2, 4])
+    return low.graph.reshape(read, low.shape)
+
+
+@rule("col2im")
+def col2im(
+    low: Lowering,
+    x: Node,
+    extents: Sequence[int],
+    sizes: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[int],
+    steps: Sequence[int],
+) -> Node:
+    """[N, C K K, P P] -> [N, C, S, S]: what all windows have for an input, added."""
+    windows = windows_of(sizes, steps, pads, dilations)
+    counts = [(n + 2 * w.pad - w.reach) // w.step + 1 for n, w in zip(extents, windows, strict=True)]
+    n = x.shape[0] if len(x.shape) == 3 else 1
+    y = low.graph.reshape(x, (n, x.elements // (n * prod(sizes) * prod(counts)), *sizes, *counts))
+    y = low.graph.permute(y, [0, 1, 4, 2, 5, 3])
+    for axis in (4, 2):
+        y = overlapped(low, y, axis, extents[axis // 2 - 1], windows[axis // 2 - 1])
+    return low.graph.reshape(y, low.shape)
+
+
+# --- borders -----------------------------------------------------------------------------------------------
+
+
+def _by_axis(widths: Sequence[int], rank: int) -> list[tuple[int, int, int]]:
+    """(axis, before, after) of torch's widths, which begin with the last axis."""
+    return [(rank - 1 - i // 2, widths[i], widths[i + 1]) for i in range(0, len(widths), 2)]
+
+
+def _mirrored(low: Lowering, x: Node, axis: int, before: int, after: int) -> Node:
+    n = x.shape[axis]
+    parts = [x]
+    if before:
+        parts.insert(0, low.graph.flip(low.graph.slice(x, axis, 1, before), [axis]))
+    if after:
+        parts.append(low.graph.flip(low.graph.slice(x, axis, n - 1 - after, after), [axis]))
+    return low.graph.concat(parts, axis)
+
+
+@rule("reflection_pad1d", "reflection_pad2d")
+def reflection_pad(low: Lowering, x: Node, widths: Sequence[int]) -> Node:
+    """Mirrored at the borders, which are not repeated."""
+    for axis, before, after in _by_axis(widths, len(x.shape)):
+        x = _mirrored(low, x, axis, before, after)
+    return x
+
+
+@rule("reflection_pad1d_backward", "reflection_pad2d_backward")
+def reflection_pad_backward(low: Lowering, grad: Node, x: Node, widths: Sequence[int]) -> Node:
+    """The gradients of an element and of its mirror images, added."""
+    for axis, before, after in reversed(_by_axis(widths, len(x.shape))):
+        n = x.shape[axis]
+        inner = low.graph.slice(grad, axis, before, n)
+        if before:
+            part = low.graph.flip(low.graph.slice(grad, axis, 0, before), [axis])
+            inner = low.f(Op.FADD, inner, padded(low, part, axis, 1, n - 1 - before))
+        if after:
+            part = low.graph.flip(low.graph.slice(grad, axis, before + n, after), [axis])
+            inner = low.f(Op.FADD, inner, padded(low, part, axis, n - 1 - after, 1))
+        grad = inner
+    return grad
+
+
+@rule("replication_pad1d", "replication_pad2d")
+def replication_pad(low: Lowering, x: Node, widths: Sequence[int]) -> Node:
+    """The borders repeated."""
+    for axis, before, after in _by_axis(widths, len(x.shape)):
+        n = x.shape[axis]
+        ends = []
+        for at, width in ((0, before), (n - 1, after)):
+            one = low.graph.slice(x, axis, at, 1)
+            shape = (*x.shape[:axis], width, *x.shape[axis + 1 :])
+            ends.append([low.graph.expand(one, shape)] if width else [])
+        x = low.graph.concat([*ends[0], x, *ends[1]], axis)
+    return x
+
+
+@rule("replication_pad1d_backward", "replication_pad2d_backward")
+def replication_pad_backward(low: Lowering, grad: Node, x: Node, widths: Sequence[int]) -> Node:
+    """The gradients of an element and of its copies, added."""
+    for axis, before, after in reversed(_by_axis(widths, len(x.shape))):
+        n = x.shape[axis]
+        inner = low.graph.slice(grad, axis, before, n)
+        for first, width, place in ((0, before, 0), (before + n, after, n - 1)):
+            if width:
+                part = total(low, low.graph.slice(grad, axis, first, width), [axis])
+                inner = low.f(Op.FADD, inner, padded(low, part, axis, place, n - 1 - place))
+        grad = inner
+    return grad
+
+
+# --- shuffled pixels ---------------------------------------------------------------------------------------
+
+
+@rule("pixel_shuffle")
+def pixel_shuffle(low: Lowering, x: Node, factor: int) -> Node:
+    """[.., C r r, H, W] -> [.., C, H r, W r] (Shi 2016, equation 4)."""
+    *outer, channels, h, w = x.shape
+    k = len(outer)
+    split = low.graph.reshape(x, (*outer, channels // factor**2, factor, factor, h, w))
+    order = [*range(k), k, k + 3, k + 1, k + 4, k + 2]
+    return low.graph.reshape(low.graph.permute(split, order), low.shape)
+
+
+@rule("pixel_unshuffle")
+def pixel_unshuffle(low: Lowering, x: Node, factor: int) -> Node:
+    """[.., C, H r, W r] -> [.., C r r, H, W]."""
+    *outer, channels, h, w = x.shape
+    k = len(outer)
+    split = low.graph.reshape(x, (*outer, channels, h // factor, factor, w // factor, factor))
+    order = [*range(k), k, k + 2, k + 4, k + 1, k + 3]
+    return low.graph.reshape(low.graph.permute(split, order), low.shape)
+
+
+@rule("channel_shuffle")
+def channel_shuffle(low: Lowering, x: Node, groups: int) -> Node:
+    """Channels of g groups interleaved (Zhang 2018, section 3.1)."""
+    n, channels, *rest = x.shape
+    split = low.graph.reshape(x, (n, groups, channels // groups, *rest))
+    return low.graph.reshape(low.graph.permute(split, [0, 2, 1, *range(3, 3 + len(rest))]), x.shape)
+
+
+# --- images of another size --------------------------------------------------------------------------------
+
+Shares = Callable[[int, int, bool, float | None], np.ndarray]
+"""(outputs P, inputs S, corners, scale) -> f64 [P, S]: what each output takes of each input."""
+
+
+def _sources(outputs: int, inputs: int, corners: bool, scale: float | None) -> np.ndarray:
+    """The place of each output among the inputs."""
+    if corners:
+        return np.arange(outputs) * ((inputs - 1) / (outputs - 1) if outputs > 1 else 0.0)
+    return (np.arange(outputs) + 0.5) * (1 / scale if scale else inputs / outputs) - 0.5
+
+
+def _nearest(outputs: int, inputs: int, _corners: bool, scale: float | None) -> np.ndarray:
+    shares = np.zeros((outputs, inputs))
+    step = np.float32(1 / scale if scale else inputs / outputs)
+    for i in range(outputs):
+        shares[i, min(floor(np.float32(i) * step), inputs - 1)] = 1
+    return shares
+
+
+def _linear(outputs: int, inputs: int, corners: bool, scale: float | None) -> np.ndarray:
+    shares = np.zeros((outputs, inputs))
+    for i, at in enumerate(_sources(outputs, inputs, corners, scale)):
+        at = max(at, 0.0)
+        first = min(floor(at), inputs - 1)
+        part = at - first if first < inputs - 1 else 0.0
+        shares[i, first] += 1 - part
+        shares[i, min(first + 1, inputs - 1)] += part
+    return shares
+
+
+_CUBIC = -0.75
+"""Keys's a (Keys 1981, equation 4), as torch has it."""
+
+
+def _cubic(outputs: int, inputs: int, corners: bool, scale: float | None) -> np.ndarray:
+    shares = np.zeros((outputs, inputs))
+    for i, at in enumerate(_sources(outputs, inputs, corners, scale)):
+        first = floor(at)
+        for k in range(-1, 3):
+            d = abs(at - first - k)
+            inner = ((_CUBIC + 2) * d - (_CUBIC + 3)) * d * d + 1
+            outer = ((_CUBIC * d - 5 * _CUBIC) * d + 8 * _CUBIC) * d - 4 * _CUBIC
+            shares[i, min(max(first + k, 0), inputs - 1)] += inner if d <= 1 else outer
+    return shares
+
+
+def _table(low: Lowering, shares: np.ndarray) -> Node:
+    return low.graph.const(F32, shares.shape, shares.astype("<f4").tobytes())
+
+
+def _resized(low: Lowering, x: Node, tables: Sequence[np.ndarray]) -> Node:
+    """x [N, C, S...] times a table [P, S] along each of its last axes."""
+    for k, shares in enumerate(tables):
+        if shares.shape[0] == shares.shape[1] and (shares == np.eye(len(shares))).all():
+            continue
+        axis = 2 + k
+        rest = [i for i in range(len(x.shape)) if i != axis]
+        rows = low.graph.permute(x, [*rest, axis])
+        outer = rows.shape[:-1]
+        y = dot(low, low.graph.reshape(rows, (*outer, 1, rows.shape[-1])),
+                low.graph.reshape(_table(low, shares), (*(1,) * len(outer), *shares.shape)), 1)  # fmt: skip
+        order = list(range(len(outer)))
+        order.insert(axis, len(outer))
+        x = low.graph.permute(y, order)
+    return x
+
+
+def _upsampling(shares: Shares, rank: int, has_corners: bool) -> tuple[Any, Any]:
+    def tables(sizes: Sequence[int], extents: Sequence[int], rest: tuple[Any, ...]) -> list[np.ndarray]:
+        corners, scales = (rest[0], rest[1:]) if has_corners else (False, rest)
+        given = [*scales, *[None] * (rank - len(scales))]
+        return [shares(p, s, corners, g) for p, s, g in zip(sizes, extents, given, strict=True)]
+
+    def forward(low: Lowering, x: Node, sizes: Sequence[int], *rest: Any) -> Node:
+        return _resized(low, x, tables(sizes, x.shape[2:], rest))
+
+    def backward(low: Lowering, grad: Node, sizes: Sequence[int], extents: Sequence[int], *rest: Any) -> Node:
+        return _resized(low, grad, [t.T.copy() for t in tables(sizes, extents[2:], rest)])
+
+    return forward, backward
+
+
+for _name, _shares, _rank, _has_corners in (
+    ("nearest1d", _nearest, 1, False),
+    ("nearest2d", _nearest, 2, False),
+    ("linear1d", _linear, 1, True),
+    ("bilinear2d", _linear, 2, True),
+    ("bicubic2d", _cubic, 2, True),
+):
+    _forward, _backward = _upsampling(_shares, _rank, _has_corners)
+    rule(f"upsample_{_name}")(_forward)
+    rule(f"upsample_{_name}_backward")(_backward)

@@ -1,0 +1,61 @@
+"""Debian's Chromium by playwright, and what it finds wrong with a page."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+AXE = Path(__file__).parents[2] / "out/axe/node_modules/axe-core/axe.min.js"
+CHROMIUM = os.environ.get("LOCKSTEP_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
+LOOKS: dict[str, dict[str, Any]] = {
+    "light": {"color_scheme": "light", "viewport": {"width": 1200, "height": 900}},
+    "dark": {"color_scheme": "dark", "viewport": {"width": 1200, "height": 900}},
+    "phone": {"color_scheme": "light", "viewport": {"width": 390, "height": 844}, "device_scale_factor": 2},
+}
+
+
+@contextmanager
+def started() -> Iterator[Any]:
+    """A browser without a window."""
+    from playwright.sync_api import sync_playwright
+
+    assert Path(CHROMIUM).exists(), "no Chromium: `apt-get install chromium`, or name one in LOCKSTEP_CHROMIUM"
+    with sync_playwright() as driver:
+        # As root Chromium has no sandbox of its own.
+        running = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield running
+        running.close()
+
+
+def opened(browser: Any, url: str, **options: Any) -> tuple[Any, list[str]]:
+    """A page in a context of its own, and what it complained about."""
+    context = browser.new_context(locale="en-US", reduced_motion="reduce", **options)
+    said: list[str] = []
+    return another(context, url, said), said
+
+
+def another(context: Any, url: str, said: list[str]) -> Any:
+    """One more page of a context; `said` gets what it complains about."""
+    page = context.new_page()
+    page.on("console", lambda m: said.append(f"{m.type}: {m.text}") if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda e: said.append(f"exception: {e}"))
+    page.goto(url, wait_until="load")
+    return page
+
+
+def serious(page: Any) -> list[str]:
+    """What axe finds serious or critical, and by how much a page is wider than its window."""
+    assert AXE.exists(), "no axe-core: run `make test-pages`, which fetches it"
+    wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    faults = [f"{wide} px too wide"] if wide > 1 else []
+    page.evaluate(AXE.read_text())
+    found = page.evaluate("axe.run().then((r) => r.violations)")
+    return faults + [
+        f"axe {v['impact']} {v['id']}: {v['nodes'][0]['html'][:160]}"
+        for v in found
+        if v["impact"] in ("serious", "critical")
+    ]

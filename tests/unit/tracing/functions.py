@@ -1,0 +1,192 @@
+"""Cases of activations, losses, resampling and what else is made of other rules.
+
+`GRADIENTS` and `VALUES` are rows of the tables of `test_gradients.py`, named by their rules; `test_rules.py` runs the
+same functions on the graph alone.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from torch.nn import functional as F  # noqa: N812
+
+from tests.unit.tracing.helpers import Case, m, ramp
+from tests.unit.tracing.windows import images, lines
+
+A = torch.ops.aten
+logger = logging.getLogger(__name__)
+CLASSES = torch.tensor([3, 0, 5, 2])
+PIXELS = torch.tensor([[[3, 0, 2], [1, 1, 0], [2, 3, 1]], [[0, 0, 1], [3, 2, 2], [1, 0, 3]]])
+AT = torch.tensor([[2, 0], [1, 5], [3, 3], [0, 1]])
+
+
+def unit(x: torch.Tensor) -> torch.Tensor:
+    """Strictly between 0 and 1."""
+    return x.sigmoid()
+
+
+def chain(x: torch.Tensor, *functions: Case) -> torch.Tensor:
+    """The functions of x side by side, so that each has a gradient of its own."""
+    return torch.cat([f(x).reshape(-1) for f in functions])  # type: ignore[attr-defined]
+
+
+def resized(x: torch.Tensor, mode: str, **kwargs: object) -> torch.Tensor:
+    """Images of another size, larger along one axis and smaller along the other."""
+    return F.interpolate(images(x), size=(5, 2), mode=mode, **kwargs)  # type: ignore[arg-type]
+
+
+GRADIENTS: dict[str, Case] = {
+    "log1p expm1 exp2": lambda x: (x * x).log1p() + x.expm1() + A.exp2(x),
+    "logaddexp": lambda x: torch.logaddexp(x, 3 * x.flip(0)),
+    "xlogy.Tensor": lambda x: torch.xlogy(x, x * x + 0.5),
+    "erfc": lambda x: x.erfc(),
+    "sinh cosh asinh": lambda x: x.sinh() + x.cosh() * x.asinh(),
+    "acosh atanh": lambda x: (x * x + 1.5).acosh() + (x / 4).atanh(),
+    "tan atan": lambda x: (x / 3).tan() + x.atan() + (9 * x).atan(),
+    "asin acos": lambda x: (x / 4).asin() * (x / 3).acos(),
+    "atan2": lambda x: torch.atan2(x, x.flip(0)),
+    "softplus softplus_backward": lambda x: chain(x, F.softplus, lambda y: F.softplus(40 * y, beta=2, threshold=10)),
+    "log_sigmoid_forward log_sigmoid_backward": lambda x: F.logsigmoid(5 * x),
+    "elu elu_backward": lambda x: chain(x, F.elu, F.selu),
+    "leaky_relu leaky_relu_backward": lambda x: F.leaky_relu(x, 0.2),
+    "_prelu_kernel _prelu_kernel_backward": lambda x: F.prelu(m(x), x[:6]),
+    "hardtanh hardtanh_backward": lambda x: chain(x, F.hardtanh, lambda y: F.relu6(4 * y)),
+    "hardsigmoid hardsigmoid_backward": lambda x: F.hardsigmoid(3 * x),
+    "hardswish hardswish_backward": lambda x: F.hardswish(3 * x),
+    "mish mish_backward": lambda x: F.mish(3 * x),
+    "glu glu_backward": lambda x: chain(x, lambda y: F.glu(m(y)), lambda y: F.glu(m(y), 0)),
+    "fmod.Scalar fmod.Tensor": lambda x: A.fmod.Scalar(3 * x, 0.75) + A.fmod.Tensor(3 * x, x.flip(0).detach() ** 2 + 1),
+    "nan_to_num": lambda x: A.nan_to_num(x * x, 0.0, 1.0, -1.0),
+    # losses
+    "smooth_l1_loss smooth_l1_loss_backward": lambda x: chain(
+        x,
+        lambda y: F.smooth_l1_loss(y, y.flip(0).detach()),
+        lambda y: F.smooth_l1_loss(y, y.flip(0).detach(), reduction="sum", beta=0.5),
+        lambda y: F.smooth_l1_loss(y, y.flip(0).detach(), reduction="none"),
+    ),
+    "huber_loss huber_loss_backward": lambda x: chain(
+        x, lambda y: F.huber_loss(y, y.flip(0).detach()), lambda y: F.huber_loss(y, 0 * y.detach(), "none", 0.5)
+    ),
+    "binary_cross_entropy_with_logits": lambda x: chain(
+        x,
+        lambda y: F.binary_cross_entropy_with_logits(5 * y, unit(y.flip(0)).detach()),
+        lambda y: F.binary_cross_entropy_with_logits(m(y), unit(m(y)).detach(), ramp(6), pos_weight=ramp(6)),
+    ),
+    "binary_cross_entropy binary_cross_entropy_backward": lambda x: chain(
+        x,
+        lambda y: F.binary_cross_entropy(unit(y), unit(y.flip(0)).detach()),
+        lambda y: F.binary_cross_entropy(unit(m(y)), unit(m(y)).detach(), ramp(6), reduction="none"),
+    ),
+    "nll_loss_forward nll_loss_backward": lambda x: chain(
+        x,
+        lambda y: F.cross_entropy(m(y), CLASSES, ramp(6)),
+        lambda y: F.cross_entropy(m(y), CLASSES, ramp(6), ignore_index=2, reduction="none"),
+        lambda y: F.cross_entropy(m(y), CLASSES, label_smoothing=0.1),
+    ),
+    "nll_loss2d_forward nll_loss2d_backward": lambda x: chain(
+        x,
+        lambda y: F.cross_entropy(images(y), PIXELS),
+        lambda y: F.cross_entropy(images(y), PIXELS, ramp(4), ignore_index=1, reduction="sum"),
+    ),
+    # shapes
+    "lift": lambda x: A.lift(x * x) + x * 3,
+    "unsafe_split.Tensor unsafe_split_with_sizes": lambda x: (
+        A.unsafe_split.Tensor(x * x, 10)[0] * A.unsafe_split_with_sizes(x * 2, [4, 10, 10])[1]
+    ),
+    "diagonal diagonal_backward": lambda x: chain(
+        x, lambda y: m(y).diagonal(1) * ramp(4), lambda y: m(y).diagonal(-1), lambda y: images(y).diagonal(0, 1, 3)
+    ),
+    # folds
+    "std.correction var_mean.correction std_mean.correction": lambda x: chain(
+        x,
+        lambda y: m(y).std(1),
+        lambda y: torch.cat(torch.var_mean(m(y), 0)),
+        lambda y: torch.cat(torch.std_mean(m(y), 1)),
+    ),
+    "norm.Scalar norm.ScalarOpt_dim": lambda x: A.norm.Scalar(x, 2) * A.norm.ScalarOpt_dim(m(x), 2, [1]),
+    "_weight_norm_interface _weight_norm_interface_backward": lambda x: chain(
+        x, lambda y: torch._weight_norm(m(y), y[:4].view(4, 1), 0), lambda y: torch._weight_norm(m(y), m(y)[:1], 1)
+    ),
+    "cumprod": lambda x: m(x).cumprod(1),
+    # indexing
+    "scatter_reduce.two": lambda x: chain(
+        x,
+        lambda y: (m(y) * 2).scatter_reduce(1, AT, m(y)[:, :2] * 3, "sum"),
+        lambda y: (m(y) * 2).scatter_reduce(1, AT, m(y)[:, :2] * 3, "mean", include_self=False),
+        lambda y: (m(y) * 2).scatter_reduce(1, AT, m(y)[:, :2] * 3, "amax"),
+        lambda y: (m(y) * 2).scatter_reduce(1, AT, m(y)[:, :2] * 3, "amin"),
+    ),
+    "scatter_add": lambda x: (m(x) * 2).scatter_add(1, AT[:3, :1], m(x)[:3, 2:3]),
+    # resampling
+    "roll": lambda x: x.roll(5) * m(x).roll((1, -2), (0, 1)).reshape(-1),
+    "unfold unfold_backward": lambda x: chain(
+        x, lambda y: y.unfold(0, 5, 2), lambda y: m(y).unfold(0, 2, 2), lambda y: y.unfold(0, 20, 3)
+    ),
+    "im2col col2im": lambda x: chain(
+        x,
+        lambda y: F.unfold(images(y), 2, padding=1),
+        lambda y: F.unfold(images(y)[:, :, :, :2], (3, 1), dilation=1, stride=(1, 2)),
+        lambda y: F.fold(y.view(1, 4, 6), (3, 4), 2),
+    ),
+    "reflection_pad1d reflection_pad1d_backward": lambda x: F.pad(lines(x), (2, 3), "reflect"),
+    "reflection_pad2d reflection_pad2d_backward": lambda x: F.pad(images(x), (2, 1, 0, 2), "reflect"),
+    "replication_pad1d replication_pad1d_backward": lambda x: F.pad(lines(x), (2, 3), "replicate"),
+    "replication_pad2d replication_pad2d_backward": lambda x: F.pad(images(x), (2, 1, 0, 2), "replicate"),
+    "pixel_shuffle pixel_unshuffle": lambda x: (
+        F.pixel_shuffle(x.view(4, 2, 3), 2) * F.pixel_unshuffle(x.view(1, 4, 6), 2).view(1, 4, 6)
+    ),
+    "channel_shuffle": lambda x: A.channel_shuffle(images(x), 2),
+    "upsample_nearest1d upsample_nearest1d_backward": lambda x: F.interpolate(lines(x), size=9),
+    "upsample_nearest2d upsample_nearest2d_backward": lambda x: resized(x, "nearest"),
+    "upsample_linear1d upsample_linear1d_backward": lambda x: F.interpolate(lines(x), size=9, mode="linear"),
+    "upsample_bilinear2d upsample_bilinear2d_backward": lambda x: chain(
+        x,
+        lambda y: resized(y, "bilinear"),
+        lambda y: resized(y, "bilinear", align_corners=True),
+        lambda y: F.interpolate(images(y), scale_factor=1.7, mode="bilinear"),
+    ),
+    "upsample_bicubic2d upsample_bicubic2d_backward": lambda x: chain(
+        x, lambda y: resized(y, "bicubic"), lambda y: resized(y, "bicubic", align_corners=True)
+    ),
+}  # fmt: skip
+
+VALUES: dict[str, Case] = {
+    "isinf": lambda x: [(x / (x > 0)).isinf().to(x.dtype)],
+    "empty_strided new_empty_strided empty_permuted": lambda x: [
+        torch.empty_strided((2, 3), (3, 1)).fill_(2.0),
+        x.new_empty_strided((2, 3), (1, 2)).fill_(3.0),
+        torch.empty_permuted((2, 3), (1, 0)).fill_(4.0),
+    ],
+    "linspace": lambda x: [torch.linspace(-1, 2, 7)],
+    "eye eye.m": lambda x: [torch.eye(3), torch.eye(2, 4)],
+    "any any.dim any.dims all all.dim all.dims": lambda x: [
+        y.to(x.dtype)
+        for y in (
+            (x > 1).any(), (m(x) > 0.9).any(1), A.any.dims(m(x) > 5, [0, 1]),
+            (x > -9).all(), (m(x) > -0.9).all(0), A.all.dims(m(x) > -5, [0, 1]),
+        )
+    ],
+    "bucketize.Tensor": lambda x: [
+        torch.bucketize(x, torch.tensor([-0.5, 0.0, 0.5]), right=right).to(x.dtype) for right in (False, True)
+    ],
+    "max amin": lambda x: [
+        y.to(x.dtype) for y in ((x.detach() * 1e6).to(torch.int32).max(), (m(x.detach()) * 1e6).to(torch.int32).amin(1))
+    ],
+}  # fmt: skip
+RANDOM = "rand rand_like randn randn_like uniform normal_functional exponential bernoulli.p bernoulli bernoulli.Tensor"
+"""Rules that draw: `test_randomness.py` checks them."""
+
+
+def guarded(x: torch.Tensor) -> torch.Tensor:
+    """Every form of a guard that only tells; here, since pytest rewrites the asserts of test modules."""
+    assert x.isfinite().all(), "finite"
+    assert not (x > 100).any()
+    assert x.max().item() <= 50
+    if x.min().item() < -50:
+        raise ValueError("out of range")
+    if (x > 50).any() or not (x > -50).all():
+        raise ValueError("out of range")
+    if (x < -50).any():
+        logger.warning("small")
+    return x * 2

@@ -1,0 +1,181 @@
+"""Conditions while tracing: constants are known, guards are passed, what depends on data is refused; empty slices."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+
+from lockstep.numerics.arrays import StepContext
+from lockstep.numerics.paths import compile  # noqa: A004
+from lockstep.protocol.errors import LoweringError
+from lockstep.tracing import trace
+from tests.unit.tracing import functions
+from tests.unit.tracing.helpers import Case, m
+
+N = 24
+X = np.linspace(-1.03, 1.07, N).astype(np.float32)
+logger = logging.getLogger(__name__)
+
+
+def run(case: Case) -> np.ndarray:
+    """The first output of a traced function, natively."""
+    program = trace(lambda x: [case(x)], torch.from_numpy(X))
+    return compile(program).run([X], StepContext(bytes(32), 0, 0, 1))[0]
+
+
+def same(case: Case) -> None:
+    """The Program's value is eager torch's."""
+    np.testing.assert_allclose(run(case), case(torch.from_numpy(X)), rtol=1e-6, atol=1e-6)  # type: ignore[arg-type]
+
+
+# --- constants ---------------------------------------------------------------------------------------------
+
+
+def test_condition_on_a_constant_is_what_it_is_in_eager() -> None:
+    positions = torch.arange(N)
+
+    def case(x: torch.Tensor) -> torch.Tensor:
+        return 2 * x if (torch.arange(N) == positions).all() else x
+
+    same(case)
+
+
+def test_written_constant_is_known_by_its_new_value() -> None:
+    def case(x: torch.Tensor) -> torch.Tensor:
+        mask = torch.zeros(N)
+        mask[3:] = 1
+        return x * (2 if mask.sum() == N - 3 else 5)
+
+    same(case)
+
+
+def test_constant_that_data_is_written_to_is_known_no_more() -> None:
+    def case(x: torch.Tensor) -> torch.Tensor:
+        mask = torch.zeros(N)
+        half = mask[:4]
+        half.copy_(x[:4])
+        return x if mask.sum() > 0 else -x
+
+    with pytest.raises(LoweringError, match="data"):
+        run(case)
+
+
+def test_places_of_a_known_mask_are_indices() -> None:
+    mask = torch.arange(N) % 3 == 0
+    same(lambda x: torch.cat([x[mask], x[mask.nonzero()[:, 0]], x[8:16]]))
+
+
+def test_item_of_a_constant_is_its_number() -> None:
+    same(lambda x: x * torch.arange(7).max().item())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_constant_of_another_float_is_rounded_once(dtype: torch.dtype) -> None:
+    table = torch.linspace(0, 1, N, dtype=torch.float64).to(dtype)
+    same(lambda x: x * table.float() + (table * 3).to(torch.float32))
+
+
+def test_computed_half_is_refused() -> None:
+    with pytest.raises(LoweringError, match="float16"):
+        run(lambda x: x.half().float())
+
+
+# --- guards ------------------------------------------------------------------------------------------------
+
+
+def test_guard_that_raises_or_logs_is_passed() -> None:
+    same(functions.guarded)
+
+
+def test_condition_with_another_branch_is_refused() -> None:
+    def chooses(x: torch.Tensor) -> torch.Tensor:
+        if (x > 0).any():
+            x = x * 2
+        return x
+
+    with pytest.raises(LoweringError, match="data"):
+        run(chooses)
+
+
+def test_guard_with_an_else_is_refused() -> None:
+    def chooses(x: torch.Tensor) -> torch.Tensor:
+        if (x > 0).any():
+            logger.warning("positive")
+        else:
+            x = -x
+        return x
+
+    with pytest.raises(LoweringError, match="data"):
+        run(chooses)
+
+
+# --- empty slices ------------------------------------------------------------------------------------------
+
+
+def test_empty_slices_vanish_forward_and_backward() -> None:
+    def case(x: torch.Tensor) -> torch.Tensor:
+        leaf = x.detach().requires_grad_()
+        turned, kept = m(leaf)[:, :6], m(leaf)[:, 6:]
+        y = torch.cat([turned.sin(), 2 * kept], -1) + F.pad(kept, (0, 6), value=1.0)
+        return torch.autograd.grad((y * y).sum(), leaf)[0]
+
+    same(case)
+
+
+def test_mask_that_writes_a_number_is_a_choice() -> None:
+    def case(x: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        y[y > 0] = 7.0
+        return y
+
+    same(case)
+
+
+def test_one_hot_with_a_number_of_classes() -> None:
+    same(lambda x: F.one_hot((x > 0).long(), 3)[:, 1] * x)
+
+
+# --- recurrent layers --------------------------------------------------------------------------------------
+
+LAYERS: dict[str, nn.Module] = {
+    "lstm": nn.LSTM(6, 5, 2, batch_first=True, bidirectional=True),
+    "lstm without biases": nn.LSTM(6, 5, bias=False),
+    "gru": nn.GRU(6, 5, 2, bidirectional=True),
+    "rnn": nn.RNN(6, 5, batch_first=True),
+    "rnn relu": nn.RNN(6, 5, nonlinearity="relu"),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_recurrent_layer_is_float64_s_with_its_gradients(name: str) -> None:
+    layer = LAYERS[name]
+    weights = {k: p.detach() for k, p in layer.named_parameters()}
+    sizes = [w.numel() for w in weights.values()]
+    start = torch.cat([w.reshape(-1) for w in weights.values()])
+
+    def value(flat: torch.Tensor, x: torch.Tensor) -> list[torch.Tensor]:
+        leaf = flat.detach().requires_grad_()
+        parts = dict(zip(weights, leaf.split(sizes), strict=True))
+        given = {k: p.view(weights[k].shape) for k, p in parts.items()}
+        y, last = torch.func.functional_call(layer, given, (x.view(2, 2, 6),))
+        ends = last if isinstance(last, tuple) else (last,)
+        total = (y * y).sum() + sum(e.sin().sum() for e in ends)
+        return [torch.autograd.grad(total, leaf)[0], y.detach().reshape(-1)]
+
+    program = trace(value, start, torch.from_numpy(X))
+    got = compile(program).run([start.numpy(), X], StepContext(bytes(32), 0, 0, 1))
+    due = value(start.double(), torch.from_numpy(X).double())
+    for a, b in zip(got, due, strict=False):
+        np.testing.assert_allclose(a, b.numpy(), rtol=0, atol=4e-6 * max(1, b.abs().max().item()))
+
+
+def test_long_recurrence_is_refused_with_what_to_do() -> None:
+    layer = nn.GRU(1, 2)
+    with pytest.raises(LoweringError, match="513 steps") as caught:
+        trace(lambda x: layer(x.view(513, 1, 1))[0].reshape(-1), torch.zeros(513))
+    assert "512" in caught.value.hint
