@@ -59,7 +59,7 @@ def classes() -> dict[str, str]:
 
 
 def attempt(name: str, family: str) -> dict[str, Any]:
-    """What becomes of one class, in this process."""
+    """Try one class in this process; returns its outcome."""
     try:
         case = found(getattr(transformers, name), family)
     except Exception as error:
@@ -126,7 +126,7 @@ def apart(name: str, family: str, seconds: int, gib: int) -> dict[str, Any]:
 
 
 def known(state: Path) -> dict[str, dict[str, Any]]:
-    """What a state file holds, the last line of a class."""
+    """Returns the results in a state file, the last line of each class."""
     if not state.exists():
         return {}
     lines = (json.loads(line) for line in state.read_text().splitlines())

@@ -71,7 +71,7 @@ _WINDOWS = {
 _TOKEN = re.compile(r"(_token_id|_token_index|token_id|_index|_id)$")
 _VOCABULARIES = re.compile(r"^(src_|tgt_|decoder_)?vocab_size(_per_layer_input)?$")
 LEVELS = ("all", "depth", "vocabulary", "as it is")
-"""What is shrunk: everything; all but widths; vocabulary, images and sounds alone; nothing but the inputs."""
+"""Everything is shrunk; all but widths; vocabulary, images and sounds alone; nothing but the inputs."""
 
 
 def shrunk(config: Any, level: str, *, layers: int = 2) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def configurations(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Case:
+class SmallModel:
     """A model that trains in eager PyTorch on rows of integers."""
 
     model: nn.Module
@@ -159,7 +159,7 @@ def parameters_of(architecture: type, config: Any) -> int:
         return sum(p.numel() for p in architecture(config).parameters())
 
 
-def found(architecture: type, family: str) -> Case:
+def found(architecture: type, family: str) -> SmallModel:
     """The smallest case of a class that trains; RuntimeError with the last reason if none does."""
     why = "its configuration has no defaults"
     for level, config in configurations(architecture.config_class):
@@ -173,7 +173,7 @@ def found(architecture: type, family: str) -> Case:
             why = f"{level}: {type(error).__name__}: {_line(error)}"
             continue
         for loss, length, most in candidates(model, config, family):
-            case = Case(model, loss, length, most, level)
+            case = SmallModel(model, loss, length, most, level)
             try:
                 _train(case)
             except Exception as error:
@@ -183,7 +183,7 @@ def found(architecture: type, family: str) -> Case:
     raise RuntimeError(why)
 
 
-def _train(case: Case) -> None:
+def _train(case: SmallModel) -> None:
     value = case.loss(case.model, case.rows())
     value.backward()
     grads = [p.grad for p in case.model.parameters() if p.grad is not None]

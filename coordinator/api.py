@@ -308,7 +308,7 @@ async def get_blob(context: Ctx, cid: str) -> Response:
     return Pieces(body(), media_type="application/octet-stream", headers=headers)
 
 
-@service.get("/ipfs/{cid}", response_class=Response, responses=document.problems(404, 406, 422, 502) | BLOCK)
+@service.get("/ipfs/{cid}", response_class=Response, responses=document.problems(400, 404, 406, 422, 502) | BLOCK)
 async def get_block(context: Ctx, request: Request, cid: str, form: Raw = None) -> Response:
     """One block by CID, as a trustless gateway gives it: whoever asks verifies it."""
     if form is None and MEDIA_TYPE not in request.headers.get("accept", ""):

@@ -89,7 +89,7 @@ def convict(court: Court, liar: ClaimRun, declared: Where, slot: int = 0) -> End
     for event in court.log(game):
         if isinstance(event, Convicted) and event.finding.wrong is Wrong.OP:
             word = computed_word(HeldClaim(court.run(slot), ()).whole(event.finding.t), event.finding)
-            assert word == int.from_bytes(event.finding.contract_bits[-4:], "big"), "anybody computes it again"
+            assert word == event.finding.contract_word, "anybody computes it again"
     court.settle()
     court.balance({f"worker-{slot}": court.params.role.slot_stake})
     return ended(court, game, declared)

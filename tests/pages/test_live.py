@@ -46,7 +46,7 @@ class Lie:
     work: Path
     local: Path
     url: str = ""
-    """Of the pages, while it is kept."""
+    """The pages' address, while the market is kept."""
     told: dict[str, Any] = field(default_factory=dict)
     """`data` of the demo."""
     live: dict[str, Any] = field(default_factory=dict)
@@ -221,7 +221,7 @@ def test_losses_of_the_page_are_those_of_metrics(browser: Any, lie: Lie) -> None
 
 
 def copied(page: Any) -> str:
-    """What the page's button puts onto the clipboard."""
+    """Returns the text that the page's button puts onto the clipboard."""
     page.get_by_role("button", name="Copy").last.click()
     page.get_by_role("button", name="Copied").wait_for()
     return str(page.evaluate("navigator.clipboard.readText()"))

@@ -48,7 +48,7 @@ def another(context: Any, url: str, said: list[str]) -> Any:
 
 
 def serious(page: Any) -> list[str]:
-    """What axe finds serious or critical, and by how much a page is wider than its window."""
+    """Returns the serious and critical findings of axe, and by how much a page is wider than its window."""
     assert AXE.exists(), "no axe-core: run `make test-pages`, which fetches it"
     wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     faults = [f"{wide} px too wide"] if wide > 1 else []

@@ -43,7 +43,7 @@ WORDS = "<script>alert(1)</script>"
 """What a stranger calls its model."""
 LONG = "0x" + keccak(b"a long run").hex()
 ADDRESSES = Addresses(31337, *(Address(f"0x{i:02x}" + "11" * 19) for i in range(8)))
-"""Of no contract: a served folder has no chain."""
+"""Addresses of no contract: a served folder has no chain."""
 BEGUN = 1_800_000_000
 ROUND_SECONDS = 240
 

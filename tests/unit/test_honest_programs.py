@@ -43,6 +43,9 @@ OPTIONS = {
         "max_blob_bytes",
         "poll_seconds",
         "requests_per_second",
+        "public_url",
+        "public_rpc",
+        "public_gateways",
     },
 }
 ENVIRONMENT = {

@@ -128,19 +128,19 @@ def compute_again(contracts: Contracts, store: ContentStore, game: GameId, threa
     except UNAVAILABLE as error:
         raise _undecided(error) from error
     program = run.program(finding.t)
-    op, (claimed, contract) = program.ops[finding.position], words_of(finding)
+    op = program.ops[finding.position]
     return {
         "game": game.hex(),
         "claim": record.id.hex(),
         "job": record.job.hex(),
-        "verdict": "match" if computed == contract else "mismatch",
+        "verdict": "match" if computed == finding.contract_word else "mismatch",
         "program": run.job.programs.name_of(run.slot, finding.t, run.job.params.role.inner_steps),
         "step": finding.t,
         "op": {"index": finding.position, "kind": op.kind.name.lower(), "name": program.name_of(finding.position)},
         "element": finding.element,
         "chunk": finding.one_chunk if op.chunks > 1 else None,
-        "claimed_bits": f"0x{claimed:08x}",
-        "contract_bits": f"0x{contract:08x}",
+        "claimed_bits": f"0x{finding.claimed_word:08x}",
+        "contract_bits": f"0x{finding.contract_word:08x}",
         "computed_bits": f"0x{computed:08x}",
         "threads": threads,
         "seconds": round(time.monotonic() - begun, 3),
@@ -199,20 +199,13 @@ def _place(contracts: Contracts, public: PublicData, done: Replay, record: Claim
     finding = _finding(contracts, record)
     if finding is not None and finding.t == done.t:
         many = done.held.run.program(finding.t).ops[finding.position].chunks > 1
-        claimed, contract = words_of(finding)
-        computed = computed_word(done.held.whole(finding.t), finding)
         return Difference(
-            finding.position, finding.element, finding.one_chunk if many else None, claimed, computed, contract, "game"
-        )
+            finding.position, finding.element, finding.one_chunk if many else None, finding.claimed_word,
+            computed_word(done.held.whole(finding.t), finding), finding.contract_word, "game",
+        )  # fmt: skip
     if done.t == done.held.run.transitions:
         return _in_output(public, done, record)
     return None
-
-
-def words_of(finding: Finding) -> tuple[int, int]:
-    """(the claimed word, the contract's)."""
-    claimed, contract = (int.from_bytes(bits[-4:], "big") for bits in (finding.claimed_bits, finding.contract_bits))
-    return claimed, contract
 
 
 def _finding(contracts: Contracts, record: ClaimRecord) -> Finding | None:

@@ -184,7 +184,7 @@ def _below_the_leaf(root: Range, events: Sequence[GameEvent], op: Op | None) -> 
     if convicted is not None:
         found = convicted.finding
         if found.wrong is Wrong.OP:
-            due = f"the contract computes {shown_word(int.from_bytes(found.contract_bits[-4:], 'big'), op)}"
+            due = f"the contract computes {shown_word(found.contract_word, op)}"
         else:
             due = f"the Program says 0x{found.contract_bits.hex()}"
         root.deepest.parts.append(Range(due, Said.DIFFERS))
@@ -200,7 +200,7 @@ def _partials(root: Range, events: Sequence[GameEvent], op: Op | None) -> None:
     if convicted is not None and posted and convicted.finding.wrong is Wrong.OP:
         begin = 0 if group is None else CHUNK * group.group
         chunk = convicted.finding.one_chunk
-        claimed = shown_word(int.from_bytes(convicted.finding.claimed_bits[-4:], "big"), op)
+        claimed = shown_word(convicted.finding.claimed_word, op)
         last = begin + len(posted[-1].words) // 4 - 1
         if chunk is None:
             said = f"the combination of {span('chunk', begin, last)}: claimed {claimed}"

@@ -308,9 +308,8 @@ def computed_word(step: StepTrace, finding: Finding) -> int:
     if op.chunks > 1 and chunk is not None:
         return int(step.chunk_results(finding.position, finding.element)[chunk])
     words = np.ascontiguousarray(step.output(finding.position).array).reshape(-1).view(np.uint32)
-    word, due = int(words[finding.element]), int.from_bytes(finding.contract_bits[-4:], "big")
     groups = step.partials(finding.position, finding.element) if op.is_grouped else []
-    return due if due in groups else word
+    return finding.contract_word if finding.contract_word in groups else int(words[finding.element])
 
 
 def first_difference(published: Sequence[StateRoot] | None, own: Sequence[StateRoot]) -> int | None:

@@ -115,6 +115,14 @@ NONE, MEAN, SUM = 0, 1, 2
 """Reductions of a loss, as torch numbers them."""
 
 
+def reduced(low: Lowering, each: Node, reduction: int) -> Node:
+    """The loss of each element, their mean, or their sum."""
+    if reduction == NONE:
+        return each
+    axes = tuple(range(len(each.shape)))
+    return low.graph.reshape((average if reduction == MEAN else total)(low, each, axes), ())
+
+
 @rule("nll_loss_forward")
 def nll_loss(
     low: Lowering, log_p: Node, target: Node, weight: Node | None, reduction: int, ignore: int
@@ -166,11 +174,7 @@ def nll_loss_backward(
 def mse_loss(low: Lowering, x: Node, target: Node, reduction: int = MEAN) -> Node:
     """(x - target)^2, reduced."""
     difference = low.f(Op.FSUB, x, target)
-    square = low.f(Op.FMUL, difference, difference)
-    if reduction == NONE:
-        return square
-    axes = tuple(range(len(square.shape)))
-    return low.graph.reshape((average if reduction == MEAN else total)(low, square, axes), ())
+    return reduced(low, low.f(Op.FMUL, difference, difference), reduction)
 
 
 @rule("mse_loss_backward")

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from lockstep.numerics.scalar import Op
 from lockstep.tracing.activations import soft_plus
 from lockstep.tracing.graph import F32, Node
-from lockstep.tracing.layers import MEAN, NONE, nll_loss, nll_loss_backward
+from lockstep.tracing.layers import MEAN, nll_loss, nll_loss_backward, reduced
 from lockstep.tracing.lowering import Lowering, rule
-from lockstep.tracing.reductions import average, total
 
 
-def _reduced(low: Lowering, each: Node, reduction: int) -> Node:
-    if reduction == NONE:
-        return each
-    axes = tuple(range(len(each.shape)))
-    return low.graph.reshape((average if reduction == MEAN else total)(low, each, axes), ())
+def _weighted(low: Lowering, each: Node, weight: Node | None) -> Node:
+    return each if weight is None else low.f(Op.FMUL, each, weight)
 
 
 def _share(low: Lowering, grad: Node, reduction: int, count: int) -> Node:
@@ -28,10 +25,10 @@ def smooth_l1_loss(low: Lowering, x: Node, target: Node, reduction: int = MEAN, 
     """d^2 / (2 beta) where d = |x - target| < beta, else d - beta / 2 (Girshick 2015, equation 3)."""
     d = low.f(Op.FABS, low.f(Op.FSUB, x, target))
     if beta == 0:
-        return _reduced(low, d, reduction)
+        return reduced(low, d, reduction)
     near = low.f(Op.FMUL, low.f(Op.FMUL, d, d), 0.5 / beta)
     each = low.select(low.test(Op.FLT, d, float(beta)), near, low.f(Op.FSUB, d, 0.5 * beta), F32)
-    return _reduced(low, each, reduction)
+    return reduced(low, each, reduction)
 
 
 @rule("smooth_l1_loss_backward")
@@ -49,7 +46,7 @@ def huber_loss(low: Lowering, x: Node, target: Node, reduction: int = MEAN, delt
     """d^2 / 2 where d = |x - target| <= delta, else delta (d - delta / 2) (Huber 1964, section 1)."""
     d = low.f(Op.FABS, low.f(Op.FSUB, x, target))
     near, far = low.f(Op.FMUL, low.f(Op.FMUL, d, d), 0.5), low.f(Op.FMUL, low.f(Op.FSUB, d, 0.5 * delta), float(delta))
-    return _reduced(low, low.select(low.test(Op.FLE, d, float(delta)), near, far, F32), reduction)
+    return reduced(low, low.select(low.test(Op.FLE, d, float(delta)), near, far, F32), reduction)
 
 
 @rule("huber_loss_backward")
@@ -74,7 +71,7 @@ def bce_with_logits(
     if pos_weight is not None:
         tail = low.f(Op.FMUL, tail, low.f(Op.FFMA, low.f(Op.FSUB, pos_weight, 1.0), target, 1.0))
     each = low.f(Op.FADD, low.f(Op.FMUL, low.f(Op.FSUB, 1.0, target), x), tail)
-    return _reduced(low, each if weight is None else low.f(Op.FMUL, each, weight), reduction)
+    return reduced(low, _weighted(low, each, weight), reduction)
 
 
 _FLOOR = -100.0
@@ -88,7 +85,7 @@ def bce(low: Lowering, x: Node, target: Node, weight: Node | None = None, reduct
     right = low.f(Op.FMAX, low.f(Op.FLOG, low.f(Op.FSUB, 1.0, x)), _FLOOR)
     mixed = low.f(Op.FADD, low.f(Op.FMUL, target, left), low.f(Op.FMUL, low.f(Op.FSUB, 1.0, target), right))
     each = low.f(Op.FNEG, mixed)
-    return _reduced(low, each if weight is None else low.f(Op.FMUL, each, weight), reduction)
+    return reduced(low, _weighted(low, each, weight), reduction)
 
 
 @rule("binary_cross_entropy_backward")
@@ -98,8 +95,7 @@ def bce_backward(
     """grad (x - target) / (x (1 - x)), times weight."""
     spread = low.f(Op.FMAX, low.f(Op.FMUL, low.f(Op.FSUB, 1.0, x), x), 1e-12)
     each = low.f(Op.FDIV, low.f(Op.FSUB, x, target), spread)
-    each = each if weight is None else low.f(Op.FMUL, each, weight)
-    return low.f(Op.FMUL, _share(low, grad, reduction, prod(low.shape)), each)
+    return low.f(Op.FMUL, _share(low, grad, reduction, prod(low.shape)), _weighted(low, each, weight))
 
 
 def _classes_last(low: Lowering, x: Node) -> Node:
@@ -108,27 +104,16 @@ def _classes_last(low: Lowering, x: Node) -> Node:
 
 
 @rule("nll_loss2d_forward")
-def nll_loss_of_images(
-    low: Lowering, log_p: Node, target: Node, weight: Node | None, reduction: int, ignore: int
-) -> tuple[Node, Node]:
+def nll_loss_of_images(low: Lowering, log_p: Node, *rest: Any) -> tuple[Node, Node]:
     """-log_p[n, target, ...], reduced over the positions whose target is not `ignore`; with their number."""
-    return nll_loss(low, _classes_last(low, log_p), target, weight, reduction, ignore)
+    return nll_loss(low, _classes_last(low, log_p), *rest)
 
 
 @rule("nll_loss2d_backward")
-def nll_loss_of_images_backward(
-    low: Lowering,
-    grad: Node,
-    log_p: Node,
-    target: Node,
-    weight: Node | None,
-    reduction: int,
-    ignore: int,
-    count: Node,
-) -> Node:
+def nll_loss_of_images_backward(low: Lowering, grad: Node, log_p: Node, *rest: Any) -> Node:
     """-grad at the target's class, 0 elsewhere."""
     wide = low.shape
     low.shape = (wide[0], *wide[2:], wide[1])
-    last = nll_loss_backward(low, grad, _classes_last(low, log_p), target, weight, reduction, ignore, count)
+    last = nll_loss_backward(low, grad, _classes_last(low, log_p), *rest)
     low.shape = wide
     return low.graph.permute(last, [0, len(wide) - 1, *range(1, len(wide) - 1)])

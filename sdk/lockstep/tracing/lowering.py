@@ -70,7 +70,10 @@ class Lowering:
         self.draws = 0
         """Draws of torch's generator so far."""
         self._integral: dict[int, Node] = {}
+        self._constants: set[fx.Node] = set()
+        """Nodes of the graph that depend on no input."""
         self._fixed: dict[fx.Node, torch.Tensor] = {}
+        """Their values, as far as somebody asked."""
 
     # --- values -------------------------------------------------------------------------------------------
 
@@ -142,6 +145,8 @@ class Lowering:
         given = iter(inputs)
         for node in module.graph.nodes:
             self.graph.origin = node.meta.get(ORIGIN, Origin())
+            if node.op == "get_attr" or (_is_pure(node) and self._constants.issuperset(node.all_input_nodes)):
+                self._constants.add(node)
             if node.op == "placeholder":
                 env[node] = next(given)
             elif node.op == "get_attr":
@@ -205,10 +210,9 @@ class Lowering:
         """The value of a node that depends on constants alone, by torch; None for any other."""
         if node in self._fixed:
             return self._fixed[node]
-        target: Any = node.target
-        pure = isinstance(target, torch._ops.OpOverload) and target.namespace == "aten"
-        if node.op != "call_function" or not pure or torch.Tag.nondeterministic_seeded in target.tags:
+        if node not in self._constants:
             return None
+        target: Any = node.target
         given = {n: self._evaluated(n) for n in node.all_input_nodes}
         if any(v is None or v.is_meta for v in given.values()):
             return None
@@ -281,6 +285,13 @@ def input_dtype(tensor: torch.Tensor, index: int) -> str:
             f"input {index} has shape {tuple(tensor.shape)}", hint="state tensors are flat: rank 0 or 1, not empty"
         )
     return _DTYPES[tensor.dtype]
+
+
+def _is_pure(node: fx.Node) -> bool:
+    """True if torch computes the node from its inputs alone."""
+    target: Any = node.target
+    pure = node.op == "call_function" and isinstance(target, torch._ops.OpOverload) and target.namespace == "aten"
+    return pure and torch.Tag.nondeterministic_seeded not in target.tags
 
 
 def _rule_name(node: fx.Node) -> str:

@@ -162,20 +162,27 @@ def reflection_pad(low: Lowering, x: Node, widths: Sequence[int]) -> Node:
     return x
 
 
-@rule("reflection_pad1d_backward", "reflection_pad2d_backward")
-def reflection_pad_backward(low: Lowering, grad: Node, x: Node, widths: Sequence[int]) -> Node:
-    """The gradients of an element and of its mirror images, added."""
-    for axis, before, after in reversed(_by_axis(widths, len(x.shape))):
-        n = x.shape[axis]
+def _folded_back(
+    low: Lowering, grad: Node, widths: Sequence[int], bent: Callable[[Node, int], Node], reach: int
+) -> Node:
+    """The gradients of what is inside, with those of the borders added `reach` from its ends, as `bent` makes them."""
+    for axis, before, after in reversed(_by_axis(widths, len(grad.shape))):
+        n = grad.shape[axis] - before - after
         inner = low.graph.slice(grad, axis, before, n)
-        if before:
-            part = low.graph.flip(low.graph.slice(grad, axis, 0, before), [axis])
-            inner = low.f(Op.FADD, inner, padded(low, part, axis, 1, n - 1 - before))
-        if after:
-            part = low.graph.flip(low.graph.slice(grad, axis, before + n, after), [axis])
-            inner = low.f(Op.FADD, inner, padded(low, part, axis, n - 1 - after, 1))
+        for first, width in ((0, before), (before + n, after)):
+            if width:
+                part = bent(low.graph.slice(grad, axis, first, width), axis)
+                rest = n - reach - part.shape[axis]
+                place = reach if first == 0 else rest
+                inner = low.f(Op.FADD, inner, padded(low, part, axis, place, n - place - part.shape[axis]))
         grad = inner
     return grad
+
+
+@rule("reflection_pad1d_backward", "reflection_pad2d_backward")
+def reflection_pad_backward(low: Lowering, grad: Node, _x: Node, widths: Sequence[int]) -> Node:
+    """The gradients of an element and of its mirror images, added."""
+    return _folded_back(low, grad, widths, lambda part, axis: low.graph.flip(part, [axis]), 1)
 
 
 @rule("replication_pad1d", "replication_pad2d")
@@ -193,17 +200,9 @@ def replication_pad(low: Lowering, x: Node, widths: Sequence[int]) -> Node:
 
 
 @rule("replication_pad1d_backward", "replication_pad2d_backward")
-def replication_pad_backward(low: Lowering, grad: Node, x: Node, widths: Sequence[int]) -> Node:
+def replication_pad_backward(low: Lowering, grad: Node, _x: Node, widths: Sequence[int]) -> Node:
     """The gradients of an element and of its copies, added."""
-    for axis, before, after in reversed(_by_axis(widths, len(x.shape))):
-        n = x.shape[axis]
-        inner = low.graph.slice(grad, axis, before, n)
-        for first, width, place in ((0, before, 0), (before + n, after, n - 1)):
-            if width:
-                part = total(low, low.graph.slice(grad, axis, first, width), [axis])
-                inner = low.f(Op.FADD, inner, padded(low, part, axis, place, n - 1 - place))
-        grad = inner
-    return grad
+    return _folded_back(low, grad, widths, lambda part, axis: total(low, part, [axis]), 0)
 
 
 # --- shuffled pixels ---------------------------------------------------------------------------------------

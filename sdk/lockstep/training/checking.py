@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch import nn
 
 from lockstep.numerics.validate import validate
-from lockstep.protocol.errors import UsageError
+from lockstep.protocol.errors import LockstepError, UsageError
 from lockstep.training.job import Batch, build_programs
 from lockstep.training.losses import Loss, RandomLoss
 from lockstep.training.models import loss_of
 from lockstep.training.strategies import diloco
 
+_MODULE = "lockstep_checked_model"
+"""The name under which the file is imported: its own may be that of a library."""
 _FORM = "FILE.py:FUNCTION, whose call without arguments returns (model, loss or None, Batch(...))"
 
 
@@ -60,12 +63,12 @@ def _made(target: str) -> tuple[nn.Module, Loss | RandomLoss | None, Batch]:
     file = Path(path)
     if not path or not file.is_file():
         raise UsageError(f"{target} names no file", f"give {_FORM}")
-    spec = importlib.util.spec_from_file_location(file.stem, file)
+    spec = importlib.util.spec_from_file_location(_MODULE, file)
     if spec is None or spec.loader is None:
         raise UsageError(f"{file} is no Python file", f"give {_FORM}")
     module = importlib.util.module_from_spec(spec)
     # A model of a dataclass looks its own module up.
-    sys.modules[file.stem] = module
+    sys.modules[_MODULE] = module
     sys.path.insert(0, str(file.resolve().parent))
     try:
         spec.loader.exec_module(module)
@@ -73,9 +76,23 @@ def _made(target: str) -> tuple[nn.Module, Loss | RandomLoss | None, Batch]:
         if not callable(factory):
             raise UsageError(f"{file} has no function {name}", f"give {_FORM}")
         made = factory()
+    except LockstepError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{_place(error, file)}: {type(error).__name__}: {error}", "run the file in Python") from error
     finally:
         sys.path.remove(str(file.resolve().parent))
     fits = isinstance(made, tuple) and len(made) == 3 and isinstance(made[0], nn.Module) and isinstance(made[2], Batch)
     if not fits:
         raise UsageError(f"{target} returns {type(made).__name__}", f"give {_FORM}")
     return made
+
+
+def _place(error: Exception, file: Path) -> str:
+    """Returns the last line of a file that an error came through, as FILE:LINE."""
+    if isinstance(error, SyntaxError):
+        return f"{file}:{error.lineno}"
+    lines = [
+        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == file.absolute()
+    ]
+    return f"{file}:{lines[-1]}" if lines else str(file)

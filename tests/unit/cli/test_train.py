@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,6 +179,28 @@ def test_check_names_module_line_rule_and_hint_before_anything_is_paid(lockstep:
     assert "net.py:13" in error["message"]
     assert "torch.logcumsumexp(x, 1)" in error["message"]
     assert error["hint"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def make(:\n", "own.py:1: SyntaxError"),
+        ("\nimport nothing_like_this\n", "own.py:2: ModuleNotFoundError: No module named 'nothing_like_this'"),
+        ("def make():\n    raise ValueError('of mine')\n", "own.py:2: ValueError: of mine"),
+    ],
+)
+def test_check_says_where_a_file_fails(lockstep: Lockstep, text: str, said: str) -> None:
+    Path("own.py").write_text(text)
+    error = lockstep("train", "check", "own.py:make", "--json").error
+    assert said in error["message"]
+    assert error["code"] == "usage"
+
+
+def test_check_of_a_file_with_a_library_s_name_leaves_the_library(lockstep: Lockstep) -> None:
+    before = sys.modules["random"]
+    Path("random.py").write_text("def make():\n    return None\n")
+    assert "returns NoneType" in lockstep("train", "check", "random.py:make", "--json").error["message"]
+    assert sys.modules["random"] is before
 
 
 @pytest.mark.parametrize("target", ["none.py:good", "net.py", "net.py:absent", "net.py:nothing"])

@@ -1,4 +1,4 @@
-"""What is published of a market: a stranger with a URL checks it, and no key leaves the coordinator."""
+"""A coordinator publishes its market: a stranger with a URL checks it, and no key leaves the coordinator."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 def test_whoever_has_a_url_computes_the_contracts_number_by_the_pages_command(lie: Lie, stranger: Any) -> None:
     finding = lie.event.finding
-    word = f"0x{int.from_bytes(finding.contract_bits[-4:], 'big'):08x}"
+    word = f"0x{finding.contract_word:08x}"
     shown = httpx2.get(f"{lie.url}/api/v1/games/0x{lie.game.hex()}").json()
     page = httpx2.get(f"{lie.url}/disputes/0x{lie.game.hex()}").text
     assert shown["check"] == f"lockstep dispute check {lie.game.hex()} --network {lie.url}"

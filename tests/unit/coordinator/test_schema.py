@@ -28,7 +28,7 @@ KNOWN = {"job": JOB, "claim": claim_row().id}
 """Ids that the index holds."""
 FEW, MANY = 10, 300
 """Examples of an operation."""
-OPERATIONS = 24
+OPERATIONS = 26
 
 
 def examine(api: Api, examples: int) -> int:

@@ -342,7 +342,7 @@ def test_a_recorded_step_is_given_up_for_a_later_one(monkeypatch: pytest.MonkeyP
 
 
 def test_an_executable_keeps_few_recorded_steps() -> None:
-    """Of a caller that keeps all its states every step has other places, and nothing is recorded."""
+    """A caller that keeps all its states gives every step other places, and nothing is recorded."""
     program, device = again(), Counting()
     executable = CudaExecutable(program, device=device)
     states = [executable.upload(filled(program, normal))]

@@ -209,13 +209,13 @@ SPLIT_DEFECTS = {
     "codes of another group": ("        left += group * P::WORDS;\n", ""),
     "scales of another group": ("        right_scales += group * R::SCALE_STEP;\n", ""),
     "terms one upon the other": ("        out += static_cast<long long>(group) * Product::ELEMENTS;\n", ""),
-    "another batch": ("Product::SPLIT ? block % Product::BATCHES : block", "block"),
+    "another batch": ("block % Product::BATCHES : block", "block / 2 % Product::BATCHES : block"),
     "terms from the last one on": (
         "term_at<A>(first, a_start, k0 + k)",
         "term_at<A>(first, a_start, length - 1 - (k0 + k))",
     ),
 }
-"""Of groups that are blocks of their own, and of the order in which their terms become an output."""
+"""Groups that are blocks of their own, and the order in which their terms become an output."""
 
 
 @pytest.mark.parametrize("defect", SPLIT_DEFECTS)
@@ -226,7 +226,8 @@ def test_a_defect_of_groups_apart_shows(defect: str, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
-def test_a_defect_shows(defect: str, small: Program) -> None:
+def test_a_defect_shows(defect: str, small: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    take("small tiles", monkeypatch)
     before, after = DEFECTS[defect]
     shown = (differs(small, Mutant(before, after, descending=descending)) for descending in (False, True))
     assert any(shown), f"the emulation does not show {defect}"

@@ -14,7 +14,7 @@ from lockstep.protocol.programs.program import F32, Program
 from tests.support.emulation import Both, Mutant
 from tests.unit.numerics.comparison import CONTEXT, normal, strange
 from tests.unit.numerics.test_cuda_codes import Data, differs
-from tests.unit.numerics.test_quants import STREAM, joined, rest, two_limbs
+from tests.unit.numerics.test_quants import REASONS, STREAM, joined, program_with_a_rest, rest, two_limbs
 
 
 def padded_rest(b: ProgramBuilder, x: Tensor, q: Quantised, name: str) -> Tensor:
@@ -81,17 +81,8 @@ def test_two_limbs_and_their_copies_are_one_kernel_for_each_tensor(
 
 
 def test_what_the_limbs_leave_is_computed_where_somebody_reads_it() -> None:
-    rows, K, words = 6, 128, 16
-    for reason in ("kept", "read elsewhere", "other terms", "exchanged"):
-        b = ProgramBuilder([(F32, rows * K)])
-        x = b.input(0).reshape(rows, K)
-        high = b.quant(x, words, name="high")
-        left = rest(b, x, high, "rest", minus=reason != "exchanged")
-        low = b.quant(left, words // 2 if reason == "other terms" else words, STREAM, name="low")
-        outputs = [high.codes, low.codes, low.scales]
-        whole = left.reshape(rows * K // (4 * words), words, 4)
-        outputs.append(whole if reason == "kept" else b.max(left) if reason == "read elsewhere" else high.scales)
-        program = b.finish(outputs)
+    for reason in REASONS:
+        program = program_with_a_rest(reason)
         assert len(quant_groups(program)) == 2, reason
         Both(program).agree(state_of(program), CONTEXT)
 

@@ -79,8 +79,12 @@ def test_two_limbs_of_a_tensor_and_of_its_transpose(
     compare(also_read, state)
 
 
-@pytest.mark.parametrize("reason", ["kept", "read elsewhere", "other terms", "exchanged"])
-def test_what_the_limbs_leave_is_in_memory_where_somebody_reads_it(reason: str) -> None:
+REASONS = ("kept", "read elsewhere", "other terms", "exchanged")
+"""Why what the first limb leaves is needed by somebody besides the second."""
+
+
+def program_with_a_rest(reason: str) -> Program:
+    """A Program of two limbs whose rest is needed for one of `REASONS`."""
     rows, K, words = 6, 128, 16
     b = ProgramBuilder([(F32, rows * K)])
     x = b.input(0).reshape(rows, K)
@@ -90,8 +94,13 @@ def test_what_the_limbs_leave_is_in_memory_where_somebody_reads_it(reason: str) 
     outputs = [high.codes, low.codes, low.scales]
     whole = left.reshape(rows * K // (4 * words), words, 4)
     outputs.append(whole if reason == "kept" else b.max(left) if reason == "read elsewhere" else high.scales)
-    program = b.finish(outputs)
-    state: list[Array | None] = [normal(np.random.default_rng(1), rows * K)]
+    return b.finish(outputs)
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_what_the_limbs_leave_is_in_memory_where_somebody_reads_it(reason: str) -> None:
+    program = program_with_a_rest(reason)
+    state: list[Array | None] = [normal(np.random.default_rng(1), 6 * 128)]
     state += [None] * (len(program.inputs) - len(state))
     compare(program, state)
 

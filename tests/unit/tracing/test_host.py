@@ -49,7 +49,7 @@ class Drawing(nn.Module):
         self.draw = draw
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """What it draws."""
+        """Its draws."""
         return self.draw(x)
 
 

@@ -179,3 +179,15 @@ def test_long_recurrence_is_refused_with_what_to_do() -> None:
     with pytest.raises(LoweringError, match="513 steps") as caught:
         trace(lambda x: layer(x.view(513, 1, 1))[0].reshape(-1), torch.zeros(513))
     assert "512" in caught.value.hint
+
+
+def test_a_dtype_far_behind_the_inputs_is_refused_as_soon_as_one_beside_them() -> None:
+    """Whether such a value is a constant is asked once, not along each of the 2^80 ways to the input."""
+
+    def residual(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(80):
+            x = x + torch.tanh(x)
+        return x.to(torch.bfloat16).to(torch.float32)
+
+    with pytest.raises(LoweringError, match=r"bfloat16"):
+        trace(residual, torch.zeros(4))

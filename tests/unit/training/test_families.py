@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from benchmarks.small_models import Case, found
+from benchmarks.small_models import SmallModel, found
 from lockstep.training.comparison import compare
 from lockstep.training.job import Batch
 from lockstep.training.models import next_token_loss
@@ -38,24 +38,24 @@ class Recurrent(nn.Module):
         return self.head(self.lstm(self.table(rows))[0])
 
 
-def lstm() -> Case:
+def lstm() -> SmallModel:
     def loss(model: nn.Module, rows: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(model(rows)[:, :-1].reshape(-1, VOCABULARY), rows[:, 1:].reshape(-1))
 
-    return Case(Recurrent(), loss, TOKENS, VOCABULARY, "own")
+    return SmallModel(Recurrent(), loss, TOKENS, VOCABULARY, "own")
 
 
-def mixture() -> Case:
+def mixture() -> SmallModel:
     config = transformers.DeepseekV3Config(
         vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64, moe_intermediate_size=16, num_hidden_layers=2,
         num_attention_heads=2, num_key_value_heads=2, n_routed_experts=4, num_experts_per_tok=2, n_group=1,
         topk_group=1, first_k_dense_replace=1, q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, v_head_dim=16,
         qk_nope_head_dim=8, n_shared_experts=1, max_position_embeddings=64, bos_token_id=1, eos_token_id=2,
     )  # fmt: skip
-    return Case(transformers.DeepseekV3ForCausalLM(config), next_token_loss, TOKENS + 1, VOCABULARY, "own")
+    return SmallModel(transformers.DeepseekV3ForCausalLM(config), next_token_loss, TOKENS + 1, VOCABULARY, "own")
 
 
-FAMILIES: dict[str, Callable[[], Case]] = {
+FAMILIES: dict[str, Callable[[], SmallModel]] = {
     "LSTM": lstm,
     "Mamba": lambda: found(transformers.MambaForCausalLM, "causal"),
     "T5": lambda: found(transformers.T5ForConditionalGeneration, "sequence-to-sequence"),

@@ -448,6 +448,16 @@ class Finding:
         """The chunk; None where what is wrong is how the partials combine."""
         return None if self.chunk == COMBINED else self.chunk
 
+    @property
+    def claimed_word(self) -> int:
+        """The claimed value of an op's element."""
+        return int.from_bytes(self.claimed_bits[-4:], "big")
+
+    @property
+    def contract_word(self) -> int:
+        """The contract's value of it."""
+        return int.from_bytes(self.contract_bits[-4:], "big")
+
 
 @dataclass(frozen=True)
 class Convicted(GameEvent):
