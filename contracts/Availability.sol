@@ -55,20 +55,30 @@ contract Availability is IAvailability, Precommitted {
         returns (bytes32 id)
     {
         Asked storage a = _asked[claim];
-        uint64 deadline = uint64(block.timestamp + market.params(job).windows.answerSeconds);
+        uint64 deadline = _setUntil(a, job, what);
         uint64 beacon = uint64(block.number + 1);
         id = payloadDemandId(claim, a.count);
 
         a.count += 1;
         a.open += 1;
-        a.until = deadline;
         _demands[id] = Demand(ClaimId.unwrap(claim), msg.sender, Status.Open, beacon, deadline, what, 0, wanted);
 
         emit PayloadDemanded(id, job, claim, msg.sender, round, slot, beacon, deadline, wanted);
 
         // INVARIANT: payloads are demanded while receipts are given, of those who have revealed.
-        market.onDemanded(job, round, slot);
+        market.onDemanded(job, round, slot, what == CARRY);
         vault.lock(msg.sender, id, market.bondOf(job));
+    }
+
+    /// @dev Until when an answer counts; `a.until`: until when it keeps the claim in the merge.
+    function _setUntil(Asked storage a, JobId job, uint32 what) private returns (uint64 deadline) {
+        IJobMarket.Windows memory windows = market.params(job).windows;
+        deadline = uint64(block.timestamp + windows.answerSeconds);
+
+        a.until = deadline;
+
+        // INVARIANT: who shows a carry late is left out of the merge, and has a defender's clock more until it is convicted.
+        if (what == CARRY) deadline += windows.clockSeconds;
     }
 
     /// @inheritdoc IAvailability
@@ -90,6 +100,7 @@ contract Availability is IAvailability, Precommitted {
 
         emit Settled(id, d.subject, Status.Answered, c.worker);
 
+        if (_isGame(d)) market.onRejected(ClaimId.wrap(d.subject));
         vault.takeBond(id, c.worker, type(uint256).max);
     }
 
@@ -106,7 +117,18 @@ contract Availability is IAvailability, Precommitted {
 
         emit Settled(id, d.subject, Status.Missing, address(0));
 
+        // INVARIANT: who starts from a carry and shows it to nobody is convicted, as a silent defender is.
+        if (_isGame(d)) {
+            address[] memory winners = new address[](1);
+            winners[0] = d.asker;
+            market.onConvicted(ClaimId.wrap(d.subject), 0, winners, new IStakeVault.Refund[](0));
+        }
         vault.unlock(id);
+    }
+
+    /// @dev A demand for a carry is a game, as long as its claim is neither void nor convicted.
+    function _isGame(Demand storage d) private view returns (bool) {
+        return d.row == CARRY && market.live(ClaimId.wrap(d.subject));
     }
 
     /// @dev Each of the leaves that the asker and the seed name, under the claim's last state: of its payload or of its carry.

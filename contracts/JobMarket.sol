@@ -197,8 +197,14 @@ contract JobMarket is IJobMarket {
     // -- the game
 
     modifier onlyGame() {
-        // INVARIANT: verdicts come from the game alone.
+        // INVARIANT: claims are challenged in the game alone.
         if (msg.sender != game) revert Unauthorized(msg.sender);
+        _;
+    }
+
+    modifier onlyVerdict() {
+        // INVARIANT: verdicts come from games, of which a demand for a carry is one.
+        if (msg.sender != game && msg.sender != address(availability)) revert Unauthorized(msg.sender);
         _;
     }
 
@@ -220,13 +226,13 @@ contract JobMarket is IJobMarket {
     /// @inheritdoc IJobMarket
     function onConvicted(ClaimId claimId, uint32 t, address[] calldata winners, IStakeVault.Refund[] calldata refunds)
         external
-        onlyGame
+        onlyVerdict
     {
         _book.onConvicted(vault, claimId, t, winners, refunds);
     }
 
     /// @inheritdoc IJobMarket
-    function onRejected(ClaimId claimId) external onlyGame {
+    function onRejected(ClaimId claimId) external onlyVerdict {
         Claim storage c = _book.claims[claimId];
         Round storage ro = _book.rounds[c.job][c.round];
         if (!live(claimId)) revert ClaimClosed(claimId);
@@ -280,10 +286,10 @@ contract JobMarket is IJobMarket {
     }
 
     /// @inheritdoc IJobMarket
-    function onDemanded(JobId jobId, uint32 r, uint32 slot) external {
+    function onDemanded(JobId jobId, uint32 r, uint32 slot, bool carry) external {
         // INVARIANT: the demands' contract alone says what was demanded.
         if (msg.sender != address(availability)) revert Unauthorized(msg.sender);
-        _book.onDemanded(jobId, r, slot);
+        _book.onDemanded(jobId, r, slot, carry);
     }
 
     // -- views

@@ -365,11 +365,12 @@ interface IJobMarket {
     function onOpen(ClaimId claim, Body calldata body) external returns (GameTerms memory);
     /// @notice The claim is wrong: slashes its stake; a merge's later rounds become Void, and their work is paid from the slash before
     /// anybody shares it. Reverts `ClaimClosed` unless `live(claim)`.
-    /// @param t The step that was proved wrong; 0 where none was (a missed deadline, padding of the trace, an equivocation).
+    /// @param t The step that was proved wrong; 0 where none was (a missed deadline, padding of the trace, an equivocation, a carry
+    ///        that was not shown).
     /// @param winners Who shares the prize, the one who convicted first.
     /// @param refunds Gas that challengers spent on games still open; here `amount` is gas.
     function onConvicted(ClaimId claim, uint32 t, address[] calldata winners, IStakeVault.Refund[] calldata refunds) external;
-    /// @notice The challenge failed: counts the game out. Reverts `ClaimClosed` unless `live(claim)`.
+    /// @notice The challenge failed, or the carry was shown: counts the game out. Reverts `ClaimClosed` unless `live(claim)`.
     function onRejected(ClaimId claim) external;
 
     // -- the validator, the witnesses, demands
@@ -380,8 +381,9 @@ interface IJobMarket {
     function onDrawn(JobId job, uint32 round, uint16 count) external;
     /// @notice The witnesses' contract: pays one drawn fee, or gives it up (account 0).
     function onWitnessed(JobId job, address account) external;
-    /// @notice The demands' contract: somebody asks for slot's payload; `freeze` will ask whether it was answered.
-    function onDemanded(JobId job, uint32 round, uint32 slot) external;
+    /// @notice The demands' contract: somebody asks for slot's payload, or the carry that it starts from; `freeze` will ask whether it was
+    /// answered. A demand for a carry counts as a game.
+    function onDemanded(JobId job, uint32 round, uint32 slot, bool carry) external;
 
     // -- views
 

@@ -387,13 +387,15 @@ library Rounds {
         j.feesDue += uint128(fees);
     }
 
-    function onDemanded(Book storage b, JobId jobId, uint32 r, uint32 slot) external {
+    function onDemanded(Book storage b, JobId jobId, uint32 r, uint32 slot, bool carry_) external {
         // INVARIANT: payloads are demanded while receipts are given, of those who have revealed.
         (, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Attesting);
         (, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, slot);
         if (c.status != IJobMarket.ClaimStatus.Revealed) revert NoSuchSlot(slot);
 
         ro.demands += 1;
+        // INVARIANT: a demand for a carry is a game of one move: while it is open, no stake is free and no round final.
+        if (carry_) (c.openGames, ro.openGames) = (c.openGames + 1, ro.openGames + 1);
     }
 
     // -- views

@@ -1,8 +1,8 @@
 """Carry withheld: a payload is published, the carry beside it is not, so that the slot's next claim is hard to replay.
 
 It stops nobody: whoever needs the carry replays the claims that it comes from, and convicts the first of them that is
-wrong, however long ago it was revealed. Whoever was drawn to look demands it, and an owner that does not answer is left
-out of the merge.
+wrong, however long ago it was revealed. Whoever was drawn to look demands it; an owner that does not answer is left out
+of the merge, and convicted a defender's clock later.
 """
 
 from __future__ import annotations
@@ -65,17 +65,21 @@ def unanswered(court: Court) -> Ended:
     )
     court.wait(Phase.FREEZING, r=1)
     court.advance(court.params.windows.answer_seconds + 1)
-    court.send(demands.settle(asked), "mallory")
+    assert court.refused(demands.settle(asked), "mallory") == "TooEarly", "the owner has a defender's clock more"
     court.merge(r=1)
     assert market.round(court.job_id, 1).mask == 0b110
     court.seal(2)
     assert court.run(LIAR, 2).carried is None, "what was left out is not carried"
     court.claim(r=2)
+    court.advance(court.params.windows.clock_seconds)
+    court.send(demands.settle(asked), "mallory")
+    assert court.convicted(claims[LIAR])
     court.settle()
-    gained = court.balance()
+    stake = court.params.role.slot_stake
+    gained = court.balance({"worker-0": stake})
     assert [e.round for e in court.events("Paid") if e.slot == LIAR] == [0, 2], "the rounds of which all was there"
-    assert gained["verifier"] == 0, "its bond came back"
-    return Ended("excluded", Where(rule="slot 0"), Where(rule="slot 0"))
+    assert gained["verifier"] == stake * 30 // 100, "who demanded wins as a challenger does"
+    return Ended("timeout", Where(rule="slot 0"), Where(rule="slot 0"))
 
 
 def wrong_source(court: Court) -> Ended:
@@ -114,7 +118,7 @@ def wrong_source(court: Court) -> Ended:
 
 
 CHEATS = (
-    Cheat("carry withheld", "excluded", {"demanded, and nobody shows it": unanswered}, CARRYING),
+    Cheat("carry withheld", "timeout", {"demanded, and nobody shows it": unanswered}, CARRYING),
     Cheat("wrong claim behind a withheld carry", "fraud", {"found from the next claim": wrong_source}, TWO_ROUNDS),
 )
 
@@ -153,6 +157,28 @@ def test_a_withheld_carry_stops_nobody(memory: Court) -> None:
     paid = [(e.round, e.slot) for e in memory.events("Paid") if e.slot < 3]
     assert sorted(paid) == [(r, slot) for r in range(3) for slot in range(3)]
     memory.balance()
+
+
+def test_who_shows_its_carry_late_keeps_its_stake_and_is_left_out(memory: Court) -> None:
+    memory.reset(**TWO_ROUNDS)
+    memory.claim()
+    memory.merge()
+    memory.seal(1)
+    claims, market = memory.claim(r=1), memory.contracts.market
+    _, demand = Asks(memory.contracts, memory.address("mallory")).carry(memory.job_id, 1, 1, claims[1])
+    memory.send(demand, "mallory")
+    memory.wait(Phase.FREEZING, r=1)
+    memory.advance(memory.params.windows.answer_seconds + 1)
+    memory.merge(r=1)
+    assert market.claim(claims[1]).status == ClaimStatus.EXCLUDED
+    assert market.round(memory.job_id, 1).open_games == 1, "the round is not final while the demand is open"
+    due = Answers(memory.contracts, memory.store, memory.address("worker-1")).due
+    ((_, answer),) = due(memory.ledger(), lambda _: memory.job, memory.now())
+    memory.send(answer, "worker-1")
+    assert market.round(memory.job_id, 1).open_games == 0
+    memory.settle()
+    assert market.claim(claims[1]).status == ClaimStatus.FINAL
+    assert [e.round for e in memory.events("Paid") if e.slot == 1] == [0]
 
 
 def test_who_demands_a_carry_that_is_there_pays_for_the_answer(memory: Court) -> None:

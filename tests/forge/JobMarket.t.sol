@@ -195,7 +195,7 @@ contract MarketTest {
             abi.encodeCall(market.reveal, (job, 0, 0, opened)),
             abi.encodeCall(market.attest, (job, 0, new IJobMarket.Receipt[](0))),
             abi.encodeCall(market.onDrawn, (job, 0, 1)),
-            abi.encodeCall(market.onDemanded, (job, 0, 0)),
+            abi.encodeCall(market.onDemanded, (job, 0, 0, false)),
             abi.encodeCall(market.freeze, (job, 0, new IJobMarket.Body[](0))),
             abi.encodeCall(market.merge, (job, 0, bytes32(0), bytes32(0), "", 0))
         ];
@@ -571,7 +571,7 @@ contract MarketTest {
         bytes32 from = States.slotZero(terms.genesis.shared, terms.roles[0].zeroCarry, 0, 0);
         require(market.factsOf(first, 1, carried).stateZero == from, "nothing comes before the first round");
         absent[market.claimIdOf(job, 0, 2)] = true;
-        market.onDemanded(job, 0, 2);
+        market.onDemanded(job, 0, 2, false);
         _fromAttestingToLead(0);
         _start(1);
         address[3] memory owners = [_account(2), _account(5), _account(4)];
@@ -612,7 +612,7 @@ contract MarketTest {
             abi.encodeCall(market.onInvalid, (job, caller)),
             abi.encodeCall(market.onDrawn, (job, 0, 1)),
             abi.encodeCall(market.onWitnessed, (job, caller)),
-            abi.encodeCall(market.onDemanded, (job, 0, 0))
+            abi.encodeCall(market.onDemanded, (job, 0, 0, false))
         ];
         for (uint256 i = 0; i < calls.length; i++) {
             _reverts(caller, calls[i], abi.encodeWithSelector(Unauthorized.selector, caller));
@@ -672,7 +672,7 @@ contract MarketTest {
         _toAttesting(1);
         market.onDrawn(job, 1, WITNESSES);
         for (uint32 s = 1; s < SLOTS; s++) absent[market.claimIdOf(job, 1, s)] = true;
-        market.onDemanded(job, 1, 1);
+        market.onDemanded(job, 1, 1, false);
         CHEATS.warp(market.round(job, 1).attestEnds);
         market.freeze(job, 1, _bodies(1));
         require(market.phase(job, 1) == IJobMarket.Phase.Failed && market.job(job).failed == 1, "too few payloads");
@@ -694,9 +694,9 @@ contract MarketTest {
 
     function test_payloads_are_demanded_of_who_revealed() external {
         _toAttestingWithoutTheThird();
-        _reverts(abi.encodeCall(market.onDemanded, (job, 0, 2)), abi.encodeWithSelector(NoSuchSlot.selector, 2));
-        _reverts(abi.encodeCall(market.onDemanded, (job, 0, SLOTS)), abi.encodeWithSelector(NoSuchSlot.selector, SLOTS));
-        market.onDemanded(job, 0, 1);
+        _reverts(abi.encodeCall(market.onDemanded, (job, 0, 2, false)), abi.encodeWithSelector(NoSuchSlot.selector, 2));
+        _reverts(abi.encodeCall(market.onDemanded, (job, 0, SLOTS, false)), abi.encodeWithSelector(NoSuchSlot.selector, SLOTS));
+        market.onDemanded(job, 0, 1, false);
         require(market.round(job, 0).demands == 1, "counted");
     }
 
@@ -704,7 +704,7 @@ contract MarketTest {
         _toAttesting(0);
         absent[market.claimIdOf(job, 0, 0)] = true;
         absent[market.claimIdOf(job, 0, 1)] = true;
-        market.onDemanded(job, 0, 1);
+        market.onDemanded(job, 0, 1, false);
         CHEATS.warp(market.round(job, 0).attestEnds);
         market.freeze(job, 0, _bodies(0));
         // Two of three are missing: one is too few.
@@ -718,7 +718,7 @@ contract MarketTest {
         market.onOpen(claim, _opened(claim).body);
         market.onOpen(claim, _opened(claim).body);
         (absent[claim], absent[market.claimIdOf(job, 0, 2)]) = (true, true);
-        market.onDemanded(job, 0, 1);
+        market.onDemanded(job, 0, 1, false);
         CHEATS.warp(market.round(job, 0).attestEnds);
         market.freeze(job, 0, _bodies(0));
         require(market.phase(job, 0) == IJobMarket.Phase.Failed && market.live(claim), "its games go on");

@@ -146,6 +146,8 @@ class Player:
     block: Block = START
     acts: list[Act] = field(default_factory=list)
     games: list[tuple[ClaimId, Address, bytes]] = field(default_factory=list)
+    asked: list[ClaimId] = field(default_factory=list)
+    """Claims whose carry is demanded, once a demand."""
     job: JobId = NO_JOB
     carries: int = 0
     """Looks at a slot that starts from a carry."""
@@ -245,7 +247,7 @@ class Player:
         j = self.market.jobs[self.job]
         phases = {self.market.phase(self.block, self.job, r) for r in range(j.settled, j.started)}
         full = j.started == self.params.schedule.rounds or j.started - j.settled == self.params.schedule.max_lead
-        return full and phases == {Phase.LEAD} and not self.games and self.dice.random() < 0.3
+        return full and phases == {Phase.LEAD} and not self.games and not self.asked and self.dice.random() < 0.3
 
     @property
     def _started(self) -> int:
@@ -275,6 +277,9 @@ class Player:
             yield from self._round_acts(r, anyone)
         for claim, challenger, key in self.games:
             yield from self._verdicts(claim, challenger, key)
+        for claim in self.asked:
+            shown = self.dice.random() < 0.8
+            yield AVAILABILITY, *(("onRejected", claim) if shown else ("onConvicted", claim, 0, [CHALLENGER], []))
         for account in ACCOUNTS:
             if self.market.books.credits[account] and self.dice.random() < 0.1:
                 yield account, "withdraw"
@@ -309,8 +314,8 @@ class Player:
             case Phase.ATTESTING:
                 if p.role.witnesses and not ro.drawn and d.random() < 0.5:
                     yield WITNESSES, "onDrawn", job, r, d.randint(0, p.role.witnesses)
-                if d.random() < 0.05:
-                    yield AVAILABILITY, "onDemanded", job, r, d.randrange(p.role.slots)
+                if d.random() < 0.1:
+                    yield AVAILABILITY, "onDemanded", job, r, d.randrange(p.role.slots), d.random() < 0.5
                 speakers = [s for s, _ in owned] + [WITNESS + i for i in range(ro.witnesses)]
                 silent = [who for who in speakers if not ro.spoke >> who & 1 or d.random() < 0.02]
                 if silent:
@@ -376,7 +381,7 @@ class Player:
         yield who, "reveal", job, r, s, self._opened(claim)
         yield who, "attest", job, r, [self._receipt(r, d.choice((s, WITNESS, 200)))]
         yield d.choice((who, WITNESSES)), "onDrawn", job, r, d.randint(0, 5)
-        yield d.choice((who, AVAILABILITY)), "onDemanded", job, r, s
+        yield d.choice((who, AVAILABILITY)), "onDemanded", job, r, s, d.random() < 0.3
         yield d.choice((who, VALIDATOR, AVAILABILITY)) if d.random() < 0.05 else who, "onInvalid", job, who
         yield who, "onWitnessed", job, who
         yield who, "merge", job, r, keccak(b"a"), keccak(b"b"), d.randrange(3)
@@ -590,6 +595,12 @@ class GamingPlayer(Player):
         """As Player's, and what the game does in the same transaction."""
         plain = args[:1] if function == "onRejected" else args
         error = super().act(sender, function, *plain)
+        if sender == AVAILABILITY and function in ("onRejected", "onConvicted"):
+            # Whatever became of it, what is void needs no answer.
+            self.asked.remove(args[0])
+            return error
+        if function == "onDemanded" and not error and args[3]:
+            self.asked.append(self._claim(*args[1:3]))
         if error or function not in ("onOpen", "onConvicted", "onRejected", "unlock"):
             return error
         claim = args[0]

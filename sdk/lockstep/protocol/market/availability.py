@@ -17,8 +17,8 @@ from lockstep.protocol.jobs import ZERO_ADDRESS, Body, JobParams, JobStatus, wor
 from lockstep.protocol.market import ids, precommitted, prices, vault, verdicts
 from lockstep.protocol.market.calls import MAX_UINT, Block
 from lockstep.protocol.market.state import Draft, Reader
-from lockstep.protocol.market.types import Demand, Row, Shown, Status
-from lockstep.protocol.market.views import bond_of, claim_id_of, params
+from lockstep.protocol.market.types import Asked, Demand, Row, Shown, Status
+from lockstep.protocol.market.views import bond_of, claim_id_of, live, params
 from lockstep.protocol.merkle import LEAF_BYTES, LEAF_ELEMENTS, TensorHeader, ceil_log2
 from lockstep.protocol.programs.defects import Code
 from lockstep.protocol.programs.program import I32, Alias, Op, Program, ProgramHeader
@@ -59,7 +59,7 @@ def unavailable(d: Draft, sender: Address, job: JobId, r: int, slot: int, wanted
 
 
 def carry_unavailable(d: Draft, sender: Address, job: JobId, r: int, slot: int, wanted: int) -> Digest:
-    """The same of the carry that a slot's claim starts from."""
+    """The same of the carry that a slot's claim starts from: a game of one move."""
     # INVARIANT: a carry is demanded of who starts from it.
     if not d.claims[claim_id_of(d, job, r, slot)].carries:
         raise revert("NoCarry", slot)
@@ -70,19 +70,28 @@ def _demand(d: Draft, sender: Address, job: JobId, r: int, slot: int, wanted: in
     claim, p = claim_id_of(d, job, r, slot), d.params[job]
     asked = d.asked.edit(claim)
     demand = payload_demand_id(claim, asked.count)
-    deadline, beacon = Seconds(d.block.time + (p.windows.answer_seconds if p else 0)), d.block.number + 1
+    deadline, beacon = _set_until(d, asked, p, what), d.block.number + 1
 
     asked.count += 1
     asked.open += 1
-    asked.until = deadline
     d.demands[demand] = Demand(Digest(claim), sender, Status.OPEN, beacon, deadline, what, wanted=wanted)
 
     _emit(d, "PayloadDemanded", demand, job, claim, sender, r, slot, beacon, deadline, wanted)
 
     # INVARIANT: payloads are demanded while receipts are given, of those who have revealed.
-    verdicts.on_demanded(d, d.at.availability, job, r, slot)
+    verdicts.on_demanded(d, d.at.availability, job, r, slot, what == CARRY)
     vault.lock(d, d.at.availability, sender, demand, bond_of(d, job))
     return demand
+
+
+def _set_until(d: Draft, asked: Asked, p: JobParams | None, what: int) -> Seconds:
+    """Returns the time until which an answer counts; `asked.until`: until when it keeps the claim in the merge."""
+    deadline = Seconds(d.block.time + (p.windows.answer_seconds if p else 0))
+
+    asked.until = deadline
+
+    # INVARIANT: who shows a carry late is left out of the merge, and has a defender's clock more until it is convicted.
+    return Seconds(deadline + p.windows.clock_seconds) if p and what == CARRY else deadline
 
 
 def answer(d: Draft, sender: Address, demand: Digest, body: Body, code: Code, shown: Sequence[Shown]) -> None:
@@ -107,11 +116,13 @@ def answer(d: Draft, sender: Address, demand: Digest, body: Body, code: Code, sh
 
     _emit(d, "Settled", demand, asked_for.subject, Status.ANSWERED, c.worker)
 
+    if _is_game(d, asked_for):
+        verdicts.on_rejected(d, d.at.availability, claim)
     vault.take_bond(d, d.at.availability, demand, c.worker)
 
 
 def settle(d: Draft, sender: Address, demand: Digest) -> None:
-    """After the deadline: the payload is missing, the bond returns."""
+    """After the deadline: the payload is missing, the bond returns; of a carry, the claim is convicted."""
     asked_for = _expired(d, demand)
     # A row's demand is `void_for_row`'s: it belongs to no claim.
     if asked_for.beacon == 0:
@@ -124,7 +135,15 @@ def settle(d: Draft, sender: Address, demand: Digest) -> None:
 
     _emit(d, "Settled", demand, asked_for.subject, Status.MISSING, ZERO_ADDRESS)
 
+    # INVARIANT: who starts from a carry and shows it to nobody is convicted, as a silent defender is.
+    if _is_game(d, asked_for):
+        verdicts.on_convicted(d, d.at.availability, ClaimId(asked_for.subject), 0, [asked_for.asker], [])
     vault.unlock(d, d.at.availability, demand)
+
+
+def _is_game(d: Draft, asked_for: Demand) -> bool:
+    """A demand for a carry is a game, as long as its claim is neither void nor convicted."""
+    return asked_for.row == CARRY and live(d, ClaimId(asked_for.subject))
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
