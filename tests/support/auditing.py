@@ -140,7 +140,7 @@ class Stage:
         return ids.claim_id(self.job, r, self.market.rounds[self.job, r].attempt, slot)
 
     def to_revealed(self, r: int = 0, wrong: dict[int, int] | None = None, carries: bool = False) -> None:
-        """Every slot revealed; `wrong`: slot -> the step from which its claim is wrong; with what it `carries`, or not."""
+        """Every slot revealed; `wrong`: slot -> the step from which its claim is wrong; each `carries`, or none."""
         self.market.start_round(self.block, self.job, r)
         for slot, worker in enumerate(WORKERS):
             self.market.join(self.block, worker, self.job, r, slot)

@@ -173,9 +173,11 @@ class World:
                 self.send(market.finalize(self.job, r), "requester")
 
     def opened(self, claim: ClaimId) -> Reveal:
-        """What a claim says, with its list and its payload in the open."""
-        made = self.held[claim]
-        return Reveal(made.body, Digest(keccak(claim + b"n")), tuple(merkle.proof(made.levels, 1)), "", "")
+        """What a claim says, with its list and its payload in the open; it carries wherever it may."""
+        made, period = self.held[claim], self.params.role.carry_period
+        carries = bool(period and self.contracts.market.claim(claim).round % period)
+        proof = tuple(merkle.proof(made.levels, 1))
+        return Reveal(made.body, Digest(keccak(claim + b"n")), proof, "", "", carries)
 
     def receipt(self, slot: int, r: int = 0) -> Receipt:
         """A slot's word for everybody."""

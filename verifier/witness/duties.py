@@ -96,7 +96,8 @@ class Duties:
     def _audit(self, view: MarketView, audit: AuditLedger) -> None:
         mine = [i for i, duty in enumerate(audit.duties) if duty.account == self._me]
         if mine:
-            self._attester.attest(view, audit, mine)
+            asked = self._looker.has_asked(view, audit, mine)
+            self._attester.attest(view, audit, mine, has_asked=asked)
         for i, duty in enumerate(audit.duties):
             if duty.status == DutyStatus.CLOSED:
                 continue

@@ -7,6 +7,7 @@ posted in parts, one a block: whoever copies a part out of the mempool would hav
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count, takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +24,7 @@ from lockstep.protocol.market import availability
 from lockstep.protocol.market.job_rules import PART
 from lockstep.protocol.market.prices import PROVER_PERCENT
 from lockstep.protocol.market.receipts import Report, accepts
-from lockstep.protocol.market.types import Status
+from lockstep.protocol.market.types import Demand, Status
 from lockstep.protocol.programs.defects import ProgramParts
 from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds
 
@@ -73,6 +74,12 @@ class Asks:
         """The same for the carry that a slot's claim starts from."""
         wanted = availability.pack_wanted((), b"carry" + claim + self._me.encode())
         return f"demand/carry/{claim.hex()}", self._demands.carry_unavailable(job, r, slot, wanted)
+
+    def carry_demand(self, claim: ClaimId) -> Demand | None:
+        """This account's own demand for that carry, as stored; None if it made none."""
+        stored = (self._demands.demand(availability.payload_demand_id(claim, n)) for n in count())
+        own = (d for d in takewhile(lambda d: d is not None, stored) if d and d.asker == self._me)
+        return next((d for d in own if d.row == availability.CARRY), None)
 
 
 def to_demand(reports: Mapping[int, Report], stored: Round) -> int | None:

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from lockstep.node.ledger import AuditLedger
+from lockstep.node.ledger import AuditLedger, RoundLedger
 from lockstep.protocol import merkle
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.market import court, draws, ids
-from lockstep.protocol.market.types import Audit, AuditStatus, Duty, DutyStatus, Word
+from lockstep.protocol.market.types import Audit, AuditStatus, Duty, DutyStatus, Standing, Word
 from lockstep.protocol.types import Address, AuditId, Digest, JobId, Seconds, StateRoot
 from tests.support.world import World
-from verifier.witness.decide import DutyAct, agrees, decided, next_act, to_draw
+from verifier.witness.decide import DutyAct, agrees, decided, left_out, next_act, to_draw
 from verifier.witness.enrolling import LINKS
 
 JOB = JobId(b"\7" * 32)
@@ -35,11 +35,14 @@ def audit(status: DutyStatus) -> tuple[AuditLedger, Duty]:
     ("status", "now", "is_decided", "to_do"),
     [
         (DutyStatus.DRAWN, 99, False, DutyAct.LOOK),
-        (DutyStatus.DRAWN, 100, False, DutyAct.SETTLE),
+        (DutyStatus.DRAWN, 99, True, DutyAct.LOOK),
+        (DutyStatus.DRAWN, 100, False, DutyAct.NOTHING),
+        (DutyStatus.DRAWN, 100, True, DutyAct.SETTLE),
         (DutyStatus.COMMITTED, 99, False, DutyAct.NOTHING),
         (DutyStatus.COMMITTED, 100, False, DutyAct.SPEAK),
         (DutyStatus.COMMITTED, 199, False, DutyAct.SPEAK),
-        (DutyStatus.COMMITTED, 200, False, DutyAct.SETTLE),
+        (DutyStatus.COMMITTED, 200, False, DutyAct.NOTHING),
+        (DutyStatus.COMMITTED, 200, True, DutyAct.SETTLE),
         (DutyStatus.AGREED, 150, False, DutyAct.NOTHING),
         (DutyStatus.AGREED, 150, True, DutyAct.SETTLE),
         (DutyStatus.DIFFERED, 900, False, DutyAct.NOTHING),
@@ -74,8 +77,8 @@ class Audited:
     secret: Digest = SECRET
 
     @staticmethod
-    def start() -> Audited:
-        made = Audited(World.start(**WITNESSED))
+    def start(**changes: Any) -> Audited:
+        made = Audited(World.start(**WITNESSED, **changes))
         head = draws.chained(made.secret, LINKS)
         made.world.to(Phase.JOINING)
         made.world.send(made.calls.enrol(made.world.job, head), "witness")
@@ -94,13 +97,13 @@ class Audited:
     def found(self) -> AuditLedger:
         return self.world.ledger().audits[self.audit]
 
-    def draw(self) -> AuditLedger:
-        """Opens the audit and has its one witness drawn."""
-        self.world.to(Phase.ATTESTING)
+    def draw(self, r: int = 0) -> AuditLedger:
+        """Opens the audit of a round and has its one witness drawn."""
+        self.world.to(Phase.ATTESTING, r)
         for _ in range(2):
-            self.world.send(self.calls.draw(self.world.job, 0), "requester")
+            self.world.send(self.calls.draw(self.world.job, r), "requester")
             self.world.devnet.mine(1)
-        return self.found
+        return self.world.ledger().audits[ids.audit_id(self.world.job, r, 0)]
 
     def word(self) -> Word:
         """What the witness says of its duty: it has replayed what the owner claims."""
@@ -192,6 +195,33 @@ def test_a_spoken_duty_is_decided_with_its_round_or_by_a_conviction() -> None:
     world.send(world.contracts.market.freeze(world.job, 0, bodies), "requester")
     world.to(Phase.FINAL)
     assert decided(world.ledger(), made.found, duty)
+
+
+def test_silence_about_a_claim_that_carries_is_decided_by_the_merge() -> None:
+    made = Audited.start(rounds=3, max_lead=3, carry_period=2)
+    world, market = made.world, made.world.contracts.market
+    world.to(Phase.LEAD)
+    world.send(market.back(world.job, 0, 2), "aggregator")
+    found = made.draw(1)
+    (duty,) = found.duties
+
+    def round_() -> RoundLedger:
+        return world.ledger().jobs[world.job].rounds[1]
+
+    assert round_().claims[duty.slot].carries
+    assert not decided(world.ledger(), found, duty)
+    world.send(world.contracts.demands.carry_unavailable(world.job, 1, duty.slot, 0), "verifier")
+    assert not left_out(round_(), duty.slot)
+    world.to(Phase.FREEZING, 1)
+    world.pass_to(world.now + world.params.windows.answer_seconds + 1)
+    world.to(Phase.MERGING, 1)
+    assert left_out(round_(), duty.slot)
+    assert not left_out(round_(), 1 - duty.slot)
+    assert decided(world.ledger(), found, duty)
+    world.pass_to(found.state.commit_ends)
+    world.send(made.calls.settle(found.id, 0), "verifier")
+    stored = world.contracts.witnesses.read("witness", world.job, world.address("witness"))
+    assert stored[0] == Standing.LISTED, "it was not fined: it would have been drawn no more"
 
 
 def signed_twice(world: World, slot: int) -> None:
