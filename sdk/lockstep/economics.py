@@ -92,6 +92,9 @@ class AuditPlan:
     """carryPeriod: rounds until a carry is zero again; 0: nothing is carried."""
     withheld: float = UNAVAILABLE
     """The share of carries that nobody stores."""
+    shown: float = 1.0
+    """The share of these whose owner shows them to whoever demands them: eight leaves and no more. Of the others nobody
+    owes a word."""
 
     def detection(self, first_wrong: int = 1) -> float:
         """The probability that somebody honest replays a claim's first wrong transition.
@@ -122,9 +125,12 @@ class AuditPlan:
 
     def replay_share(self) -> float:
         """Expected work of one duty, in claims: (T + 1) / 2 of T transitions, or all of them where data is missing, and
-        the claims that its carry is computed from again."""
+        the claims that its carry is computed from again; nothing where its carry is shown to nobody."""
         prefix = (self.transitions + 1) / (2 * self.transitions)
-        return (1 - self.unavailable) * prefix + self.unavailable + self.source_claims()
+        carried = 1 - 1 / self.period if self.period else 0.0
+        seen = 1 - (1 - self.shown) * self.withheld * carried
+        looked = (1 - self.unavailable) * prefix + self.unavailable
+        return seen * looked + self.shown * self.source_claims()
 
     def cost_share(self) -> float:
         """Expected work of verification over the training's: duties, full replays, volunteers, merges done again."""

@@ -196,6 +196,22 @@ def test_claims_behind_withheld_carries_are_computed_again_to_the_last_zero(
     assert extra == pytest.approx((1 / 8 + plain.unavailable + plain.volunteers) * due)
 
 
+@pytest.mark.parametrize(("period", "share"), [(2, 0.0443), (4, 0.0494), (7, 0.0676)])
+def test_carries_that_are_shown_to_nobody_cost_what_volunteers_do(period: int, share: float) -> None:
+    audit = AuditPlan(64, MAINNET.witnesses, 501, period=period, withheld=1.0, shown=0.0)
+    assert audit.cost_share() == pytest.approx(share, abs=5e-5)
+    prefix = replace(audit, withheld=0.0).replay_share()
+    assert audit.replay_share() == pytest.approx(prefix / period), "but for zero carries, no witness looks"
+
+
+@pytest.mark.parametrize("withheld", [0.0, 0.01, 0.1, 0.5, 0.9, 1.0])
+def test_however_many_carries_are_withheld_and_not_shown_the_default_job_stays_within_its_bound(
+    withheld: float,
+) -> None:
+    audit = AuditPlan(64, MAINNET.witnesses, 501, period=MAINNET.carry_period, withheld=withheld, shown=0.0)
+    assert audit.cost_share() < economics.MAX_COST_SHARE
+
+
 def test_the_default_job_verifies_within_its_bound_with_carries_withheld() -> None:
     audit = AuditPlan(64, MAINNET.witnesses, 501, period=MAINNET.carry_period)
     assert (audit.period, audit.withheld) == (4, economics.UNAVAILABLE)
