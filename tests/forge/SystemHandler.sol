@@ -531,7 +531,7 @@ contract SystemHandler is Deployed {
         } else if (_isHonest(market.claim(ClaimId.wrap(d.subject)).worker) && block.number > d.beacon) {
             Constant.Claim memory c = _made[ClaimId.wrap(d.subject)];
             IValidator.Code memory code = IValidator.Code(Constant.header(Constant.Kind.Encode), Constant.opsRoot(), 0);
-            availability.answer(id, c.body(), code, c.shown(d.wanted, availability.seedOf(id)));
+            availability.answer(id, c.body(), code, c.shown());
         }
     }
 
