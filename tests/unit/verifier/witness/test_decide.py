@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lockstep.chain.devnet import Devnet, Local
 from lockstep.node.ledger import AuditLedger, RoundLedger
 from lockstep.protocol import merkle
 from lockstep.protocol.hashing import keccak
@@ -75,10 +78,11 @@ class Audited:
 
     world: World
     secret: Digest = SECRET
+    r: int = 0
 
     @staticmethod
-    def start(**changes: Any) -> Audited:
-        made = Audited(World.start(**WITNESSED, **changes))
+    def start(devnet: Local | None = None, **changes: Any) -> Audited:
+        made = Audited(World.start(devnet, **WITNESSED, **changes))
         head = draws.chained(made.secret, LINKS)
         made.world.to(Phase.JOINING)
         made.world.send(made.calls.enrol(made.world.job, head), "witness")
@@ -91,32 +95,42 @@ class Audited:
 
     @property
     def audit(self) -> AuditId:
-        return ids.audit_id(self.world.job, 0, 0)
+        return ids.audit_id(self.world.job, self.r, 0)
 
     @property
     def found(self) -> AuditLedger:
         return self.world.ledger().audits[self.audit]
 
-    def draw(self, r: int = 0) -> AuditLedger:
-        """Opens the audit of a round and has its one witness drawn."""
-        self.world.to(Phase.ATTESTING, r)
+    def draw(self) -> AuditLedger:
+        """Opens the audit and has its one witness drawn."""
+        self.world.to(Phase.ATTESTING, self.r)
         for _ in range(2):
-            self.world.send(self.calls.draw(self.world.job, r), "requester")
+            self.world.send(self.calls.draw(self.world.job, self.r), "requester")
             self.world.devnet.mine(1)
-        return self.world.ledger().audits[ids.audit_id(self.world.job, r, 0)]
+        return self.found
+
+    def second(self) -> AuditLedger:
+        """The first round is merged; draws the witness of the second, whose claims carry."""
+        self.world.to(Phase.LEAD)
+        self.world.send(self.world.contracts.market.back(self.world.job, 0, 2), "aggregator")
+        self.r = 1
+        return self.draw()
 
     def word(self) -> Word:
         """What the witness says of its duty: it has replayed what the owner claims."""
-        duty, claim = self.found.duties[0], self.world.claim_id(self.found.duties[0].slot)
+        duty, claim = self.found.duties[0], self.world.claim_id(self.found.duties[0].slot, self.r)
         made = self.world.held[claim]
         preimage = draws.chained(self.secret, LINKS - duty.serial)
         t = draws.step_of(preimage, self.found.state.beacon, 0, made.transitions)
         proof = tuple(merkle.proof(made.levels, t - 1))
         return Word(preimage, made.trace[t - 1], keccak(b"salt"), True, made.body, proof)
 
-    def speak(self) -> None:
+    def speak(self, how: str = "agrees") -> None:
         """Commits, waits, reveals."""
-        word, claim = self.word(), self.world.claim_id(self.found.duties[0].slot)
+        if how == "silent":
+            return
+        word, claim = self.word(), self.world.claim_id(self.found.duties[0].slot, self.r)
+        word = word if how == "agrees" else replace(word, state=StateRoot(keccak(b"none")), agrees=False, proof=())
         bound = draws.commitment(claim, self.world.address("witness"), word.state, word.preimage, word.salt)
         self.world.send(self.calls.commit(self.audit, 0, bound), "witness")
         self.world.pass_to(self.found.state.commit_ends)
@@ -197,12 +211,21 @@ def test_a_spoken_duty_is_decided_with_its_round_or_by_a_conviction() -> None:
     assert decided(world.ledger(), made.found, duty)
 
 
-def test_silence_about_a_claim_that_carries_is_decided_by_the_merge() -> None:
-    made = Audited.start(rounds=3, max_lead=3, carry_period=2)
-    world, market = made.world, made.world.contracts.market
-    world.to(Phase.LEAD)
-    world.send(market.back(world.job, 0, 2), "aggregator")
-    found = made.draw(1)
+CARRYING = {"rounds": 3, "max_lead": 3, "carry_period": 2}
+
+
+@pytest.fixture(params=["memory", pytest.param("anvil", marks=pytest.mark.chain)])
+def carrying(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Audited]:
+    """A job whose claims carry, on both chains: the contracts decide as their twins do."""
+    if request.param == "memory":
+        yield Audited.start(**CARRYING)
+        return
+    with Devnet(tmp_path / "anvil", block_seconds=0) as devnet:
+        yield Audited.start(devnet, **CARRYING)
+
+
+def test_silence_about_a_claim_that_carries_is_decided_by_the_merge(carrying: Audited) -> None:
+    made, world, found = carrying, carrying.world, carrying.second()
     (duty,) = found.duties
 
     def round_() -> RoundLedger:
@@ -222,6 +245,24 @@ def test_silence_about_a_claim_that_carries_is_decided_by_the_merge() -> None:
     world.send(made.calls.settle(found.id, 0), "verifier")
     stored = world.contracts.witnesses.read("witness", world.job, world.address("witness"))
     assert stored[0] == Standing.LISTED, "it was not fined: it would have been drawn no more"
+
+
+@pytest.mark.parametrize("speaks", ["agrees", "differs", "silent"])
+def test_whoever_looked_at_a_claim_that_falls_with_its_carry_is_paid(carrying: Audited, speaks: str) -> None:
+    made, world, found = carrying, carrying.world, carrying.second()
+    (duty,) = found.duties
+    made.speak(speaks)
+    world.to(Phase.LEAD, 1)
+    signed_twice(world, duty.slot)
+    world.pass_to(max(world.now + world.params.windows.challenge_seconds, found.state.reveal_ends))
+    for r in range(2):
+        world.send(world.contracts.market.finalize(world.job, r), "requester")
+    assert world.contracts.market.claim(world.claim_id(duty.slot, 1)).status == ClaimStatus.VOID
+    assert decided(world.ledger(), found, duty)
+    world.send(made.calls.settle(found.id, 0), "verifier")
+    paid = 0 if speaks == "silent" else WITNESSED["witness_fee"]
+    assert world.contracts.vault.credits(world.address("witness")) == paid
+    assert world.contracts.market.job(world.job).fees_due == 0
 
 
 def signed_twice(world: World, slot: int) -> None:
