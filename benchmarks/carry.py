@@ -25,7 +25,7 @@ from lockstep.numerics import executor
 from lockstep.numerics.arrays import Array, StepContext
 from lockstep.protocol.merkle import ceil_log2
 from lockstep.protocol.types import MERGE_SLOT
-from lockstep.storage.payload import INT8_FORMAT, wire_length
+from lockstep.storage.payload import F32_FORMAT, INT8_FORMAT, wire_length
 from lockstep.training.data import Corpus, demo_corpus
 from lockstep.training.demo import BATCH, MODEL, SPEC, DemoJob
 from lockstep.training.job import build_programs, depths_of
@@ -45,7 +45,8 @@ class Side:
         self.spec, self.rounds, self.slots = spec, rounds, slots
         self._quarter, self._width = (1 << depth for depth in depths_of(spec, programs.layout, slots))
         layout = programs.encode.output_layout
-        self.payload_bytes = wire_length(layout[: self._width], INT8_FORMAT, layout[self._width :])
+        self.payload_bytes = wire_length(layout[: self._width], INT8_FORMAT, spec.carry)
+        self.carry_bytes = wire_length(layout[self._width :], F32_FORMAT) if spec.carry else 0
 
     def train(self, start: NDArray[np.float32], rows: NDArray[np.int32], seed: int) -> Iterator[NDArray[np.float32]]:
         """The merged parameters after each round."""
@@ -108,6 +109,7 @@ def results(rounds: int, slots: int, seeds: int, corpus: Corpus) -> dict[str, An
         "median_on": round(on, 5),
         "median_off": round(off, 5),
         "payload_bytes_on": sides["on"].payload_bytes,
+        "carry_bytes_on": sides["on"].carry_bytes,
         "payload_bytes_off": sides["off"].payload_bytes,
         "ratio": round(on / off, 5),
     }

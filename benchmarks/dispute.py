@@ -35,6 +35,7 @@ from lockstep.execution.jobs import (
     ClaimRun,
     ClaimSchedule,
     Job,
+    carry_of,
     checkpoint_of,
     merge_run,
     payload_of,
@@ -386,7 +387,7 @@ def run_hardest(arena: Arena) -> Iterator[Row]:
 def _shapes() -> Any:
     from types import SimpleNamespace
 
-    role = SimpleNamespace(payload_depth=0, slots=SLOTS, carry=0, inner_steps=INNER_STEPS)
+    role = SimpleNamespace(payload_depth=0, slots=SLOTS, carry_period=0, inner_steps=INNER_STEPS)
     return SimpleNamespace(genesis=SimpleNamespace(shared_depth=1), role=role)
 
 
@@ -423,7 +424,7 @@ def run(
         return roots
 
     def out(slot: int) -> tuple[StateRoot, StateRoot]:
-        out, out2 = job.payload_roots(payload_of(job, ends[slot]))
+        out, out2 = job.payload_roots(payload_of(job, ends[slot]), carry_of(job, ends[slot]))
         return StateRoot(out), StateRoot(out2)
 
     claims = arena.claims(terms_of(job), SLOTS, trace, out)

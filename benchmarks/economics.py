@@ -361,6 +361,36 @@ def chosen(audit: AuditPlan, lies: int, draws: int, seed: int, trials: int = 2_0
     return total / trials
 
 
+def carry_lines(seed: int) -> list[str]:
+    """The cost of verification where carries are withheld, computed and drawn; and how many may be."""
+    cells = []
+    for period, withheld in product((2, 4, 7), (0.01, 0.1, 1.0)):
+        nobody, shown = (replace(AUDIT, period=period, withheld=withheld, shown=share) for share in (0.0, 1.0))
+        costs = (f"{cost:.2%}" for audit in (nobody, shown) for cost in (audit.cost_share(), audited(audit, seed)))
+        cells.append((str(period), f"{withheld:.0%}", *costs, f"{shown.most_withheld():.1%}"))
+    header = "carryPeriod, carries withheld, shown to nobody, simulated, eight leaves shown, simulated, withheld at 6 %"
+    return table(header, cells)
+
+
+def audited(audit: AuditPlan, seed: int, rounds: int = 20_000) -> float:
+    """The work of verification over the training's in so many rounds, each carry stored or withheld by a draw."""
+    dice, work = np.random.default_rng(seed), 0.0
+    # behind[s]: claims that have to be computed again for the carry that slot s starts from.
+    behind = np.zeros(audit.slots)
+    for r in range(rounds):
+        if r % audit.period == 0:
+            behind[:] = 0
+        missing = dice.random(audit.slots) < audit.unavailable
+        seen = dice.permutation(audit.slots)[: audit.witnesses]
+        looked = dice.integers(1, audit.transitions + 1, audit.witnesses) / audit.transitions
+        left_out = (behind[seen] > 0) & (dice.random(audit.witnesses) >= audit.shown)
+        work += np.where(left_out, 0, np.where(missing[seen], 1, looked) + behind[seen]).sum()
+        full = missing.astype(float) + (dice.random(audit.slots) < audit.volunteers)
+        work += (full * (1 + behind)).sum()
+        behind = np.where(dice.random(audit.slots) < audit.withheld, behind + 1, 0)
+    return work / (rounds * audit.slots) + audit.merge_steps / audit.transitions
+
+
 def chain_lines() -> list[str]:
     """Returns the table of windows that each chain of the presets needs."""
     cells = []
@@ -440,6 +470,7 @@ def main() -> None:
         "capital": capital_lines(),
         "attacks": attack_lines(),
         "choice": choice_lines(given.seed),
+        "carries": carry_lines(given.seed),
         "chains": chain_lines(),
         "held": held_lines(),
     }

@@ -6,7 +6,7 @@ import {IJobMarket} from "./interfaces/IJobMarket.sol";
 import {IStakeVault} from "./interfaces/IStakeVault.sol";
 import {IValidator} from "./interfaces/IValidator.sol";
 import {CHUNK, LEAF_BYTES, LEAVES, WANTED} from "./libraries/Constants.sol";
-import {AlreadyDone, CommitmentMismatch, ProofInvalid, TooEarly, WrongJobStatus} from "./libraries/Errors.sol";
+import {AlreadyDone, CommitmentMismatch, NoCarry, ProofInvalid, TooEarly, WrongJobStatus} from "./libraries/Errors.sol";
 import {Ids} from "./libraries/Ids.sol";
 import {Merkle} from "./libraries/Merkle.sol";
 import {Openings} from "./libraries/Openings.sol";
@@ -24,6 +24,8 @@ contract Availability is IAvailability, Precommitted {
     IStakeVault public immutable vault;
 
     uint8 private constant I32 = 1;
+    /// `row` of a demand for the carry that a claim starts from.
+    uint32 private constant CARRY = 1;
 
     mapping(bytes32 id => Demand) private _demands;
     mapping(ClaimId claim => Asked) private _asked;
@@ -36,23 +38,47 @@ contract Availability is IAvailability, Precommitted {
     // -- payloads --------------------------------------------------------------------------------------------------
 
     /// @inheritdoc IAvailability
-    function unavailable(JobId job, uint32 round, uint32 slot, uint256 wanted) external returns (bytes32 id) {
+    function unavailable(JobId job, uint32 round, uint32 slot, uint256 wanted) external returns (bytes32) {
+        return _demand(job, round, slot, wanted, market.claimIdOf(job, round, slot), 0);
+    }
+
+    /// @inheritdoc IAvailability
+    function carryUnavailable(JobId job, uint32 round, uint32 slot, uint256 wanted) external returns (bytes32) {
         ClaimId claim = market.claimIdOf(job, round, slot);
+        // INVARIANT: a carry is demanded of who starts from it.
+        if (!market.claim(claim).carries) revert NoCarry(slot);
+        return _demand(job, round, slot, wanted, claim, CARRY);
+    }
+
+    function _demand(JobId job, uint32 round, uint32 slot, uint256 wanted, ClaimId claim, uint32 what)
+        private
+        returns (bytes32 id)
+    {
         Asked storage a = _asked[claim];
-        uint64 deadline = uint64(block.timestamp + market.params(job).windows.answerSeconds);
+        uint64 deadline = _setUntil(a, job, what);
         uint64 beacon = uint64(block.number + 1);
         id = payloadDemandId(claim, a.count);
 
         a.count += 1;
         a.open += 1;
-        a.until = deadline;
-        _demands[id] = Demand(ClaimId.unwrap(claim), msg.sender, Status.Open, beacon, deadline, 0, 0, wanted);
+        _demands[id] = Demand(ClaimId.unwrap(claim), msg.sender, Status.Open, beacon, deadline, what, 0, wanted);
 
         emit PayloadDemanded(id, job, claim, msg.sender, round, slot, beacon, deadline, wanted);
 
         // INVARIANT: payloads are demanded while receipts are given, of those who have revealed.
-        market.onDemanded(job, round, slot);
+        market.onDemanded(job, round, slot, what == CARRY);
         vault.lock(msg.sender, id, market.bondOf(job));
+    }
+
+    /// @dev Until when an answer counts; `a.until`: until when it keeps the claim in the merge.
+    function _setUntil(Asked storage a, JobId job, uint32 what) private returns (uint64 deadline) {
+        IJobMarket.Windows memory windows = market.params(job).windows;
+        deadline = uint64(block.timestamp + windows.answerSeconds);
+
+        a.until = deadline;
+
+        // INVARIANT: who shows a carry late is left out of the merge, and has a defender's clock more until it is convicted.
+        if (what == CARRY) deadline += windows.clockSeconds;
     }
 
     /// @inheritdoc IAvailability
@@ -62,17 +88,19 @@ contract Availability is IAvailability, Precommitted {
         Demand storage d = _open(id);
         IJobMarket.Claim memory c = market.claim(ClaimId.wrap(d.subject));
         IJobMarket.JobParams memory p = market.params(c.job);
-        // INVARIANT: what is shown is what was claimed.
-        if (c.digest != Ids.body(body)) revert CommitmentMismatch();
+        // INVARIANT: what is shown is what was claimed: of a carry, in the round before.
+        bytes32 digest = d.row == CARRY ? market.claim(market.claimIdOf(c.job, c.round - 1, c.slot)).digest : c.digest;
+        if (digest != Ids.body(body)) revert CommitmentMismatch();
         // INVARIANT: evidence is about the Programs that the job names.
         if (Statement.programRoot(code.header, code.opsRoot, code.constsRoot) != p.roles[0].encodeProgram) revert ProofInvalid();
-        _requireShown(d.wanted, seedOf(id), Merkle.node(body.out, body.out2), code, shown);
+        _requireShown(d, seedOf(id), Merkle.node(body.out, body.out2), code, shown);
 
         d.status = Status.Answered;
         _asked[ClaimId.wrap(d.subject)].open -= 1;
 
         emit Settled(id, d.subject, Status.Answered, c.worker);
 
+        if (_isGame(d)) market.onRejected(ClaimId.wrap(d.subject));
         vault.takeBond(id, c.worker, type(uint256).max);
     }
 
@@ -89,19 +117,31 @@ contract Availability is IAvailability, Precommitted {
 
         emit Settled(id, d.subject, Status.Missing, address(0));
 
+        // INVARIANT: who starts from a carry and shows it to nobody is convicted, as a silent defender is.
+        if (_isGame(d)) {
+            address[] memory winners = new address[](1);
+            winners[0] = d.asker;
+            market.onConvicted(ClaimId.wrap(d.subject), 0, winners, new IStakeVault.Refund[](0));
+        }
         vault.unlock(id);
     }
 
-    /// @dev Each of the leaves that the asker and the seed name, under the claim's last state: its payload and its carry.
+    /// @dev A demand for a carry is a game, as long as its claim is neither void nor convicted.
+    function _isGame(Demand storage d) private view returns (bool) {
+        return d.row == CARRY && market.live(ClaimId.wrap(d.subject));
+    }
+
+    /// @dev Each of the leaves that the asker and the seed name, under the claim's last state: of its payload or of its carry.
     function _requireShown(
-        uint256 wanted,
+        Demand storage d,
         bytes32 seed,
         bytes32 state,
         IValidator.Code calldata code,
         Shown[] calldata shown
     ) private view {
         Program.Header memory h = Program.decodeHeader(code.header);
-        uint256[] memory entries = _entries(code.header, h);
+        uint256[] memory entries = _entries(code.header, h, d.row == CARRY);
+        uint256 wanted = d.wanted;
         // INVARIANT: a demand names eight leaves, of a payload without tensors none.
         if (shown.length != (entries.length == 0 ? 0 : LEAVES)) revert AnswerWrong();
         for (uint256 i = 0; i < shown.length; i++) {
@@ -162,13 +202,20 @@ contract Availability is IAvailability, Precommitted {
         return (abi.encodePacked(raw[1], rank, dim), uint32(bytes4(raw[2:6])));
     }
 
-    /// @dev The entries of the last state that are not EMPTY, in order: read once, since there may be 1,024 of them.
-    function _entries(bytes calldata header, Program.Header memory h) private pure returns (uint256[] memory entries) {
+    /// @dev The entries of the last state that are not EMPTY, in order: of the payload, its first half, or of the carry, its second.
+    /// Read once, since there may be 512 of them.
+    function _entries(bytes calldata header, Program.Header memory h, bool carry)
+        private
+        pure
+        returns (uint256[] memory entries)
+    {
+        uint256 half = (uint256(1) << h.stateOut) / 2;
         uint256 begin = Program.INPUTS_AT + (6 << h.stateIn);
         bytes calldata aliases = header[begin:begin + (3 << h.stateOut)];
-        entries = new uint256[](1 << h.stateOut);
+        entries = new uint256[](half);
         uint256 count = 0;
-        for (uint256 k = 0; 3 * k < aliases.length;) {
+        uint256 k = carry ? half : 0;
+        for (uint256 end = k + half; k < end;) {
             uint256 kind;
             assembly ("memory-safe") {
                 kind := byte(0, calldataload(add(aliases.offset, mul(3, k))))

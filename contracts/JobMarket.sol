@@ -178,6 +178,8 @@ contract JobMarket is IJobMarket {
         }
 
         _emitRevealed(jobId, r, slot, claimId, opened);
+
+        if (opened.carries) _book.carry(jobId, r, slot, c);
     }
 
     /// @inheritdoc IJobMarket
@@ -195,8 +197,14 @@ contract JobMarket is IJobMarket {
     // -- the game
 
     modifier onlyGame() {
-        // INVARIANT: verdicts come from the game alone.
+        // INVARIANT: claims are challenged in the game alone.
         if (msg.sender != game) revert Unauthorized(msg.sender);
+        _;
+    }
+
+    modifier onlyVerdict() {
+        // INVARIANT: verdicts come from games, of which a demand for a carry is one.
+        if (msg.sender != game && msg.sender != address(availability)) revert Unauthorized(msg.sender);
         _;
     }
 
@@ -218,13 +226,13 @@ contract JobMarket is IJobMarket {
     /// @inheritdoc IJobMarket
     function onConvicted(ClaimId claimId, uint32 t, address[] calldata winners, IStakeVault.Refund[] calldata refunds)
         external
-        onlyGame
+        onlyVerdict
     {
         _book.onConvicted(vault, claimId, t, winners, refunds);
     }
 
     /// @inheritdoc IJobMarket
-    function onRejected(ClaimId claimId) external onlyGame {
+    function onRejected(ClaimId claimId) external onlyVerdict {
         Claim storage c = _book.claims[claimId];
         Round storage ro = _book.rounds[c.job][c.round];
         if (!live(claimId)) revert ClaimClosed(claimId);
@@ -278,10 +286,10 @@ contract JobMarket is IJobMarket {
     }
 
     /// @inheritdoc IJobMarket
-    function onDemanded(JobId jobId, uint32 r, uint32 slot) external {
+    function onDemanded(JobId jobId, uint32 r, uint32 slot, bool carry) external {
         // INVARIANT: the demands' contract alone says what was demanded.
         if (msg.sender != address(availability)) revert Unauthorized(msg.sender);
-        _book.onDemanded(jobId, r, slot);
+        _book.onDemanded(jobId, r, slot, carry);
     }
 
     // -- views
@@ -398,7 +406,7 @@ contract JobMarket is IJobMarket {
         if (!live(claimId)) revert ClaimClosed(claimId);
         if (c.slot == Ids.MERGE) return ro.mergeIn;
         Role memory role = p.roles[0];
-        bytes32 carry = role.carry == 0 ? role.zeroCarry : _book.carryIn(claimId, role.zeroCarry, carried);
+        bytes32 carry = c.carries ? _book.carryIn(c, carried) : role.zeroCarry;
         return States.slotZero(ro.base, carry, c.round * role.innerSteps, p.genesis.sharedDepth);
     }
 
@@ -407,6 +415,8 @@ contract JobMarket is IJobMarket {
         Claim storage c = _book.claims[claimId];
         // A failed round, and a void one, keep the games that they have.
         if (!live(claimId) || _book.rounds[c.job][c.round].phase >= Phase.Failed) return false;
+        // INVARIANT: a claim that others may stand on can be challenged until it is final.
+        if (c.slot != Ids.MERGE && p.roles[0].carryPeriod != 0) return true;
         return block.timestamp < c.claimedAt + p.windows.challengeSeconds;
     }
 

@@ -134,7 +134,7 @@ contract Validator is IValidator, Precommitted {
         (job.genesisShared, job.genesisOuter) = (p.genesis.shared, p.genesis.outer);
         (job.zeroCarry, job.zeroPayload) = (role.zeroCarry, role.zeroPayload);
         (job.sharedDepth, job.payloadDepth) = (p.genesis.sharedDepth, role.payloadDepth);
-        (job.slots, job.carry) = (role.slots, role.carry);
+        (job.slots, job.carry) = (role.slots, role.carryPeriod == 0 ? 0 : 1);
     }
 
     function _programOf(Subject subject, uint256 program) private pure returns (uint256) {

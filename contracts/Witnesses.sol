@@ -317,38 +317,54 @@ contract Witnesses is IWitnesses {
     /// @dev What becomes of a duty; reverts while that is open.
     function _outcome(Audit storage a, Duty storage d) private view returns (Outcome) {
         ClaimId claimId = _claimOf(a, d);
-        bool convicted = market.claim(claimId).status == IJobMarket.ClaimStatus.Convicted;
+        IJobMarket.Claim memory c = market.claim(claimId);
+        bool convicted = c.status == IJobMarket.ClaimStatus.Convicted;
         uint32 convictedAt = market.convictedAt(claimId);
         bool agreed = d.status == DutyStatus.Agreed;
         // INVARIANT: a word with no stake behind it earns nothing and costs nothing more.
         if (_witnesses[a.job][d.account].standing == Standing.Slashed) return Outcome.Void;
         // INVARIANT: a stake is taken for a word that a proof has shown to be false, and for nothing else.
         if (agreed && convicted && convictedAt > 0 && convictedAt <= d.t) return Outcome.Slashed;
-        if (_isGone(a, claimId, convicted)) {
+        if (_isGone(a, c.status)) {
             // A game that outlives the round may still show that the word was false.
             if (agreed && market.live(claimId)) revert DutyOpen(claimId);
             // INVARIANT: who looked at work that a convicted merge voided is paid as the work is.
             bool paid = agreed && !convicted && market.rewound(Draws.auditId(a.job, a.round, a.attempt));
             return paid ? Outcome.Paid : Outcome.Void;
         }
-        // INVARIANT: who was drawn and says nothing pays the fee.
-        if (d.status == DutyStatus.Drawn && block.timestamp >= a.commitEnds) return Outcome.Fined;
-        if (d.status == DutyStatus.Committed && block.timestamp >= a.revealEnds) return Outcome.Fined;
+        if (
+            (d.status == DutyStatus.Drawn && block.timestamp >= a.commitEnds)
+                || (d.status == DutyStatus.Committed && block.timestamp >= a.revealEnds)
+        ) {
+            // INVARIANT: nobody owes a word on a claim that carries and was left out of the merge: its carry may be what was lacking.
+            if (c.carries && _isLeftOut(a, d.slot)) return Outcome.Void;
+            // INVARIANT: who was drawn and says nothing pays the fee.
+            return Outcome.Fined;
+        }
         bool spoke = agreed || d.status == DutyStatus.Differed;
         // INVARIANT: fees are paid in final rounds alone: a round that starts again pays no witness twice.
         if (!spoke || market.round(a.job, a.round).phase != IJobMarket.Phase.Final) revert DutyOpen(claimId);
-        // INVARIANT: who differs is paid if the claim is convicted, by whatever game, and pays the fee if it stands.
-        if (!agreed) return convicted ? Outcome.Paid : Outcome.Fined;
+        // INVARIANT: who differs is paid if the claim is convicted, by whatever game, or falls with the one whose carry it starts
+        // from, and pays the fee if it stands.
+        if (!agreed) return convicted || c.status == IJobMarket.ClaimStatus.Void ? Outcome.Paid : Outcome.Fined;
         // INVARIANT: who agrees is paid unless the claim was convicted without a proof of where it is wrong.
         return !convicted || convictedAt > d.t ? Outcome.Paid : Outcome.Void;
     }
 
-    /// @dev The claim is void, or its round is, or started again, or failed under a conviction.
-    function _isGone(Audit storage a, ClaimId claimId, bool convicted) private view returns (bool) {
+    /// @dev The claim is void, or its round is, or started again, or failed under a conviction. In a final round a claim is void that
+    ///      fell with the one whose carry it starts from: its witness is paid.
+    function _isGone(Audit storage a, IJobMarket.ClaimStatus status) private view returns (bool) {
         IJobMarket.Round memory ro = market.round(a.job, a.round);
         if (ro.attempt != a.attempt || ro.phase == IJobMarket.Phase.Void) return true;
-        if (convicted) return ro.phase == IJobMarket.Phase.Failed;
-        return market.claim(claimId).status == IJobMarket.ClaimStatus.Void;
+        if (status == IJobMarket.ClaimStatus.Convicted) return ro.phase == IJobMarket.Phase.Failed;
+        return status == IJobMarket.ClaimStatus.Void && ro.phase != IJobMarket.Phase.Final;
+    }
+
+    /// @dev Whether the merge does without the slot's claim; reverts until it is frozen.
+    function _isLeftOut(Audit storage a, uint32 slot) private view returns (bool) {
+        IJobMarket.Round memory ro = market.round(a.job, a.round);
+        if (ro.mergeIn == 0) revert DutyOpen(Ids.claim(a.job, a.round, a.attempt, slot));
+        return (ro.mask >> slot) & 1 == 0;
     }
 
     /// @dev Burns up to `amount` of the stake, and takes the account off the list: who fails a duty is drawn no more.

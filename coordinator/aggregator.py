@@ -126,7 +126,7 @@ class Aggregator:
 
     def _payload(self, ref: merging.Payload) -> Tensors:
         # By its CID too: what one slot stored says nothing about another's, even if they claim the same.
-        key = ("payload", self.job.id, ref.cid, ref.out, ref.out2)
+        key = ("payload", self.job.id, ref.cid, ref.out)
         known: Tensors | None = self._shelf.get(key)
         if known is None:
             known = merging.fetch_payload(self.job, self._store, ref)
@@ -148,17 +148,12 @@ class Aggregator:
 
 def _start_file(job: Job, base: Checkpoint, payloads: Sequence[Tensors | None]) -> Iterator[bytes | memoryview]:
     """S_0 of a merge as a file: each payload in the format in which it travels."""
-    own = [() if tensors is None else tensors[: len(tensors) - len(job.carry_of(tensors))] for tensors in payloads]
-    formats = [
-        None if tensors is None else format_of(part, job.wire_format)
-        for tensors, part in zip(payloads, own, strict=True)
-    ]
+    formats = [None if tensors is None else format_of(tensors, job.wire_format) for tensors in payloads]
     yield head_line({"formats": formats})
     yield from encoded((*base.shared, *base.outer), F32_FORMAT)
-    for tensors, part, wire_format in zip(payloads, own, formats, strict=True):
+    for tensors, wire_format in zip(payloads, formats, strict=True):
         if tensors is not None and wire_format is not None:
-            yield from encoded(part, wire_format)
-            yield from encoded(job.carry_of(tensors), F32_FORMAT)
+            yield from encoded(tensors, wire_format)
 
 
 def _read_start(job: Job, formats: Sequence[str | None], body: memoryview) -> tuple[Checkpoint, list[Tensors | None]]:
@@ -184,7 +179,7 @@ def _read_start(job: Job, formats: Sequence[str | None], body: memoryview) -> tu
         if wire_format is None:
             payloads.append(None)
         elif wire_format in (F32_FORMAT, job.wire_format):
-            payloads.append((*read(job.payload_layout, wire_format), *read(job.carry_layout, F32_FORMAT)))
+            payloads.append(read(job.payload_layout, wire_format))
         else:
             raise ValueError(f"format {wire_format!r}")
     return base, payloads

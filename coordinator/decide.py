@@ -267,7 +267,8 @@ def _round_actions(seen: AggregatorJob, view: AggregatorRound, decider: Decider)
                 most = (decider.free - params.merge.stake) // params.round_pay
                 yield Merge(view.number, min(backing.wanted(params, view.number), most))
         case Phase.LEAD:
-            if views.finalizable(params, seen.job, view.number, stored, decider.now):
+            rounds = {x.number: x.stored for x in seen.views}
+            if views.finalizable(params, seen.job, view.number, rounds, decider.now):
                 yield Finalize(view.number)
         case Phase.VOID:
             voided = seen.job.status == JobStatus.VOID

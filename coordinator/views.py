@@ -401,10 +401,26 @@ def _lock(session: Session, lock: LockRow) -> LockOut:
         what = "merge" if claim.slot == MERGE_SLOT else "claim"
         job, number = session.get(JobRow, claim.job), session.get(RoundRow, (claim.job, claim.round))
         if job is not None and number is not None and claim.state in ("revealed", "accepted", "merged", "excluded"):
-            until = number.updated + int(job.params.get("windows", {}).get("challenge_seconds", 0))
+            until = _last_of_period(session, job, number).updated
+            until += int(job.params.get("windows", {}).get("challenge_seconds", 0))
     elif session.get(GameRow, lock.key) is not None:
         what = "game"
     return LockOut(key=lock.key, amount=lock.amount, what=what, until=until)
+
+
+def _last_of_period(session: Session, job: JobRow, number: RoundRow) -> RoundRow:
+    """The last round of the carry period that was started and did not fail: earlier ones wait for its window."""
+    period = int(role_of(job).get("carry_period", 0))
+    if not period:
+        return number
+    end = (number.number // period + 1) * period
+    later = (
+        select(RoundRow)
+        .where(RoundRow.job == job.id, RoundRow.number > number.number, RoundRow.number < end)
+        .where(RoundRow.state.not_in(("failed", "void")))
+        .order_by(RoundRow.number.desc())
+    )
+    return session.scalars(later.limit(1)).first() or number
 
 
 # -- the market -----------------------------------------------------------------------------------------

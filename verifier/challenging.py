@@ -90,8 +90,7 @@ class Challenger:
         """Tells if a game that was refused is tried again."""
         if isinstance(error, ChainError | NotFoundError):
             # Closed in the meantime, or convicted by somebody else; or a reorganisation took back its reveal.
-            challenge = view.params[record.job].windows.challenge_seconds
-            return decide.may_challenge(record, view.ledger, challenge, view.now)
+            return decide.may_challenge(record, view.ledger, view.params[record.job], view.now)
         return not isinstance(error, Mismatch)
 
     def _with_list(self, wrong: WrongClaim, view: MarketView) -> WrongClaim:

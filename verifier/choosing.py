@@ -132,8 +132,7 @@ class Backlog:
     # -- inside
 
     def _candidates(self, view: MarketView) -> list[Candidate]:
-        windows = {job: params.windows.challenge_seconds for job, params in view.params.items()}
-        found = decide.candidates(view.ledger, windows)
+        found = decide.candidates(view.ledger, view.params)
         return [c for c in found if self._volunteers or c.record.id in self._suspects]
 
     def _is_known(self, record: ClaimRecord) -> bool:

@@ -38,35 +38,39 @@ class Candidate:
 
     record: ClaimRecord
     window_ends: Seconds
-    """From then on no game can be opened on it."""
+    """From then on no game can be opened on it, unless that lasts until it is final."""
     stands: bool
     """Neither convicted, nor final, nor of a round that failed or was voided."""
+    until_final: bool = False
+    """A claim that others may stand on: its window lasts as long as it stands."""
 
     def open_at(self, now: Seconds) -> bool:
         """Returns True if a game may be opened on the claim in a block at `now`."""
-        return self.stands and now < self.window_ends
+        return self.stands and (self.until_final or now < self.window_ends)
 
     def is_settled(self, settled: Mapping[ClaimId, TraceRoot]) -> bool:
         """Returns True if `settled` holds the claim with the trace that it has now."""
         return settled.get(self.record.id) == self.record.trace_root
 
 
-def candidates(ledger: Ledger, challenge_seconds: Mapping[JobId, Seconds]) -> Iterator[Candidate]:
-    """Every claim of the jobs whose windows are known."""
+def candidates(ledger: Ledger, params: Mapping[JobId, JobParams]) -> Iterator[Candidate]:
+    """Every claim of the jobs whose parameters are known."""
     for job in ledger.jobs.values():
-        if job.id in challenge_seconds:
+        if job.id in params:
             for round_ in job.all_rounds():
-                yield from _of_round(job, round_, challenge_seconds[job.id])
+                yield from _of_round(job, round_, params[job.id])
 
 
-def _of_round(job: JobLedger, round_: RoundLedger, challenge: Seconds) -> Iterator[Candidate]:
+def _of_round(job: JobLedger, round_: RoundLedger, params: JobParams) -> Iterator[Candidate]:
     for record in (*round_.claims.values(), *round_.merges):
-        yield _candidate(job, round_, record, challenge)
+        yield _candidate(job, round_, record, params)
 
 
-def _candidate(job: JobLedger, round_: RoundLedger, record: ClaimRecord, challenge: Seconds) -> Candidate:
+def _candidate(job: JobLedger, round_: RoundLedger, record: ClaimRecord, params: JobParams) -> Candidate:
     over = round_.phase in ENDED or job.rounds.get(round_.number) is not round_
-    return Candidate(record, Seconds(record.claimed_at + challenge), not (over or record.convicted))
+    ends = Seconds(record.claimed_at + params.windows.challenge_seconds)
+    # INVARIANT: a claim that others may stand on can be challenged until it is final.
+    return Candidate(record, ends, not (over or record.convicted), params.role.carries and not record.is_merge)
 
 
 def next_claim(
@@ -88,15 +92,15 @@ def nonce_of(claim: ClaimId, me: Address, games: Iterable[GameRecord]) -> int | 
     return None if any(g.claim == claim and g.challenger == me for g in games) else 0
 
 
-def may_challenge(claim: ClaimRecord, ledger: Ledger, challenge: Seconds, now: Seconds) -> bool:
+def may_challenge(claim: ClaimRecord, ledger: Ledger, params: JobParams, now: Seconds) -> bool:
     """Returns True while a game may be opened on a claim, now or once its reveal is back.
 
     A claim that the ledger does not hold was taken back by a reorganisation, and its owner's reveal may come again.
     """
     found = ledger.find(claim.id)
     if found is None:
-        return now < claim.claimed_at + challenge
-    return _candidate(*found, challenge).open_at(now)
+        return now < claim.claimed_at + params.windows.challenge_seconds
+    return _candidate(*found, params).open_at(now)
 
 
 def list_due(claim: ClaimRecord, params: JobParams, audit: Audit | None) -> Seconds:

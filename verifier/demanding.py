@@ -12,6 +12,7 @@ from lockstep.node.party import Party
 from lockstep.node.sender import Sender
 from lockstep.protocol.errors import RowMissing
 from lockstep.protocol.jobs import Phase
+from lockstep.protocol.market.types import Status
 from lockstep.protocol.types import JobId, Wei
 from verifier.loading import LoadedJobs
 from verifier.reading import MarketView
@@ -46,6 +47,22 @@ class Demander:
         found = self._asks.payload(record.job, record.round, record.slot, record.id, lacking)
         told = {"claim": record.id.hex(), "round": record.round, "slot": record.slot}
         self._demand(market.bond_of(record.job), found, told)
+
+    def demand_carry(self, record: ClaimRecord) -> bool:
+        """Demand the carry that a claim starts from, while that can still keep the claim out of the merge.
+
+        Returns True while the demand is open, and if nobody answered it: the claim is left out then. False if it was
+        answered, or cannot be made: the carry has to be computed again.
+        """
+        market = self._contracts.market
+        key, _ = found = self._asks.carry(record.job, record.round, record.slot, record.id)
+        if not self._sender.known(key):
+            if market.phase(record.job, record.round) != Phase.ATTESTING:
+                return False
+            told = {"claim": record.id.hex(), "round": record.round, "slot": record.slot, "carry": True}
+            self._demand(market.bond_of(record.job), found, told)
+        stored = self._asks.carry_demand(record.id)
+        return stored is not None and stored.status != Status.ANSWERED
 
     def demand_row(self, view: MarketView, job: JobId, missing: RowMissing) -> None:
         """Demand a row of the dataset that cannot be had, when that pays: nobody can judge the job without it."""

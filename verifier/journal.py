@@ -40,6 +40,12 @@ class Observation:
     beacon: Digest
     salt: Digest
     roots: tuple[StateRoot, ...]
+    """None, if the claim that its carry comes from is wrong: it differs then, whatever the claim says."""
+
+    @property
+    def state(self) -> StateRoot:
+        """S_t*; without roots some word that is nobody's."""
+        return self.roots[-1] if self.roots else StateRoot(self.salt)
 
 
 class Journal:

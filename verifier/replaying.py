@@ -20,7 +20,7 @@ from lockstep.execution.states import ClaimStates, States
 from lockstep.node.bench import Bench, Stopped
 from lockstep.node.ledger import ClaimRecord, JobLedger, RoundLedger
 from lockstep.node.player import HeldClaim
-from lockstep.node.replay import Replay, audit
+from lockstep.node.replay import Replay, WrongSource, audit
 from lockstep.protocol.errors import LockstepError, RowMissing, Unfit
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import StateRoot
@@ -104,6 +104,9 @@ class Replayer:
         except LockstepError as error:
             if isinstance(error, Undefendable):
                 self._reporter.void(record.job, error)
+            if isinstance(error, WrongSource):
+                # Nobody can replay what stands on it: it is challenged itself.
+                self._backlog.suspect(error.record)
             if isinstance(error, RowMissing):
                 self._demander.demand_row(view, record.job, error)
             self._backlog.failed(record, error, view.now)

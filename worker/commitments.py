@@ -103,4 +103,4 @@ def promise_of(material: Material, nonce: bytes) -> Promise:
 
 def _reveal(material: Material, bound: Promise) -> Reveal:
     body = Body(bound.trace_root, StateRoot(bound.out), StateRoot(bound.out2))
-    return Reveal(body, Digest(bound.nonce), material.proof_t, bound.trace_cid, bound.payload_cid)
+    return Reveal(body, Digest(bound.nonce), material.proof_t, bound.trace_cid, bound.payload_cid, material.carries)

@@ -13,7 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from lockstep.base.vitals import VITALS
-from lockstep.execution.jobs import Beside, Carried, ClaimRun, Job, State, merge_run, payload_of, slot_run
+from lockstep.execution.jobs import Beside, CarryIn, ClaimRun, Job, State, carry_of, merge_run, payload_of, slot_run
 from lockstep.execution.merging import RoundRecord, base_checkpoint, fetch_payloads, store_payload
 from lockstep.numerics import reference
 from lockstep.numerics.resident import Resident
@@ -113,11 +113,11 @@ def settle(run: ClaimRun, place: ClaimNames, final: State, roots: Sequence[State
     """Store payload and trace; the claim's inputs and outputs by name."""
     layout, width = run.program(run.transitions).output_layout, 1 << run.job.params.role.payload_depth
     out, out2 = (Digest(layout_root(layout[part], final[part])) for part in (slice(width), slice(width, None)))
-    payload_cid = store_payload(run.job, store, payload_of(run.job, final))
+    payload_cid = store_payload(run.job, store, payload_of(run.job, final), carry_of(run.job, final))
     trace_cid = store.put(b"".join(roots))
     return Material(
         place.claim, run.job.id, run.round, place.attempt, run.slot, run.seed, place.base, (), tuple(roots), out, out2,
-        trace_cid, payload_cid,
+        trace_cid, payload_cid, run.carried is not None,
     )  # fmt: skip
 
 
@@ -142,7 +142,7 @@ def compute(
 
 
 def rebuild(
-    job: Job, records: Sequence[RoundRecord], store: ContentStore, material: Material, carried: Carried | None
+    job: Job, records: Sequence[RoundRecord], store: ContentStore, material: Material, carried: CarryIn | None
 ) -> ClaimRun:
     """A claim's honest computation from its material, the rounds before it and what its slot carries; raises the
     store's errors."""

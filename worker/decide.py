@@ -296,7 +296,8 @@ def _phase_acts(view: JobView, r: RoundView, me: Self, own: Sequence[int]) -> li
         rounds = backing.affordable(view.params, left, backing.wanted(view.params, r.number))
         return [Act(Do.MERGE, r.number, rounds=rounds)]
     if r.phase == Phase.LEAD:
-        return [Act(Do.FINALIZE, r.number)] if finalizable(view.params, view.job, r.number, r.state, view.now) else []
+        stored = {x.number: x.state for x in view.rounds}
+        return [Act(Do.FINALIZE, r.number)] if finalizable(view.params, view.job, r.number, stored, view.now) else []
     if r.phase in (Phase.VOID, Phase.FAILED):
         return [Act(Do.RELEASE, r.number)] if _releasable(view, r) else []
     return []

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.base.amounts import tokens
 from lockstep.base.naming import short
+from lockstep.execution.schedule import longest_hold
 from lockstep.node.guard import lock
 from lockstep.node.ledger import JobLedger, RoundLedger
 from lockstep.node.purse import Holdings, moment
@@ -229,10 +230,8 @@ def next_of(job: JobLedger, r: RoundLedger, market: Market, now: Seconds) -> Nex
         late = "since the aggregator did not, " if params.merge.aggregator != ZERO_ADDRESS else ""
         return Next(f"{late}a slot's owner merges the round", Seconds(stored.merge_opens + turns * turn))
     if phase == Phase.LEAD:
-        return Next(
-            "paid if nobody convicts and the rounds before it are final",
-            Seconds(stored.merged_at + params.windows.challenge_seconds),
-        )
+        waits = "the windows of its carry period are over" if params.role.carries else "the rounds before it are final"
+        return Next(f"paid if nobody convicts and {waits}", Seconds(stored.merged_at + longest_hold(params)))
     return None
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lockstep.execution.schedule import longest_hold
 from lockstep.protocol.jobs import NEVER, Phase
 from lockstep.protocol.types import Seconds
 
@@ -44,10 +45,10 @@ def free_by(params: JobParams, r: Round, phase: Phase, now: Seconds) -> Seconds 
     if r.open_games:
         return None
     if phase == Phase.LEAD:
-        return Seconds(max(r.merged_at + params.windows.challenge_seconds, now))
+        return Seconds(max(r.merged_at + longest_hold(params), now))
     if phase in (Phase.NONE, Phase.FINAL, Phase.FAILED, Phase.VOID):
         return now
-    return Seconds(merged_by(params, r, phase, now) + params.windows.challenge_seconds)
+    return Seconds(merged_by(params, r, phase, now) + longest_hold(params))
 
 
 def latest(times: list[Seconds | None]) -> Seconds | None:

@@ -97,7 +97,7 @@ class JobOffer:
     @property
     def locked_seconds(self) -> int:
         """The longest time that a claim's stake is locked, if nobody challenges it and no round before it fails."""
-        return schedule.longest_round(self.params) + self.params.windows.challenge_seconds
+        return schedule.longest_round(self.params) + schedule.longest_hold(self.params)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON: amounts are decimal strings, spans are seconds."""
@@ -266,4 +266,4 @@ def _disk(programs: ClaimSchedule, params: JobParams) -> int:
     """About what lies on disk while the job runs: the dataset, checkpoints, payloads, states in work."""
     dataset = footprint.WORD_BYTES * params.role.dataset_rows * params.role.row_length
     kept = footprint.checkpoint_bytes(programs) + footprint.of_program(programs.step).results
-    return dataset + _LEFT_ON_DISK * kept + params.role.slots * footprint.payload_bytes(programs)
+    return dataset + _LEFT_ON_DISK * kept + params.role.slots * footprint.payload_bytes(programs, params.role.slots)

@@ -54,6 +54,8 @@ class Material:
     trace_cid: Cid
     payload_cid: Cid
     """The CID of a slot's payload, or of a merge's checkpoint."""
+    carries: bool = False
+    """True if it starts from the carry of the claim in the round before, not from zero."""
 
     def __post_init__(self) -> None:
         # INVARIANT: the two outputs are the halves of the last state.
@@ -90,7 +92,7 @@ class Material:
             tuple(p and Payload(Cid(p["cid"]), *(Digest(bytes.fromhex(p[k])) for k in ("out", "out2")))
                   for p in f["payloads"]),
             tuple(StateRoot(bytes.fromhex(r)) for r in f["roots"]), Digest(bytes.fromhex(f["out"])),
-            Digest(bytes.fromhex(f["out2"])), Cid(f["trace_cid"]), Cid(f["payload_cid"]),
+            Digest(bytes.fromhex(f["out2"])), Cid(f["trace_cid"]), Cid(f["payload_cid"]), f["carries"],
         )  # fmt: skip
 
 

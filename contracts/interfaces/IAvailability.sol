@@ -13,14 +13,15 @@ import {ClaimId, JobId} from "../types/Ids.sol";
 ///   demand  Open -> Answered | Missing | Closed
 ///
 /// What is demanded is posted within answerSeconds, and the bond goes as a lost game's does: 60 % to who had the data. Or it is not:
-/// the bond returns, the payload cannot be accepted, and a row that nobody has voids the job.
+/// the bond returns, the payload cannot be accepted, and a row that nobody has voids the job. Who starts from a carry and shows it to
+/// nobody is convicted: a demand for it is a game of one move.
 interface IAvailability is IPrecommitted {
     enum Status { None, Open, Answered, Missing, Closed }
 
     /// @param subject The claim whose payload is demanded, or the job whose row is.
     /// @param beacon The block whose hash names a payload's leaves.
     /// @param deadline Answers count up to and including this second.
-    /// @param row Of the dataset; 0 for a payload.
+    /// @param row Of the dataset; 0 for a payload, 1 for the carry that a claim starts from.
     /// @param next Leaves of the row that are posted.
     /// @param wanted The leaves of a payload that the asker names.
     struct Demand {
@@ -34,9 +35,9 @@ interface IAvailability is IPrecommitted {
         uint256 wanted;
     }
 
-    /// @notice All demands for one claim's payload.
+    /// @notice All demands for one claim's payload and the carry that it starts from.
     /// @param count So far; the next one's number.
-    /// @param until The latest deadline.
+    /// @param until The latest second in which an answer keeps the claim in the merge.
     struct Asked {
         uint32 count;
         uint32 open;
@@ -94,12 +95,15 @@ interface IAvailability is IPrecommitted {
     /// @param wanted Four of the leaves, 64 bits each, the first in the lowest: 24 bits name the tensor, by its number among those that
     ///        are not EMPTY, the lower 40 its leaf; each counts modulo what there is. The beacon names the other four.
     function unavailable(JobId job, uint32 round, uint32 slot, uint256 wanted) external returns (bytes32 demand);
+    /// @notice The same of the carry that a slot's claim starts from. A claim whose carry is not shown within answerSeconds is not
+    /// accepted; one whose carry is not shown within clockSeconds more is convicted, and the asker wins as a challenger does.
+    function carryUnavailable(JobId job, uint32 round, uint32 slot, uint256 wanted) external returns (bytes32 demand);
     /// @notice Posts them; anyone. 60 % of the bond to the slot's worker, the rest burned.
-    /// @param body What the claim said; `code` the encode Program's parts; `shown` the leaves, those that the asker named first.
+    /// @param body What the claim said, of a carry the claim of the round before; `code` the encode Program's parts; `shown` the leaves, those that the asker named first.
     function answer(
         bytes32 demand, IJobMarket.Body calldata body, IValidator.Code calldata code, Shown[] calldata shown
     ) external;
-    /// @notice After the deadline: the payload is missing, the bond returns. Anyone.
+    /// @notice After the deadline: the payload is missing, the bond returns; of a carry, the claim is convicted. Anyone.
     function settle(bytes32 demand) external;
 
     // -- rows

@@ -97,8 +97,8 @@ interface IJobMarket {
     /// @param zeroPayload The payload root that stands in the merge for a slot without an accepted claim.
     /// @param carryDepth Depth of the carry. Today sharedDepth.
     /// @param payloadDepth p: depth of one payload subtree.
-    /// @param carry 0: nothing of a worker's own state survives a round; 1: the carry, published with the payload.
-    /// @param carryPeriod Rounds after which a carry is zero again. Today 0: never.
+    /// @param carryPeriod Rounds after which a slot starts from a zero carry again; 0: it always does, and nothing of a worker's own
+    ///        state survives a round.
     /// @param merged Whether the merge reads the role's payloads. Today it does.
     /// @param innerSteps H.
     /// @param minSlots Fewer accepted claims than this fail the round.
@@ -115,7 +115,6 @@ interface IJobMarket {
         bytes32 zeroPayload;
         uint8 carryDepth;
         uint8 payloadDepth;
-        uint8 carry;
         uint32 carryPeriod;
         bool merged;
         uint32 innerSteps;
@@ -208,6 +207,7 @@ interface IJobMarket {
     /// @param slot 0xffffffff for a merge.
     /// @param convictedAt The transition that was proven wrong; 0 where none was (a clock ran out, two signatures).
     /// @param games Opened on it so far.
+    /// @param carries S_0 holds the carry of its worker's claim of the slot in the round before, not zero.
     /// @param digest The commitment, and from the reveal on keccak(abi.encode(Body)).
     struct Claim {
         JobId job;
@@ -221,6 +221,7 @@ interface IJobMarket {
         uint32 openGames;
         uint32 convictedAt;
         uint32 games;
+        bool carries;
         bytes32 digest;
     }
 
@@ -233,12 +234,14 @@ interface IJobMarket {
 
     /// @param nonce Drawn at commit: without it, a copied trace could be told from its commitment.
     /// @param proofT node(out, out2) is leaf T of the trace: siblings upward.
+    /// @param carries It starts from the carry of the worker's own claim of the slot in the round before; else from zero.
     struct Reveal {
         Body body;
         bytes32 nonce;
         bytes32[] proofT;
         bytes traceCid;
         bytes payloadCid;
+        bool carries;
     }
 
     /// @notice Bit s of `mask`: the speaker fetched and decoded slot s's payload.
@@ -298,6 +301,8 @@ interface IJobMarket {
         bytes traceCid,
         bytes payloadCid
     );
+    /// @dev A claim that was just revealed starts from the carry of its worker's claim in the round before.
+    event Carried(JobId indexed job, uint32 indexed round, uint32 indexed slot);
     event Attested(JobId indexed job, uint32 indexed round, uint32 indexed who, address account, uint256 mask);
     event Frozen(JobId indexed job, uint32 indexed round, bytes32 mergeIn, uint256 mask);
     event Merged(
@@ -362,11 +367,12 @@ interface IJobMarket {
     function onOpen(ClaimId claim, Body calldata body) external returns (GameTerms memory);
     /// @notice The claim is wrong: slashes its stake; a merge's later rounds become Void, and their work is paid from the slash before
     /// anybody shares it. Reverts `ClaimClosed` unless `live(claim)`.
-    /// @param t The step that was proved wrong; 0 where none was (a missed deadline, padding of the trace, an equivocation).
+    /// @param t The step that was proved wrong; 0 where none was (a missed deadline, padding of the trace, an equivocation, a carry
+    ///        that was not shown).
     /// @param winners Who shares the prize, the one who convicted first.
     /// @param refunds Gas that challengers spent on games still open; here `amount` is gas.
     function onConvicted(ClaimId claim, uint32 t, address[] calldata winners, IStakeVault.Refund[] calldata refunds) external;
-    /// @notice The challenge failed: counts the game out. Reverts `ClaimClosed` unless `live(claim)`.
+    /// @notice The challenge failed, or the carry was shown: counts the game out. Reverts `ClaimClosed` unless `live(claim)`.
     function onRejected(ClaimId claim) external;
 
     // -- the validator, the witnesses, demands
@@ -377,8 +383,9 @@ interface IJobMarket {
     function onDrawn(JobId job, uint32 round, uint16 count) external;
     /// @notice The witnesses' contract: pays one drawn fee, or gives it up (account 0).
     function onWitnessed(JobId job, address account) external;
-    /// @notice The demands' contract: somebody asks for slot's payload; `freeze` will ask whether it was answered.
-    function onDemanded(JobId job, uint32 round, uint32 slot) external;
+    /// @notice The demands' contract: somebody asks for slot's payload, or the carry that it starts from; `freeze` will ask whether it was
+    /// answered. A demand for a carry counts as a game.
+    function onDemanded(JobId job, uint32 round, uint32 slot, bool carry) external;
 
     // -- views
 

@@ -70,6 +70,8 @@ error NotSlotOwner(uint32 slot);
 error AlreadyDone();
 /// The revealed values do not hash to the commitment.
 error CommitmentMismatch();
+/// The round starts from a zero carry, or the slot's owner has no carry that stands.
+error NoCarry(uint32 slot);
 /// The receipt is not signed by who is said to give it, nor by its delegate.
 error SignatureInvalid(address account);
 /// It is another account's turn to merge, or the caller is barred.

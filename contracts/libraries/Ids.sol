@@ -27,7 +27,7 @@ library Ids {
     }
 
     function commitment(ClaimId claimId, address worker, IJobMarket.Reveal calldata opened) internal pure returns (bytes32) {
-        return keccak256(abi.encode(claimId, worker, opened.body, opened.nonce));
+        return keccak256(abi.encode(claimId, worker, opened.body, opened.carries, opened.nonce));
     }
 
     /// @notice What a revealed claim is stored as.

@@ -106,9 +106,11 @@ library JobRules {
         _require(
             _isWindow(windows.answerSeconds, inclusion) && windows.answerSeconds >= answerFloor(role.rowLength, inclusion), "answers"
         );
-        // INVARIANT: a carry that survives a round is public, and as deep as its payload: out2 is a carry quarter.
+        // INVARIANT: a carry that survives a round is public, and as deep as its payload: out2 is a carry quarter. It is zero again
+        // before the rounds that may run ahead have passed; 0 alone says that it always is.
         _require(
-            role.carryPeriod == 0 && (role.carry == 0 || (role.carry == 1 && role.payloadDepth == p.genesis.sharedDepth)),
+            role.carryPeriod == 0
+                || (role.carryPeriod > 1 && role.carryPeriod < p.schedule.maxLead && role.payloadDepth == p.genesis.sharedDepth),
             "carry"
         );
     }

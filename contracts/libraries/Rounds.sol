@@ -13,6 +13,7 @@ import {
     CommitmentMismatch,
     EscrowTooLow,
     GamesOpen,
+    NoCarry,
     NoSuchSlot,
     NotBacked,
     NotSlotOwner,
@@ -178,7 +179,7 @@ library Rounds {
         }
         // INVARIANT: final iff the challenge window is over, no game is open and the base is final.
         if (ro.phase != IJobMarket.Phase.Lead || r != j.settled) revert WrongPhase(jobId, r);
-        if (block.timestamp < ro.mergedAt + p.windows.challengeSeconds) revert TooEarly(ro.mergedAt + p.windows.challengeSeconds);
+        _requireOver(b, jobId, j.started, p, r);
         if (ro.openGames != 0) revert GamesOpen(ro.openGames);
 
         ro.phase = IJobMarket.Phase.Final;
@@ -190,6 +191,11 @@ library Rounds {
             (ClaimId claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
             // INVARIANT: pay follows from accepted, unconvicted claims, never from what a claimant says.
             if (c.status == IJobMarket.ClaimStatus.Accepted) {
+                if (c.carries && _carriedFrom(b, c).status != IJobMarket.ClaimStatus.Final) {
+                    // INVARIANT: what stands on the carry of a convicted claim is unpaid.
+                    giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Void);
+                    continue;
+                }
                 paid += _pay(vault, claimId, c, IJobMarket.ClaimStatus.Final, p.roles[0].slotPrice);
             } else if (c.status == IJobMarket.ClaimStatus.Excluded) {
                 giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Final);
@@ -306,6 +312,24 @@ library Rounds {
         vault.raise(ClaimId.unwrap(claimId), rounds * JobRules.roundPay(p));
     }
 
+    /// @dev A claim that is being revealed names the carry that it starts from.
+    function carry(Book storage b, JobId jobId, uint32 r, uint32 slot, IJobMarket.Claim storage c) external {
+        uint256 period = params(b, jobId).roles[0].carryPeriod;
+        // INVARIANT: a carry is zero in every round that the period divides, so that it can be computed again from there.
+        if (period == 0 || r % period == 0) revert NoCarry(slot);
+        IJobMarket.Round storage before = b.rounds[jobId][r - 1];
+        IJobMarket.Claim storage earlier = _carriedFrom(b, c);
+        // INVARIANT: nothing stands on a carry whose claim cannot be challenged any more.
+        bool stands = before.phase == IJobMarket.Phase.Lead && (before.mask >> slot) & 1 == 1
+            && earlier.status != IJobMarket.ClaimStatus.Convicted;
+        // INVARIANT: a slot starts from the carry of its owner's claim in the round before, accepted and not convicted, or from zero.
+        if (!stands || earlier.worker != c.worker) revert NoCarry(slot);
+
+        c.carries = true;
+
+        emit IJobMarket.Carried(jobId, r, slot);
+    }
+
     // -- the game
 
     function onConvicted(
@@ -363,33 +387,23 @@ library Rounds {
         j.feesDue += uint128(fees);
     }
 
-    function onDemanded(Book storage b, JobId jobId, uint32 r, uint32 slot) external {
+    function onDemanded(Book storage b, JobId jobId, uint32 r, uint32 slot, bool carry_) external {
         // INVARIANT: payloads are demanded while receipts are given, of those who have revealed.
         (, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Attesting);
         (, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, slot);
         if (c.status != IJobMarket.ClaimStatus.Revealed) revert NoSuchSlot(slot);
 
         ro.demands += 1;
+        // INVARIANT: a demand for a carry is a game of one move: while it is open, no stake is free and no round final.
+        if (carry_) (c.openGames, ro.openGames) = (c.openGames + 1, ro.openGames + 1);
     }
 
     // -- views
 
-    /// @dev What a slot's S_0 holds as its carry.
-    function carryIn(Book storage b, ClaimId claimId, bytes32 zero, bytes32[] calldata carried)
-        external
-        view
-        returns (bytes32)
-    {
-        IJobMarket.Claim storage c = b.claims[claimId];
-        if (c.round == 0) return zero;
-        uint32 r = c.round - 1;
-        IJobMarket.Round storage before = b.rounds[c.job][r];
-        (, IJobMarket.Claim storage earlier) = claimAt(b, c.job, r, before, c.slot);
-        bool merged = before.phase != IJobMarket.Phase.Failed && (before.mask >> c.slot) & 1 == 1;
-        // INVARIANT: a slot starts from its owner's accepted carry of the merged round before, or from zero.
-        if (!merged || earlier.worker != c.worker) return zero;
+    /// @dev The carry in the S_0 of a claim that names one.
+    function carryIn(Book storage b, IJobMarket.Claim storage c, bytes32[] calldata carried) external view returns (bytes32) {
         // INVARIANT: what is carried is what was claimed.
-        if (keccak256(abi.encodePacked(carried)) != earlier.digest) revert CommitmentMismatch();
+        if (keccak256(abi.encodePacked(carried)) != _carriedFrom(b, c).digest) revert CommitmentMismatch();
         return carried[2];
     }
 
@@ -408,8 +422,10 @@ library Rounds {
         IJobMarket.Phase at = phaseOf(ro);
         if (at != IJobMarket.Phase.Attesting) return at;
         // Attesting is over when everybody who may has spoken.
-        uint16 duties = params(b, jobId).roles[0].witnesses;
-        bool all = Receipts.count(ro.spoke) + ro.silent == ro.revealed + ro.witnesses && (duties == 0 || ro.drawn);
+        IJobMarket.Role memory role = params(b, jobId).roles[0];
+        bool all = Receipts.count(ro.spoke) + ro.silent == ro.revealed + ro.witnesses && (role.witnesses == 0 || ro.drawn);
+        // INVARIANT: the owner of a job's only slot never ends alone the time in which its payload can be demanded.
+        if (role.slots == 1 && ro.witnesses == 0) all = false;
         return all ? IJobMarket.Phase.Freezing : IJobMarket.Phase.Attesting;
     }
 
@@ -679,6 +695,21 @@ library Rounds {
         }
     }
 
+    /// @dev Reverts unless the windows are over of round r and of all whose claims may stand on what its claims carry.
+    function _requireOver(Book storage b, JobId jobId, uint32 started, IJobMarket.JobParams memory p, uint32 r) private view {
+        uint32 last = r;
+        uint32 period = p.roles[0].carryPeriod;
+        if (period != 0) {
+            last = (r / period + 1) * period;
+            last = (last < started ? last : started) - 1;
+            while (last > r && b.rounds[jobId][last].phase == IJobMarket.Phase.Failed) last--;
+        }
+        IJobMarket.Round storage over = b.rounds[jobId][last];
+        // INVARIANT: no claim is final before the windows of its whole carry period are over.
+        if (over.phase != IJobMarket.Phase.Lead) revert WrongPhase(jobId, last);
+        if (block.timestamp < over.mergedAt + p.windows.challengeSeconds) revert TooEarly(over.mergedAt + p.windows.challengeSeconds);
+    }
+
     /// @dev INVARIANT: what a stranger writes into a log is bounded.
     function requireCid(bytes calldata cid) internal pure {
         if (cid.length > MAX_CID) revert CidTooLong(cid.length);
@@ -711,6 +742,12 @@ library Rounds {
     {
         claimId = Ids.claim(jobId, r, ro.attempt, slot);
         c = b.claims[claimId];
+    }
+
+    /// @dev The claim of the same slot in the round before.
+    function _carriedFrom(Book storage b, IJobMarket.Claim storage c) private view returns (IJobMarket.Claim storage earlier) {
+        (JobId jobId, uint32 r) = (c.job, c.round - 1);
+        (, earlier) = claimAt(b, jobId, r, b.rounds[jobId][r], c.slot);
     }
 
     function ownClaim(Book storage b, JobId jobId, uint32 r, IJobMarket.Round storage ro, uint32 slot)

@@ -10,7 +10,7 @@ import {IJobMarket} from "../interfaces/IJobMarket.sol";
 library Terms {
     /// @dev Words of the six groups of fixed size together, and of one role; tests compare what is read with what was written.
     uint256 private constant FIXED = 25;
-    uint256 private constant ROLE = 24;
+    uint256 private constant ROLE = 23;
     /// @dev Creation code: return everything after these 11 bytes but the last, a STOP, with which the code returned begins, so that
     ///      nobody can run it. PUSH2 size, DUP1, PUSH1 10, PUSH0, CODECOPY, PUSH0, RETURN, STOP; size is filled in.
     uint256 private constant PREFIX = 0x61000080600a5f395ff300;

@@ -88,6 +88,13 @@ class AuditPlan:
     """The share of witnesses that agree to whatever the cheat claims."""
     merge_steps: float = MERGE_STEPS
     """Everybody who trains computes the merge again."""
+    period: int = 0
+    """carryPeriod: rounds until a carry is zero again; 0: nothing is carried."""
+    withheld: float = UNAVAILABLE
+    """The share of carries that nobody stores."""
+    shown: float = 1.0
+    """The share of these whose owner shows them to whoever demands them: eight leaves and no more. Of the others nobody
+    owes a word."""
 
     def detection(self, first_wrong: int = 1) -> float:
         """The probability that somebody honest replays a claim's first wrong transition.
@@ -108,15 +115,37 @@ class AuditPlan:
         """
         return break_even_multiple(self.detection())
 
+    def source_claims(self) -> float:
+        """Expected claims that are computed again before one can be replayed, in the mean over a period.
+
+        The k-th claim of a period has k carries behind it; the i-th is needed if all nearer ones are withheld, w^i:
+        the sum over i of (period - i) w^i, over the period.
+        """
+        return sum((self.period - i) * self.withheld**i for i in range(1, self.period)) / max(self.period, 1)
+
     def replay_share(self) -> float:
-        """Expected work of one duty, in claims: (T + 1) / 2 of T transitions, or all of them where data is missing."""
+        """Expected work of one duty, in claims: (T + 1) / 2 of T transitions, or all of them where data is missing, and
+        the claims that its carry is computed from again; nothing where its carry is shown to nobody."""
         prefix = (self.transitions + 1) / (2 * self.transitions)
-        return (1 - self.unavailable) * prefix + self.unavailable
+        carried = 1 - 1 / self.period if self.period else 0.0
+        seen = 1 - (1 - self.shown) * self.withheld * carried
+        looked = (1 - self.unavailable) * prefix + self.unavailable
+        return seen * looked + self.shown * self.source_claims()
 
     def cost_share(self) -> float:
         """Expected work of verification over the training's: duties, full replays, volunteers, merges done again."""
         drawn = self.witnesses / self.slots * self.replay_share()
-        return drawn + self.unavailable + self.volunteers + self.merge_steps / self.transitions
+        full = (self.unavailable + self.volunteers) * (1 + self.source_claims())
+        return drawn + full + self.merge_steps / self.transitions
+
+    def most_withheld(self) -> float:
+        """The share of carries that may be withheld until verification costs more than MAX_COST_SHARE, to 10^-6."""
+        low, high = 0.0, 1.0
+        while high - low > 1e-6:
+            middle = (low + high) / 2
+            within = replace(self, withheld=middle).cost_share() <= MAX_COST_SHARE
+            low, high = (middle, high) if within else (low, middle)
+        return low
 
     def fee(self, price: Wei, gas: Wei) -> Wei:
         """Returns a duty's pay: its expected replay with a margin, in thousandths of the price rounded up, and
@@ -170,10 +199,11 @@ def chosen_turn(share: float, draws: int) -> float:
     return 1 - (1 - share) ** draws
 
 
-def most_witnesses(slots: int, transitions: int) -> int:
-    """The most duties a round whose expected cost stays within MAX_COST_SHARE; at least one."""
-    within = (q for q in range(slots, 0, -1) if AuditPlan(slots, q, transitions).cost_share() <= MAX_COST_SHARE)
-    return next(within, 1)
+def most_witnesses(slots: int, transitions: int, period: int = 0) -> int:
+    """The most duties a round whose expected cost stays within MAX_COST_SHARE, at the assumed shares of data and of
+    carries that are withheld; at least one."""
+    plans = (AuditPlan(slots, q, transitions, period=period) for q in range(slots, 0, -1))
+    return next((plan.witnesses for plan in plans if plan.cost_share() <= MAX_COST_SHARE), 1)
 
 
 @dataclass(frozen=True)
@@ -186,12 +216,13 @@ class Offer:
     slot_stake: Wei
 
 
-def offer(slots: int, transitions: int, slot_price: Wei, gas_price: Wei) -> Offer:
-    """For a job of that many slots and transitions a claim; gas_price in tokens for one gas at the cap.
+def offer(slots: int, transitions: int, slot_price: Wei, gas_price: Wei, period: int = 0) -> Offer:
+    """For a job of that many slots and transitions a claim; gas_price in tokens for one gas at the cap, `period` the
+    job's carryPeriod.
 
     A slot's stake is in whole prices, and more than twice a witness's (JobRules): that is what counts for few slots.
     """
-    audit = AuditPlan(slots, most_witnesses(slots, transitions), transitions)
+    audit = AuditPlan(slots, most_witnesses(slots, transitions, period), transitions, period=period)
     fee = audit.fee(slot_price, Wei(DUTY_GAS * gas_price))
     witness_stake = witness_floor(fee)
     multiple = max(ceil(STAKE_MARGIN * audit.stake_multiple()), 2 * witness_stake // slot_price + 1)

@@ -72,11 +72,21 @@ class Terms:
                 hint="raise challenge_seconds",
             )
 
-    def audited(self, slots: int, inner_steps: int) -> Terms:
+    @property
+    def carry_period(self) -> int:
+        """The rounds after which a carry is zero again, where a strategy has one.
+
+        No round is final before the windows of its period are over, and max_lead rounds may be in flight: half of
+        them, so that the next period runs meanwhile.
+        """
+        return max(2, self.max_lead // 2)
+
+    def audited(self, slots: int, inner_steps: int, carries: bool = False) -> Terms:
         """With the witnesses, fee and stakes that a job of that size needs; as they are, if they draw none."""
         if self.witnesses == 0:
             return self
-        return replace(self, **asdict(offer(slots, inner_steps + 1, self.slot_price, self.gas_price)))
+        period = self.carry_period if carries else 0
+        return replace(self, **asdict(offer(slots, inner_steps + 1, self.slot_price, self.gas_price, period)))
 
     def at_gas_price(self, gas_price: Wei) -> Terms:
         """With another price of a unit of gas at the cap of fees, and the stakes that it needs."""

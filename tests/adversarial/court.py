@@ -373,8 +373,10 @@ class Court:
             r = books.settled
             if r >= books.started:
                 break
-            if self.phase(r) not in (Phase.LEAD, Phase.FINAL, Phase.FAILED):
-                self.merge(r=r)
+            # No claim is final before the windows of its whole carry period are over.
+            for k in range(r, books.started if self.params.role.carries else r + 1):
+                if self.phase(k) not in (Phase.LEAD, Phase.FINAL, Phase.FAILED):
+                    self.merge(r=k)
             if self.phase(r) == Phase.LEAD:
                 self.advance(self.params.windows.challenge_seconds + 1)
                 self.send(market.finalize(self.job_id, r), "requester")
@@ -386,9 +388,9 @@ class Court:
     def audits(self, wrong_only: bool = True) -> dict[ClaimId, Replay]:
         """What an honest verifier finds, from public data alone: the claims that `verifier.decide` names, replayed."""
         ledger, now = self.ledger(), self.now()
-        windows = {self.job_id: self.params.windows.challenge_seconds}
+        terms = {self.job_id: self.params}
         public, settled, found = PublicData(self.job, self.store), {}, {}
-        while candidate := decide.next_claim(list(decide.candidates(ledger, windows)), settled, {}, now):
+        while candidate := decide.next_claim(list(decide.candidates(ledger, terms)), settled, {}, now):
             record = candidate.record
             settled[record.id] = record.trace_root
             job, round_, _ = ledger.find(record.id) or (None, None, None)
@@ -401,7 +403,7 @@ class Court:
         """What anybody knows of a claim."""
         ledger = self.ledger().jobs[self.job_id]
         ((r, held),) = [(r, c) for r in ledger.all_rounds() for c in (*r.claims.values(), *r.merges) if c.id == claim]
-        behind = ledger.carry_behind(r, held.slot) if self.params.role.carry and not held.is_merge else None
+        behind = None if held.is_merge else ledger.carry_behind(r, held.slot, self.params.role.carry_period)
         return games.claim(self.contracts.market, claim, held.body, behind[1].body.words if behind else ())
 
     def open(self, claim: ClaimId, found: Replay, name: str = "verifier", nonce: int = 0) -> GameId:
@@ -568,7 +570,7 @@ class Court:
 def reveal_of(m: Material, nonce: bytes = bytes(32)) -> Reveal:
     """A claim's opened commitment."""
     body = Body(m.trace_root, StateRoot(m.out), StateRoot(m.out2))
-    return Reveal(body, Digest(nonce), m.proof_t, m.trace_cid, m.payload_cid)
+    return Reveal(body, Digest(nonce), m.proof_t, m.trace_cid, m.payload_cid, m.carries)
 
 
 def published(trace_cid: Cid | None = None, payload_cid: Cid | None = None) -> Callable[[Material], Material]:

@@ -82,9 +82,7 @@ def one_leaf(court: Court) -> Ended:
     published_cid: list[Cid] = []
 
     def spoiled(m: Material) -> Material:
-        tensors = [
-            t.copy() for t in load_payload(court.store, m.payload_cid, court.job.payload_layout, court.job.carry_layout)
-        ]
+        tensors = tuple(t.copy() for t in load_payload(court.store, m.payload_cid, court.job.payload_layout))
         tensors[LACKING[0]].reshape(-1)[LEAF_ELEMENTS * LACKING[1]] += 1
         published_cid.append(store_payload(court.job, court.store, tensors))
         return replace(m, payload_cid=published_cid[0])

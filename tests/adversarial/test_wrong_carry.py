@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lockstep.execution.jobs import ClaimRun, payload_of
+from lockstep.execution.jobs import ClaimRun, carry_of
 from lockstep.node.player import Side
 from lockstep.protocol.dispute import honest as honest_play
 from lockstep.protocol.dispute.moves import Verdict
@@ -22,7 +22,7 @@ from tests.support import games as games_of_tests
 
 FIRST_MOMENT, SECOND_MOMENT = 4, 5
 """Entries of the state's carry quarter."""
-CARRYING: Mapping[str, object] = {"carry": 1, "rounds": 3, "max_lead": 3}
+CARRYING: Mapping[str, object] = {"carry": 1, "rounds": 3, "max_lead": 4}
 
 
 def play(court: Court, entry: int, reader: str) -> Ended:
@@ -96,7 +96,7 @@ def kept_after_exclusion(court: Court) -> Ended:
     court.seal(1)
     assert court.run(0, 1).carried is None, "what was excluded is not carried"
     *_, (_, final, _) = liar.states()
-    own = court.job.carry_of(payload_of(court.job, final))
+    own = carry_of(court.job, final)
     claims = court.claim({0: with_moments(court.run(0, 1), *own)}, r=1)
     (game,) = court.audit_and_play()
     assert court.convicted(claims[0])

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from lockstep.demo.cheats.lies import DEVNET_CHAIN_ID, cheat_of
+from lockstep.demo.run import CARRY_CHEATS
 from lockstep.execution.jobs import TrainingJob
 from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.paths import compile  # noqa: A004
@@ -26,7 +28,7 @@ from lockstep.protocol.programs.defects import Held, ProgramParts
 from lockstep.protocol.types import MERGE_SLOT
 from lockstep.storage.dataset import Dataset
 from lockstep.storage.directory import DirectoryStore
-from lockstep.storage.payload import load_payload, store_payload, varies, wire_length
+from lockstep.storage.payload import load_carry, load_payload, store_carry, store_payload, varies, wire_length
 from lockstep.training.codecs.exact import Exact
 from lockstep.training.codecs.uniform import Uniform
 from lockstep.training.describe import strategy_of
@@ -226,15 +228,16 @@ def test_it_resumes_in_the_middle_of_a_round(traced: Traced, tmp_path: Path) -> 
 def test_its_payload_comes_back_from_a_store_in_its_wire_format(traced: Traced, tmp_path: Path) -> None:
     out, width, form = traced.payload(), 1 << traced.job.payload_depth, traced.job.wire_format
     layout = traced.job.programs.encode.output_layout
-    carry = layout[width:] if traced.job.carry else []
-    store = DirectoryStore(tmp_path)
+    store, carries = DirectoryStore(tmp_path), traced.job.carry
     tensors = [x for x in out[:width] if x is not None]
-    carried = [x for x in out[width:] if x is not None] if traced.job.carry else []
-    cid = store_payload(store, tensors, form, carried)
+    carried = [x for x in out[width:] if x is not None] if carries else []
+    cid = store_payload(store, tensors, form, store_carry(store, carried) if carries else None)
     assert store.get_node(cid)["format"] == form, "encode leaves what its format carries"
-    back = load_payload(store, cid, layout[:width], carry, wire_format=form)
-    assert bits(back) == bits([*tensors, *carried])
-    due, sent = wire_length(layout[:width], form, carry), stored_bytes(store, cid)
+    assert bits(load_payload(store, cid, layout[:width], wire_format=form, carries=carries)) == bits(tensors)
+    if carries:
+        back = load_carry(store, cid, layout[:width], layout[width:], wire_format=form)
+        assert bits(back) == bits(carried), "every bit of it, in a container of its own"
+    due, sent = wire_length(layout[:width], form, carries), stored_bytes(store, cid)
     assert sent <= due if varies(form) else sent == due, "the wire has the bytes that were declared"
 
 
@@ -426,8 +429,36 @@ def test_it_trains_on_the_chain_in_memory_and_an_audit_finds_nothing(strategy: S
     assert len(found) == 3 + 2 + 2, "every claim of two rounds"
     assert all(audit.matches for audit in found.values())
     court.settle()
-    carry = court.job.carry_layout if court.job.params.role.carry else ()
-    due = wire_length(court.job.payload_layout, court.job.wire_format, carry)
+    due = wire_length(court.job.payload_layout, court.job.wire_format, court.job.params.role.carries)
     for e in court.ledger().jobs[court.job_id].rounds[1].claims.values():
         assert e.payload_cid is not None
         assert stored_bytes(court.store, e.payload_cid) <= due
+
+
+CARRYING = {"sparseloco": sparseloco.SparseLoCo(inner_steps=H)}
+"""A strategy whose slots keep moments, and what their payloads lack."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", CARRYING.values(), ids=CARRYING)
+@pytest.mark.parametrize("name", CARRY_CHEATS)
+def test_a_lie_about_what_a_slot_keeps_is_convicted_on_the_chain_in_memory(
+    strategy: Strategy, name: str, court: Court
+) -> None:
+    court.forget()
+    court.hire(replace(traced_once(strategy).job, rounds=2, terms=terms_of()))
+    court.seal(0)
+    court.claim()
+    court.merge()
+    court.seal(1)
+    cheat = cheat_of(name, court.job.programs, court.params, 0, DEVNET_CHAIN_ID)
+    claims = court.claim({2: cheat.run(court.run(2, 1))}, r=1)
+    (game,) = court.audit_and_play()
+    assert court.convicted(claims[2])
+    found, expected = court.found(game), cheat.expectation
+    assert (found.t, found.op, found.rule) == (expected.step, expected.op_index, "op")
+    moves = [s for s in court.spent if s.label.startswith("DisputeGame.")]
+    assert len(moves) <= 16, "transactions"
+    assert sum(s.gas for s in moves) <= 1_700_000, "gas"
+    court.settle()
+    court.balance({"worker-2": court.params.role.slot_stake})

@@ -133,7 +133,7 @@ def params(**changed):
     values = {"sharedDepth": 2, "payloadDepth": 2, "carryDepth": 2, "innerSteps": 1, "rounds": 2, "slots": 3}
     values |= {"minSlots": 2, "maxLead": 2, "maxFail": 0, "slotPrice": PRICE, "mergePrice": MERGE_PRICE}
     values |= {"slotStake": STAKE, "mergeStake": MERGE_STAKE, "bond": BOND, "aggregator": accounts[2].address}
-    values |= {"profile": 1, "opset": 1, "witnesses": 0, "gasPrice": 0, "feeCap": 10**9, "carry": 0, "stepSeconds": 25}
+    values |= {"profile": 1, "opset": 1, "witnesses": 0, "gasPrice": 0, "feeCap": 10**9, "stepSeconds": 25}
     values |= {"baseLag": 1, "carryPeriod": 0, "merged": True, "inboxRole": 0, "inboxLag": 0}
     roots = ("specDigest", "stepProgram", "encodeProgram", "mergeProgram", "datasetRoot", "genesisShared")
     values |= dict.fromkeys((*roots, "genesisOuter", "zeroCarry", "zeroPayload"), leaf(b"root"))
@@ -183,10 +183,10 @@ class Job:
         return PHASES[self.market.phase(self.id, r)]
 
     def opened(self, claim):
-        """(body, nonce, proofT, traceCid, payloadCid) of a made-up trace of two states."""
+        """(body, nonce, proofT, traceCid, payloadCid, carries) of a made-up trace of two states."""
         out, out2, first = leaf(claim + b"out"), leaf(claim + b"out2"), leaf(leaf(claim))
         body = [node(first, leaf(node(out, out2))), out, out2]
-        return [body, leaf(claim + b"nonce"), [first], b"trace", b"payload"]
+        return [body, leaf(claim + b"nonce"), [first], b"trace", b"payload", False]
 
     def body(self, claim):
         """What a claim says; `merge` claims the same outputs always."""
@@ -197,8 +197,8 @@ class Job:
 
     def commitment(self, claim, worker):
         o = self.opened(claim)
-        types = ["bytes32", "address", "bytes32", "bytes32", "bytes32", "bytes32"]
-        return web3.keccak(encode(types, [claim, worker.address, *o[0], o[1]]))
+        types = ["bytes32", "address", "bytes32", "bytes32", "bytes32", "bool", "bytes32"]
+        return web3.keccak(encode(types, [claim, worker.address, *o[0], o[5], o[1]]))
 
     def start(self, r=0):
         self.market.startRound(self.id, r, {"from": self.requester})

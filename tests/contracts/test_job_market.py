@@ -55,7 +55,7 @@ def test_parameters_are_read_as_they_were_written(bench):
         slots=8, minSlots=1, maxLead=9, maxFail=10, joinSeconds=11, trainSeconds=12, revealSeconds=13,
         attestSeconds=14, turnSeconds=15, challengeSeconds=116, clockSeconds=117, stepSeconds=18, slotPrice=1,
         mergePrice=2, slotStake=1041, mergeStake=22, bond=23, witnesses=24, auditSeconds=25, witnessFee=26,
-        witnessStake=520, answerSeconds=28, gasPrice=0, feeCap=29, carry=0,
+        witnessStake=520, answerSeconds=28, gasPrice=0, feeCap=29,
     )  # fmt: skip
     tx = bench.market.create(distinct, 5, 7 * (8 + 2 + 24 * 26), {"from": accounts[1]})
     stored = bench.market.params(tx.events["JobCreated"]["job"])

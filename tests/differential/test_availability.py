@@ -552,7 +552,9 @@ def test_a_payload_without_tensors_needs_no_leaf() -> None:
 
 def test_half_of_the_leaves_are_the_askers_choice() -> None:
     header = availability.ProgramHeader.decode(ENCODE.header)
-    entries = [k for k, layout in enumerate(ENCODE.output_layout) if layout is not None]
+    half = len(ENCODE.output_layout) // 2
+    filled = [k for k, layout in enumerate(ENCODE.output_layout) if layout is not None]
+    entries, carry = [k for k in filled if k < half], [k for k in filled if k >= half]
     lacking = [(0, 2), (4, 1 << 39), ((1 << 24) - 1, 0)]
     wanted = availability.pack_wanted(lacking, b"asker")
     named = availability.named_leaves(wanted, Digest(bytes(32)), header)
@@ -560,6 +562,9 @@ def test_half_of_the_leaves_are_the_askers_choice() -> None:
     other = availability.named_leaves(wanted, Digest(b"\1" * 32), header)
     assert named[:4] == other[:4], "the beacon changes none of them"
     assert not set(named[4:]) & set(other[4:])
+    of_carry = availability.named_leaves(wanted, Digest(bytes(32)), header, carry=True)
+    assert {entry for entry, _ in of_carry} <= set(carry), "a carry's demand names nothing of the payload"
+    assert (carry == []) == (of_carry == [])
     assert availability.pack_wanted([], b"asker") != availability.pack_wanted([], b"another")
     assert availability.pack_wanted([(1, 1)] * 9, b"") == availability.pack_wanted([(1, 1)] * 4, b"")
 

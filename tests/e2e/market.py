@@ -239,7 +239,8 @@ class Market:
         out, out2 = (layout_root(layout[p], final[p]) for p in (slice(width), slice(width, None)))
         levels = honest.trace_levels(roots)
         proof = tuple(merkle.proof(levels, len(roots) - 1))
-        payload = payload_cid or store_payload(self.job, self.store, jobs.payload_of(self.job, final))
+        parts = jobs.payload_of(self.job, final), jobs.carry_of(self.job, final)
+        payload = payload_cid or store_payload(self.job, self.store, *parts)
         stored = self.store.put(b"".join(roots))
         cid = stored if trace_cid is None else trace_cid
         nonce = Digest(os.urandom(32))

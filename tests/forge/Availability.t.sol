@@ -91,7 +91,7 @@ contract AvailabilityTest {
         return claimed;
     }
 
-    function onDemanded(JobId, uint32, uint32) external {}
+    function onDemanded(JobId, uint32, uint32, bool) external {}
 
     function onInvalid(JobId, address prover) external {
         require(prover == ASKER, "who asked is the prover");

@@ -164,16 +164,13 @@ library Constant {
         );
     }
 
-    /// @notice The eight leaves that an answer shows: tensor 0 is the payload, tensor 1 the carry.
-    function shown(Claim memory c, uint256 wanted, bytes32 seed) internal pure returns (IAvailability.Shown[] memory s) {
+    /// @notice The eight leaves that an answer shows: the payload has one tensor, of one leaf.
+    function shown(Claim memory c) internal pure returns (IAvailability.Shown[] memory s) {
         s = new IAvailability.Shown[](8);
-        bytes32[] memory last = entries(c, 2);
         for (uint256 i = 0; i < 8; i++) {
-            uint256 tensor = i < 4 ? uint64(wanted >> (64 * i)) >> 40 : uint256(keccak256(abi.encode(seed, i - 4))) >> 128;
-            bool isCarry = tensor % 2 == 1;
-            s[i].leaf = Letters.word(isCarry ? CARRY : valueOf(c, 2));
+            s[i].leaf = Letters.word(valueOf(c, 2));
             s[i].entryProof = new bytes32[](1);
-            s[i].entryProof[0] = last[isCarry ? 0 : 1];
+            s[i].entryProof[0] = entries(c, 2)[1];
             s[i].descriptor = descriptor();
         }
     }

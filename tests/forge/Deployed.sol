@@ -121,7 +121,7 @@ contract Deployed {
             ClaimId c = market.claimIdOf(job, r, s);
             IJobMarket.Reveal memory o = _opened(c);
             CHEATS.prank(acc(first + s));
-            market.commit(job, r, s, keccak256(abi.encode(c, acc(first + s), o.body, o.nonce)));
+            market.commit(job, r, s, keccak256(abi.encode(c, acc(first + s), o.body, o.carries, o.nonce)));
         }
         for (uint32 s = 0; s < terms.roles[0].slots; s++) {
             ClaimId c = market.claimIdOf(job, r, s);

@@ -158,7 +158,7 @@ contract HonestPartiesTest is Deployed {
             ClaimId c = market.claimIdOf(job, 0, s);
             IJobMarket.Reveal memory o = _opened(c);
             CHEATS.prank(acc(WORKERS));
-            market.commit(job, 0, s, keccak256(abi.encode(c, acc(WORKERS), o.body, o.nonce)));
+            market.commit(job, 0, s, keccak256(abi.encode(c, acc(WORKERS), o.body, o.carries, o.nonce)));
         }
         for (uint32 s = 0; s < SLOTS; s++) {
             IJobMarket.Reveal memory o = _opened(market.claimIdOf(job, 0, s));

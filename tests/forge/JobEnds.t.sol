@@ -106,7 +106,7 @@ contract JobEndsTest is LoneMarket {
         _reverts(who, abi.encodeCall(market.onConvicted, (claim, 1, winners, new IStakeVault.Refund[](0))), refused);
         _reverts(who, abi.encodeCall(market.onInvalid, (job, who)), refused);
         _reverts(who, abi.encodeCall(market.onDrawn, (job, 0, 2)), refused);
-        _reverts(who, abi.encodeCall(market.onDemanded, (job, 0, 0)), refused);
+        _reverts(who, abi.encodeCall(market.onDemanded, (job, 0, 0, false)), refused);
         market.onDrawn(job, 0, 2);
         _reverts(who, abi.encodeCall(market.onWitnessed, (job, who)), refused);
         if (who != account(0)) _reverts(who, abi.encodeCall(market.cancel, (job)), refused);

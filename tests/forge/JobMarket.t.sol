@@ -58,6 +58,8 @@ contract MarketTest {
     IJobMarket.JobParams private terms;
     JobId private job;
     mapping(ClaimId claim => bool) private absent;
+    /// Claims that say that they carry.
+    mapping(ClaimId claim => bool) private carries;
     address private requester;
     address private aggregator;
     address private stranger;
@@ -193,7 +195,7 @@ contract MarketTest {
             abi.encodeCall(market.reveal, (job, 0, 0, opened)),
             abi.encodeCall(market.attest, (job, 0, new IJobMarket.Receipt[](0))),
             abi.encodeCall(market.onDrawn, (job, 0, 1)),
-            abi.encodeCall(market.onDemanded, (job, 0, 0)),
+            abi.encodeCall(market.onDemanded, (job, 0, 0, false)),
             abi.encodeCall(market.freeze, (job, 0, new IJobMarket.Body[](0))),
             abi.encodeCall(market.merge, (job, 0, bytes32(0), bytes32(0), "", 0))
         ];
@@ -558,9 +560,10 @@ contract MarketTest {
         require(market.factsOf(merge, 1, nothing).stateZero == market.round(job, 0).mergeIn, "what is merged");
     }
 
-    /// @dev Slot 0 keeps its owner, slot 1 gets another, slot 2's payload was left out of the round before.
-    function test_a_slot_starts_from_its_owners_accepted_carry_or_from_zero() external {
-        (terms.roles[0].carry, terms.roles[0].zeroCarry) = (1, keccak256("zero carry"));
+    /// @dev Slots 0 and 2 keep their owners, slot 1 gets another; slot 2's payload was left out of the round before.
+    function test_a_slot_starts_from_the_carry_of_its_owners_claim_or_from_zero() external {
+        (terms.roles[0].carryPeriod, terms.roles[0].zeroCarry) = (2, keccak256("zero carry"));
+        terms.schedule.maxLead = 3;
         job = _create(terms, 1);
         bytes32[] memory carried = new bytes32[](0);
         _toAttesting(0);
@@ -568,7 +571,7 @@ contract MarketTest {
         bytes32 from = States.slotZero(terms.genesis.shared, terms.roles[0].zeroCarry, 0, 0);
         require(market.factsOf(first, 1, carried).stateZero == from, "nothing comes before the first round");
         absent[market.claimIdOf(job, 0, 2)] = true;
-        market.onDemanded(job, 0, 2);
+        market.onDemanded(job, 0, 2, false);
         _fromAttestingToLead(0);
         _start(1);
         address[3] memory owners = [_account(2), _account(5), _account(4)];
@@ -577,12 +580,16 @@ contract MarketTest {
             market.join(job, 1, s);
         }
         _seal(1);
-        for (uint32 s = 0; s < SLOTS; s++) _commitBy(1, s, owners[s]);
-        for (uint32 s = 0; s < SLOTS; s++) _revealBy(1, s, owners[s]);
-        from = States.slotZero(keccak256("shared"), terms.roles[0].zeroCarry, 1, 0);
-        for (uint32 s = 1; s < SLOTS; s++) {
-            require(market.factsOf(market.claimIdOf(job, 1, s), 1, carried).stateZero == from, "from zero");
+        for (uint32 s = 0; s < SLOTS; s++) {
+            carries[market.claimIdOf(job, 1, s)] = s != 2;
+            _commitBy(1, s, owners[s]);
         }
+        bytes memory refused = abi.encodeCall(market.reveal, (job, 1, 1, _opened(market.claimIdOf(job, 1, 1))));
+        _reverts(owners[1], refused, abi.encodeWithSelector(NoCarry.selector, 1));
+        for (uint32 s = 0; s < SLOTS; s += 2) _revealBy(1, s, owners[s]);
+        require(market.claim(market.claimIdOf(job, 1, 0)).carries, "slot 0 carries");
+        from = States.slotZero(keccak256("shared"), terms.roles[0].zeroCarry, 1, 0);
+        require(market.factsOf(market.claimIdOf(job, 1, 2), 1, carried).stateZero == from, "from zero, as it says");
         IJobMarket.Body memory body = _opened(first).body;
         carried = new bytes32[](3);
         (carried[0], carried[1], carried[2]) = (body.traceRoot, body.out, body.out2);
@@ -605,7 +612,7 @@ contract MarketTest {
             abi.encodeCall(market.onInvalid, (job, caller)),
             abi.encodeCall(market.onDrawn, (job, 0, 1)),
             abi.encodeCall(market.onWitnessed, (job, caller)),
-            abi.encodeCall(market.onDemanded, (job, 0, 0))
+            abi.encodeCall(market.onDemanded, (job, 0, 0, false))
         ];
         for (uint256 i = 0; i < calls.length; i++) {
             _reverts(caller, calls[i], abi.encodeWithSelector(Unauthorized.selector, caller));
@@ -665,7 +672,7 @@ contract MarketTest {
         _toAttesting(1);
         market.onDrawn(job, 1, WITNESSES);
         for (uint32 s = 1; s < SLOTS; s++) absent[market.claimIdOf(job, 1, s)] = true;
-        market.onDemanded(job, 1, 1);
+        market.onDemanded(job, 1, 1, false);
         CHEATS.warp(market.round(job, 1).attestEnds);
         market.freeze(job, 1, _bodies(1));
         require(market.phase(job, 1) == IJobMarket.Phase.Failed && market.job(job).failed == 1, "too few payloads");
@@ -687,9 +694,9 @@ contract MarketTest {
 
     function test_payloads_are_demanded_of_who_revealed() external {
         _toAttestingWithoutTheThird();
-        _reverts(abi.encodeCall(market.onDemanded, (job, 0, 2)), abi.encodeWithSelector(NoSuchSlot.selector, 2));
-        _reverts(abi.encodeCall(market.onDemanded, (job, 0, SLOTS)), abi.encodeWithSelector(NoSuchSlot.selector, SLOTS));
-        market.onDemanded(job, 0, 1);
+        _reverts(abi.encodeCall(market.onDemanded, (job, 0, 2, false)), abi.encodeWithSelector(NoSuchSlot.selector, 2));
+        _reverts(abi.encodeCall(market.onDemanded, (job, 0, SLOTS, false)), abi.encodeWithSelector(NoSuchSlot.selector, SLOTS));
+        market.onDemanded(job, 0, 1, false);
         require(market.round(job, 0).demands == 1, "counted");
     }
 
@@ -697,7 +704,7 @@ contract MarketTest {
         _toAttesting(0);
         absent[market.claimIdOf(job, 0, 0)] = true;
         absent[market.claimIdOf(job, 0, 1)] = true;
-        market.onDemanded(job, 0, 1);
+        market.onDemanded(job, 0, 1, false);
         CHEATS.warp(market.round(job, 0).attestEnds);
         market.freeze(job, 0, _bodies(0));
         // Two of three are missing: one is too few.
@@ -711,7 +718,7 @@ contract MarketTest {
         market.onOpen(claim, _opened(claim).body);
         market.onOpen(claim, _opened(claim).body);
         (absent[claim], absent[market.claimIdOf(job, 0, 2)]) = (true, true);
-        market.onDemanded(job, 0, 1);
+        market.onDemanded(job, 0, 1, false);
         CHEATS.warp(market.round(job, 0).attestEnds);
         market.freeze(job, 0, _bodies(0));
         require(market.phase(job, 0) == IJobMarket.Phase.Failed && market.live(claim), "its games go on");
@@ -776,7 +783,7 @@ contract MarketTest {
         ClaimId claim = market.claimIdOf(job, r, s);
         IJobMarket.Reveal memory o = _opened(claim);
         CHEATS.prank(owner);
-        market.commit(job, r, s, keccak256(abi.encode(claim, owner, o.body, o.nonce)));
+        market.commit(job, r, s, keccak256(abi.encode(claim, owner, o.body, o.carries, o.nonce)));
     }
 
     function _reveal(uint32 r, uint32 s) private {
@@ -890,6 +897,7 @@ contract MarketTest {
     /// @dev T = 2: one step and the encode.
     function _opened(ClaimId claim) private view returns (IJobMarket.Reveal memory o) {
         bytes32 out = keccak256(abi.encode(claim));
+        o.carries = carries[claim];
         o.nonce = out;
         o.proofT = new bytes32[](1);
         o.proofT[0] = Merkle.leaf(out);

@@ -96,7 +96,7 @@ contract LibrariesTest {
     function test_too_little_gas_stores_no_terms() external {
         IJobMarket.JobParams memory p;
         oneRole(p);
-        (p.spec.digest, p.roles[0].slots, p.roles[0].carry) = (keccak256("spec"), 3, 1);
+        (p.spec.digest, p.roles[0].slots, p.roles[0].carryPeriod) = (keccak256("spec"), 3, 2);
         uint256 refused = 0;
         for (uint256 gas = 40_000; gas < 500_000; gas += 10_000) {
             try this.store{gas: gas}(p) returns (address at) {

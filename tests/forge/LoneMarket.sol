@@ -101,7 +101,7 @@ contract LoneMarket {
     /// @dev Witnesses are drawn, payloads demanded, receipts given: by the owners whose bit is set, and by witnesses.
     function _speak(uint32 r, uint256 who, uint256 luck) private {
         if (!market.round(job, r).drawn && luck % 2 == 0) market.onDrawn(job, r, uint16(luck % 3));
-        if (luck % 5 == 0) market.onDemanded(job, r, uint32(luck % SLOTS));
+        if (luck % 5 == 0) market.onDemanded(job, r, uint32(luck % SLOTS), false);
         IJobMarket.Round memory ro = market.round(job, r);
         for (uint32 s = 0; s < SLOTS + ro.witnesses; s++) {
             uint32 speaker = s < SLOTS ? s : 64 + s - SLOTS;
@@ -149,7 +149,7 @@ contract LoneMarket {
             market.join(job, r, s);
         } else if (phase == IJobMarket.Phase.Training && status == IJobMarket.ClaimStatus.Joined) {
             IJobMarket.Reveal memory o = _opened(claim);
-            bytes32 commitment = keccak256(abi.encode(claim, worker, o.body, o.nonce));
+            bytes32 commitment = keccak256(abi.encode(claim, worker, o.body, o.carries, o.nonce));
             CHEATS.prank(worker);
             market.commit(job, r, s, commitment);
         } else if (phase == IJobMarket.Phase.Revealing && status == IJobMarket.ClaimStatus.Committed) {

@@ -531,7 +531,7 @@ contract SystemHandler is Deployed {
         } else if (_isHonest(market.claim(ClaimId.wrap(d.subject)).worker) && block.number > d.beacon) {
             Constant.Claim memory c = _made[ClaimId.wrap(d.subject)];
             IValidator.Code memory code = IValidator.Code(Constant.header(Constant.Kind.Encode), Constant.opsRoot(), 0);
-            availability.answer(id, c.body(), code, c.shown(d.wanted, availability.seedOf(id)));
+            availability.answer(id, c.body(), code, c.shown());
         }
     }
 
@@ -552,7 +552,7 @@ contract SystemHandler is Deployed {
         if (phase == IJobMarket.Phase.Training && status == IJobMarket.ClaimStatus.Joined) {
             _make(claim, Constant.Claim(_isHonest(worker) ? Constant.Lie.None : _lieOf(claim), false, market.round(job, r).base, r));
             IJobMarket.Reveal memory o = _shown(claim);
-            bytes32 commitment = keccak256(abi.encode(claim, worker, o.body, o.nonce));
+            bytes32 commitment = keccak256(abi.encode(claim, worker, o.body, o.carries, o.nonce));
             CHEATS.prank(worker);
             market.commit(job, r, s, commitment);
         } else if (phase == IJobMarket.Phase.Revealing && status == IJobMarket.ClaimStatus.Committed) {

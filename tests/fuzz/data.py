@@ -128,7 +128,8 @@ def payload() -> tuple[Iterable[bytes], Run]:
     from lockstep.storage.cid import cid_of_block
     from lockstep.storage.formats.signs import Signs
     from lockstep.storage.formats.sparse import Sparse
-    from lockstep.storage.payload import INT8_FORMAT, encode_payload, load_payload
+    from lockstep.storage.payload import INT8_FORMAT, encode_payload, load_carry, load_payload
+    from lockstep.storage.unixfs import cid_of
 
     block, odd, whole = TensorHeader(F32, (256,)), TensorHeader(F32, (3,)), TensorHeader(I32, (2,))
     ranked = Sparse(256, 16, 2, 128, "ranked", "ranked").name
@@ -148,12 +149,16 @@ def payload() -> tuple[Iterable[bytes], Run]:
         form, fresh = forms[data[0] % FRESH // len(layouts) % len(forms)], data[0] >= FRESH
         with refusals():
             store = _held(data[1:], {})
-            found = load_payload(store, cid_of_block(b"x"), due, carried, wire_format=form, fresh=fresh)
-            headers = [h for h in (*due, *carried) if h is not None]
+            found = load_payload(store, cid_of_block(b"x"), due, wire_format=form, carries=bool(carried), fresh=fresh)
+            headers = [h for h in due if h is not None]
             assert [x.shape for x in found] == [h.shape for h in headers], "shapes are those of the layout"
+            if carried:
+                beside = load_carry(store, cid_of_block(b"x"), due, carried, wire_format=form, fresh=fresh)
+                assert [x.shape for x in beside] == [h.shape for h in carried if h is not None], "and of the carry's"
 
     seeds = [
-        bytes([k + len(layouts) * n + first]) + encode_payload(tensors(due), form, tensors(carried))
+        bytes([k + len(layouts) * n + first])
+        + encode_payload(tensors(due), form, cid_of(encode_payload(tensors(carried))) if carried else None)
         for k, (due, carried) in enumerate(layouts)
         for n, form in enumerate(forms)
         for first in (0, FRESH)

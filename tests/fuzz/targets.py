@@ -105,12 +105,24 @@ TARGETS: dict[str, Target] = {
         mutators.often(mutators.cbor),
     ),
     "payload": Target(
-        {PAYLOAD: ("load_payload", "_manifest", "_fetched", "decoded", "_read_int8", "_fits", "_lengths")},
+        {
+            PAYLOAD: (
+                "load_payload",
+                "load_carry",
+                "_read_manifest",
+                "_manifest",
+                "_fetched",
+                "decoded",
+                "_read_int8",
+                "_fits",
+                "_lengths",
+            )
+        },
         data.payload,
         Change(
             PAYLOAD,
-            "k: several(read_link, len(h)) for k",
-            "k: lambda found, at: [read_link(x, at) for x in found] for k",
+            "several(read_link, len(due)), **beside",
+            "lambda found, at: [read_link(x, at) for x in found], **beside",
         ),
         mutators.often(mutators.sized_cbor),
     ),

@@ -146,7 +146,7 @@ def params_of(d: random.Random, chain: ChainTimes) -> JobParams:
         profile=1, opset=1, spec_digest=keccak(b"spec"), step_program=constant.step_program().root,
         encode_program=constant.encode_program().root, merge_program=constant.merge_program().root,
         genesis_shared=constant.root_of(1), genesis_outer=constant.root_of(2), shared_depth=0, payload_depth=0,
-        zero_carry=constant.root_of(constant.CARRY), zero_payload=keccak(b"zero payload"), carry=0,
+        zero_carry=constant.root_of(constant.CARRY), zero_payload=keccak(b"zero payload"),
         dataset_root=row_of(row_length)[1], dataset_rows=1, row_length=row_length, inner_steps=1,
         rounds=d.choice((1, 2, 3, 4)), slots=slots, min_slots=d.randint(1, slots), max_lead=d.choice((1, 2, 3)),
         max_fail=d.choice((0, 1, 2)), join_seconds=20 * least, train_seconds=20 * least,

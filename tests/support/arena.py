@@ -194,7 +194,8 @@ class Arena:
 
     def _commitment(self, claim: ClaimId, opened: Reveal) -> Digest:
         worker = bytes(12) + bytes.fromhex(self.worker.address[2:])
-        return keccak(claim + worker + opened.body.trace_root + opened.body.out + opened.body.out2 + opened.nonce)
+        said = opened.body
+        return keccak(claim + worker + said.trace_root + said.out + said.out2 + bytes(32) + opened.nonce)
 
     def merge(self, job: JobId, out: StateRoot, out2: StateRoot) -> ClaimId:
         """Freezes round 0 and has the worker merge it."""

@@ -19,7 +19,7 @@ from lockstep.protocol.market.types import Duty, DutyStatus, Outcome, Standing, 
 from lockstep.protocol.types import Address, AuditId, ClaimId, Digest, JobId, Seconds, StateRoot, TraceRoot, Wei
 from tests.support.histories import BlockHashes
 from tests.support.histories import actor as account
-from tests.support.ledger import Market, Witnesses
+from tests.support.ledger import Availability, Market, Witnesses
 from tests.support.params import amended, job_params
 
 REQUESTER, CHALLENGER, ANYONE = (account(0x10 + i) for i in range(3))
@@ -60,6 +60,7 @@ class Trace:
     claim: ClaimId
     wrong_from: int | None
     """The first wrong step; None: an honest claim."""
+    carries: bool = False
 
     def true(self, t: int) -> StateRoot:
         """S_t."""
@@ -90,7 +91,7 @@ class Trace:
         """What the worker opens."""
         body = self.body
         nonce = keccak(self.claim + b"nonce")
-        return Reveal(body, nonce, self.proof(STEPS), "", "payload")
+        return Reveal(body, nonce, self.proof(STEPS), "", "payload", self.carries)
 
     @property
     def _levels(self) -> list[list[Digest]]:
@@ -113,6 +114,7 @@ class Stage:
     def __post_init__(self) -> None:
         self.market = Market()
         self.witnesses = Witnesses(self.market)
+        self.demands = Availability(self.market)
         for who in (REQUESTER, CHALLENGER, *WORKERS, *LOOKERS):
             self.market.books.deposit(who, Wei(self.funds))
         self.job: JobId = self.market.create(REQUESTER, self.params, 0, self.params.escrow)
@@ -137,8 +139,8 @@ class Stage:
     def claim(self, slot: int, r: int = 0) -> ClaimId:
         return ids.claim_id(self.job, r, self.market.rounds[self.job, r].attempt, slot)
 
-    def to_revealed(self, r: int = 0, wrong: dict[int, int] | None = None) -> None:
-        """Every slot revealed; `wrong`: slot -> the step from which its claim is wrong."""
+    def to_revealed(self, r: int = 0, wrong: dict[int, int] | None = None, carries: bool = False) -> None:
+        """Every slot revealed; `wrong`: slot -> the step from which its claim is wrong; each `carries`, or none."""
         self.market.start_round(self.block, self.job, r)
         for slot, worker in enumerate(WORKERS):
             self.market.join(self.block, worker, self.job, r, slot)
@@ -146,7 +148,7 @@ class Stage:
         self.market.seal(self.block, self.job, r)
         for slot, worker in enumerate(WORKERS):
             claim = self.claim(slot, r)
-            self.traces[claim] = Trace(claim, (wrong or {}).get(slot))
+            self.traces[claim] = Trace(claim, (wrong or {}).get(slot), carries)
             bound = ids.commitment(claim, worker, self.traces[claim].reveal)
             self.market.commit(self.block, worker, self.job, r, slot, bound)
         for slot, worker in enumerate(WORKERS):

@@ -96,6 +96,7 @@ def of_job(devnet: Devnet, folder: Path) -> Table:
         send(outbox, vault.deposit(Wei(10**5)))
     params = amended(
         random_params(random.Random(1)), slots=SLOTS, min_slots=1, rounds=ROUNDS, inner_steps=1, max_lead=1, max_fail=1,
+        carry_period=0,
         slot_stake=Wei(101), slot_price=Wei(10), aggregator=Address(requester.address), train_seconds=Seconds(10_000),
         reveal_seconds=Seconds(10_000), challenge_seconds=Seconds(10_000), merge_seconds=Seconds(10_000),
         join_seconds=Seconds(10_000), attest_seconds=Seconds(10_000),

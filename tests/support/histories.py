@@ -146,6 +146,8 @@ class Player:
     block: Block = START
     acts: list[Act] = field(default_factory=list)
     games: list[tuple[ClaimId, Address, bytes]] = field(default_factory=list)
+    asked: list[ClaimId] = field(default_factory=list)
+    """Claims whose carry is demanded, once a demand."""
     job: JobId = NO_JOB
     carries: int = 0
     """Looks at a slot that starts from a carry."""
@@ -245,7 +247,7 @@ class Player:
         j = self.market.jobs[self.job]
         phases = {self.market.phase(self.block, self.job, r) for r in range(j.settled, j.started)}
         full = j.started == self.params.schedule.rounds or j.started - j.settled == self.params.schedule.max_lead
-        return full and phases == {Phase.LEAD} and not self.games and self.dice.random() < 0.3
+        return full and phases == {Phase.LEAD} and not self.games and not self.asked and self.dice.random() < 0.3
 
     @property
     def _started(self) -> int:
@@ -275,6 +277,9 @@ class Player:
             yield from self._round_acts(r, anyone)
         for claim, challenger, key in self.games:
             yield from self._verdicts(claim, challenger, key)
+        for claim in self.asked:
+            shown = self.dice.random() < 0.8
+            yield AVAILABILITY, *(("onRejected", claim) if shown else ("onConvicted", claim, 0, [CHALLENGER], []))
         for account in ACCOUNTS:
             if self.market.books.credits[account] and self.dice.random() < 0.1:
                 yield account, "withdraw"
@@ -309,8 +314,8 @@ class Player:
             case Phase.ATTESTING:
                 if p.role.witnesses and not ro.drawn and d.random() < 0.5:
                     yield WITNESSES, "onDrawn", job, r, d.randint(0, p.role.witnesses)
-                if d.random() < 0.05:
-                    yield AVAILABILITY, "onDemanded", job, r, d.randrange(p.role.slots)
+                if d.random() < 0.1:
+                    yield AVAILABILITY, "onDemanded", job, r, d.randrange(p.role.slots), d.random() < 0.5
                 convicted = {s for s, _ in owned if m.claims[self._claim(r, s)].status == ClaimStatus.CONVICTED}
                 speakers = [s for s, _ in owned if s not in convicted or d.random() < 0.1]
                 speakers += [WITNESS + i for i in range(ro.witnesses)]
@@ -344,7 +349,7 @@ class Player:
         for claim in [*(self._claim(r, s) for s in range(p.role.slots)), ro.merge_claim]:
             if m.live(claim) and d.random() < 0.12:
                 yield GAME, "onOpen", claim, self._body(claim)
-        if p.role.carry and r:
+        if p.role.carries and r:
             for s, _ in owned:
                 yield anyone, "factsOf", self._claim(r, s), 1, self._carried(r, s)
 
@@ -378,7 +383,7 @@ class Player:
         yield who, "reveal", job, r, s, self._opened(claim)
         yield who, "attest", job, r, [self._receipt(r, d.choice((s, WITNESS, 200)))]
         yield d.choice((who, WITNESSES)), "onDrawn", job, r, d.randint(0, 5)
-        yield d.choice((who, AVAILABILITY)), "onDemanded", job, r, s
+        yield d.choice((who, AVAILABILITY)), "onDemanded", job, r, s, d.random() < 0.3
         yield d.choice((who, VALIDATOR, AVAILABILITY)) if d.random() < 0.05 else who, "onInvalid", job, who
         yield who, "onWitnessed", job, who
         yield who, "merge", job, r, keccak(b"a"), keccak(b"b"), d.randrange(3)
@@ -418,7 +423,17 @@ class Player:
         levels = merkle.levels([*leaves, merkle.leaf(merkle.node(out, out2))])
         nonce = keccak(claim + b"nonce") if not wrong else bytes(32)
         proof = tuple(merkle.proof(levels, steps - 1))
-        return Reveal(Body(levels[-1][0], out, out2), nonce, proof, "trace", "payload")
+        return Reveal(Body(levels[-1][0], out, out2), nonce, proof, "trace", "payload", self._carries(claim))
+
+    def _carries(self, claim: ClaimId) -> bool:
+        """Mostly True where its owner's claim before it was accepted; now and then where it may not be."""
+        c, period = self.market.claims.get(claim, Claim()), self.params.role.carry_period
+        if period == 0 or c.round % period == 0:
+            return claim[0] < 4
+        before = self.market.rounds[self.job, c.round - 1]
+        earlier = self.market.claims.get(ids.claim_id(self.job, c.round - 1, before.attempt, c.slot), Claim())
+        stood = before.phase == Phase.LEAD and before.mask >> c.slot & 1 and earlier.status != ClaimStatus.VOID
+        return claim[0] < (240 if earlier.worker == c.worker and stood else 4)
 
     def _body(self, claim: ClaimId) -> Body:
         """What a claim said; of a merge what its round keeps."""
@@ -481,8 +496,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(v) for v in value]
     if isinstance(value, Reveal):
-        *said, trace_cid, payload_cid = astuple(value)
-        return *said, trace_cid.encode(), payload_cid.encode()
+        *said, trace_cid, payload_cid, carries = astuple(value)
+        return *said, trace_cid.encode(), payload_cid.encode(), carries
     if isinstance(value, str) and not value.startswith("0x"):
         return value.encode()
     return astuple(value) if isinstance(value, JobParams | Body | Receipt) else value
@@ -555,7 +570,7 @@ def random_params(dice: random.Random) -> JobParams:
         rounds=dice.choice((2, 3, 4)),
         slots=slots,
         min_slots=dice.randint(1, slots),
-        max_lead=dice.choice((1, 2, 3)),
+        max_lead=(lead := dice.choice((1, 2, 3))) + 2 * carry,
         max_fail=dice.choice((0, 1, 2)),
         join_seconds=Seconds(40), train_seconds=Seconds(50), reveal_seconds=Seconds(30), attest_seconds=Seconds(20),
         turn_seconds=Seconds(25), challenge_seconds=Seconds(60), clock_seconds=Seconds(60), step_seconds=Seconds(5),
@@ -563,7 +578,7 @@ def random_params(dice: random.Random) -> JobParams:
         slot_stake=Wei(dice.choice((10 * price, 401))), merge_stake=Wei(119), bond=Wei(34),
         aggregator=AGGREGATOR if dice.random() < 0.8 else ZERO_ADDRESS, witnesses=dice.choice((0, 0, 1, 3)),
         audit_seconds=Seconds(3), witness_fee=Wei(2), witness_stake=Wei(43), answer_seconds=Seconds(24), fee_cap=100,
-        carry=carry,
+        carry_period=(lead + 1) * carry,
 )  # fmt: skip
 
 
@@ -582,6 +597,12 @@ class GamingPlayer(Player):
         """As Player's, and what the game does in the same transaction."""
         plain = args[:1] if function == "onRejected" else args
         error = super().act(sender, function, *plain)
+        if sender == AVAILABILITY and function in ("onRejected", "onConvicted"):
+            # Whatever became of it, what is void needs no answer.
+            self.asked.remove(args[0])
+            return error
+        if function == "onDemanded" and not error and args[3]:
+            self.asked.append(self._claim(*args[1:3]))
         if error or function not in ("onOpen", "onConvicted", "onRejected", "unlock"):
             return error
         claim = args[0]

@@ -326,8 +326,8 @@ class Market:
     def on_witnessed(self, job: JobId, account: Address) -> None:
         self._do("onWitnessed", self.at.witnesses, job, account)
 
-    def on_demanded(self, block: Block, job: JobId, r: int, slot: int) -> None:
-        self._do("onDemanded", self.at.availability, job, r, slot, block=block)
+    def on_demanded(self, block: Block, job: JobId, r: int, slot: int, carry: bool = False) -> None:
+        self._do("onDemanded", self.at.availability, job, r, slot, carry, block=block)
 
     # -- views
 
@@ -438,6 +438,10 @@ class Availability:
 
     def unavailable(self, block: Block, sender: Address, job: JobId, r: int, slot: int, wanted: int) -> Digest:
         demand: Digest = self._do("unavailable", block, sender, job, r, slot, wanted)
+        return demand
+
+    def carry_unavailable(self, block: Block, sender: Address, job: JobId, r: int, slot: int, wanted: int) -> Digest:
+        demand: Digest = self._do("carryUnavailable", block, sender, job, r, slot, wanted)
         return demand
 
     def answer(self, block: Block, demand: Digest, body: Body, code: Code, shown: Sequence[Shown]) -> None:

@@ -27,7 +27,7 @@ GROUPS: dict[str, type] = {
 }  # fmt: skip
 QUIET: dict[str, Any] = {
     "answer_seconds": NEVER, "audit_seconds": NEVER, "witness_stake": NOTHING, "gas_price": NOTHING, "fee_cap": 100 *
-    10**9, "carry": 0,
+    10**9,
     "carry_period": 0, "merged": True,
 }  # fmt: skip
 """What a job says that draws no witnesses, carries nothing and prices no gas."""

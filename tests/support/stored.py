@@ -7,7 +7,6 @@ from lockstep.storage import ContentStore, cid_from_bytes
 
 
 def stored_bytes(store: ContentStore, cid: Cid) -> int:
-    """The bytes of a payload's manifest and its blobs."""
+    """The bytes of a payload's or carry's manifest and its blobs."""
     node = store.get_node(cid)
-    links = [link for k in ("tensors", "carry") for link in node.get(k, ())]
-    return len(store.fetch_block(cid)) + sum(store.size(cid_from_bytes(bytes(link))) for link in links)
+    return len(store.fetch_block(cid)) + sum(store.size(cid_from_bytes(bytes(link))) for link in node["tensors"])

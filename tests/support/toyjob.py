@@ -98,17 +98,19 @@ def _predict(b: ProgramBuilder, features: Tensor, p: Tensor) -> Tensor:
     return b.dot(turned, p, name="predict")
 
 
-def encode_program_of(carry: bool = False) -> Program:
-    """The slot state -> [anchor - p] [-], or with a carry [anchor - p, -] [m, v]."""
+def encode_program_of(carry: bool = False, wide: bool = False) -> Program:
+    """The slot state -> [anchor - p] [-], if `wide` [anchor - p, -] [-, -], or with a carry [anchor - p, -] [m, v]."""
     b = ProgramBuilder([(F32, SIZE), None, (F32, SIZE), None, (F32, SIZE), (F32, SIZE), (I32, None), None])
     moved = b.map((SIZE,), [b.input(2), b.input(0)], lambda e, a, p: e.fsub(a, p), F32, "difference")
-    return b.finish([moved, None, b.input(4), b.input(5)] if carry else [moved, None])
+    if carry:
+        return b.finish([moved, None, b.input(4), b.input(5)])
+    return b.finish([moved, None, None, None] if wide else [moved, None])
 
 
 def merge_program(slots: int = SLOTS, carry: bool = False) -> Program:
     """[p, -, momentum, -] lifted, payloads, mask -> [p, -, momentum, -]."""
-    payload: list[tuple[int, int | None] | None] = [(F32, SIZE), None] if carry else [(F32, SIZE)]
-    lanes = len(payload) << max((slots - 1).bit_length(), 1)
+    payload: list[tuple[int, int | None] | None] = [(F32, SIZE), None] if carry or slots == 1 else [(F32, SIZE)]
+    lanes = len(payload) << (slots - 1).bit_length()
     width = 2 * lanes
     entries: list[tuple[int, int | None] | None] = [(F32, SIZE), None, (F32, SIZE), None, *[None] * (width - 4)]
     entries += [*payload * slots, *[None] * (lanes - len(payload) * slots), (F32, slots), *[None] * (lanes - 1)]
@@ -129,9 +131,10 @@ def merge_program(slots: int = SLOTS, carry: bool = False) -> Program:
     return b.finish([next_p, None, next_momentum, None])
 
 
-def schedule(steps: int = STEPS, carry: bool = False, *, integers: int = 0) -> ClaimSchedule:
-    """The three Programs, for rounds of `steps` steps."""
-    return ClaimSchedule(step_program(steps, integers=integers), encode_program_of(carry), merge_program(carry=carry))
+def schedule(steps: int = STEPS, carry: bool = False, *, integers: int = 0, slots: int = SLOTS) -> ClaimSchedule:
+    """The three Programs, for rounds of `steps` steps. The payload of a job's only slot is as deep as its base."""
+    encode = encode_program_of(carry, wide=slots == 1)
+    return ClaimSchedule(step_program(steps, integers=integers), encode, merge_program(slots, carry))
 
 
 def genesis() -> Checkpoint:
@@ -149,7 +152,12 @@ def publish(
     store: ContentStore, steps: int = STEPS, carry: int = 0, *, integers: int = 0, **changes: object
 ) -> JobParams:
     """Store a job's parts; its parameters, with short windows unless `changes` says otherwise."""
-    programs, data, first = schedule(steps, bool(carry), integers=integers), dataset(), genesis()
+    slots = int(changes.get("slots", SLOTS))  # type: ignore[call-overload]
+    programs = schedule(steps, bool(carry), integers=integers, slots=min(slots, SLOTS))
+    data, first = dataset(), genesis()
+    wide = carry or slots == 1
+    # As long as the rounds that may run ahead let it be.
+    period = max(2, int(changes.get("max_lead", TOY_TERMS.max_lead)) - 1) if carry else 0  # type: ignore[call-overload]
     cids = {
         name: store.put(encode_program(program, store.put))
         for name, program in (("step", programs.step), ("encode", programs.encode), ("merge", programs.merge))
@@ -170,14 +178,14 @@ def publish(
         genesis_shared=layout_root(pair, [first.shared[0], None]),
         genesis_outer=layout_root(pair, [first.outer[0], None]),
         zero_carry=layout_root([vector, vector], [zero, zero]),
-        zero_payload=layout_root(pair, [zero, None]) if carry else StateRoot(tensor_root(zero)),
+        zero_payload=layout_root(pair, [zero, None]) if wide else StateRoot(tensor_root(zero)),
         shared_depth=1,
-        payload_depth=carry,
-        carry=carry,
+        payload_depth=int(wide),
+        carry_period=period,
         inner_steps=steps,
         rounds=ROUNDS,
         slots=SLOTS,
-        min_slots=2,
+        min_slots=min(2, slots),
         aggregator=Address(ZERO_ADDRESS),
         **TOY_TERMS.__dict__,
     )

@@ -47,15 +47,16 @@ LINKS = 40
 def params_of(dice: random.Random, aggregator: Address) -> JobParams:
     """A small job of the constant Programs; windows of a minute or two."""
     slots = dice.choice((1, 2, 3, 3))
-    witnesses = dice.choice((0, 1, 2))
+    witnesses, max_lead = dice.choice((0, 1, 2)), dice.choice((1, 2, 3, 4))
     return job_params(
         profile=1, opset=1, spec_digest=keccak(b"spec"),
         step_program=constant.step_program().root, encode_program=constant.encode_program().root,
         merge_program=constant.merge_program().root, genesis_shared=constant.root_of(1),
         genesis_outer=constant.root_of(2), shared_depth=0, payload_depth=0,
-        zero_carry=constant.root_of(constant.CARRY), zero_payload=keccak(b"zero payload"), carry=dice.choice((0, 0, 1)),
+        zero_carry=constant.root_of(constant.CARRY), zero_payload=keccak(b"zero payload"),
+        carry_period=dice.choice((0, *range(2, max_lead))),
         dataset_root=constant.dataset_root(), dataset_rows=1, row_length=1, inner_steps=1,
-        rounds=dice.choice((1, 2, 3)), slots=slots, min_slots=dice.randint(1, slots), max_lead=dice.choice((1, 2, 3)),
+        rounds=dice.choice((1, 2, 3)), slots=slots, min_slots=dice.randint(1, slots), max_lead=max_lead,
         max_fail=dice.choice((0, 1, 3)), join_seconds=60, train_seconds=60, reveal_seconds=40, attest_seconds=40,
         turn_seconds=60, challenge_seconds=dice.choice((120, 300)), clock_seconds=120, step_seconds=10,
         slot_price=101, merge_price=57, slot_stake=1_013, merge_stake=1_019, bond=153, witnesses=witnesses,
@@ -164,7 +165,7 @@ class Wanderer:
         if self.jobs > 1 and self.dice.random() < 0.5:
             strange = self.dice.choice(
                 ({"rounds": 0}, {"slots": 65}, {"min_slots": 9}, {"clock_seconds": 1}, {"bond": 0}, {"fee_cap": 0},
-                 {"slot_price": MAX_UINT >> 128}, {"shared_depth": 40}, {"carry_period": 3})
+                 {"slot_price": MAX_UINT >> 128}, {"shared_depth": 40}, {"carry_period": 5})
             )  # fmt: skip
             p = amended(p, **strange)
         yield MarketCall(
@@ -217,14 +218,14 @@ class Wanderer:
                     if c.worker in self.keys and (c.status == ClaimStatus.JOINED or d.random() < 0.05):
                         claim = self._claim(s, job, r, slot)
                         self.held.setdefault(claim, self._made(ro, p, r))
-                        opened = self._opened(claim)
+                        opened = self._opened(claim, p, r)
                         commitment = ids.commitment(claim, c.worker, opened)
                         yield call("commit", r, slot, commitment, sender=c.worker)
             case Phase.REVEALING:
                 for slot, c in owned:
                     claim = self._claim(s, job, r, slot)
                     if claim in self.held and (c.status == ClaimStatus.COMMITTED or d.random() < 0.05):
-                        yield call("reveal", r, slot, self._opened(claim), sender=c.worker)
+                        yield call("reveal", r, slot, self._opened(claim, p, r), sender=c.worker)
             case Phase.ATTESTING:
                 if p.role.witnesses and not ro.drawn:
                     yield MarketCall("Witnesses", "draw", self.anyone(), (job, r))
@@ -267,11 +268,13 @@ class Wanderer:
         ro = s.rounds[job, r]
         return ro.merge_claim if slot == MERGE_SLOT else ids.claim_id(job, r, ro.attempt, slot)
 
-    def _opened(self, claim: ClaimId) -> Reveal:
-        made = self.held[claim]
+    def _opened(self, claim: ClaimId, p: JobParams, r: int) -> Reveal:
+        made, period = self.held[claim], p.role.carry_period
         proof = tuple(merkle.proof(made.levels, 1))
         trace = self.dice.choice(("trace", "", "tr\udcff\udcfece"))
-        return Reveal(made.body, Digest(keccak(claim + b"nonce")), proof, trace, "payload")
+        # The same for a claim, always; whether anything stands to be carried is found out.
+        carries = claim[0] < (160 if period and r % period else 4)
+        return Reveal(made.body, Digest(keccak(claim + b"nonce")), proof, trace, "payload", carries)
 
     def _receipt(self, s: State, job: JobId, p: JobParams, r: int, who: int) -> Receipt:
         """Mostly for everybody, mostly signed by who gives it."""
@@ -319,7 +322,7 @@ class Wanderer:
         """What is certain of a transition, and the words that it takes."""
         c = s.claims[claim]
         carried: tuple[bytes, ...] = ()
-        if not c.is_merge and c.round:
+        if c.carries:
             before = s.rounds[c.job, c.round - 1]
             earlier = ids.claim_id(c.job, c.round - 1, before.attempt, c.slot)
             if earlier in self.held:
@@ -439,6 +442,9 @@ class Wanderer:
         yield MarketCall(
             "Availability", "unavailable", who, (job, r, d.randrange(p.role.slots + 1), d.getrandbits(256))
         )
+        if d.random() < 0.5:
+            wanted = d.getrandbits(256)
+            yield MarketCall("Availability", "carryUnavailable", who, (job, r, d.randrange(p.role.slots), wanted))
         if d.random() < 0.3:
             yield MarketCall("Availability", "demandRow", who, (job, d.choice((0, 0, 0, 1))))
         for id_, demand in s.demands.items():
@@ -483,8 +489,9 @@ class Wanderer:
             seed = Digest(bytes(32))
         value = made.step(made.transitions).value
         contents = {0: constant.held(value), 1: constant.held(constant.CARRY)}
+        carry = demand.row == availability.CARRY
         shown = availability.payload_answer(
-            demand.wanted, seed, program, lambda entry: memoryview(contents[entry].data)
+            demand.wanted, seed, program, lambda entry: memoryview(contents[entry].data), carry
         )
         return made.body, self._code(program), shown
 

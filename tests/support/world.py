@@ -38,7 +38,7 @@ NAMES = ("requester", "aggregator", "worker-0", "worker-1", "worker-2", "verifie
 WALLET, DEPOSIT = Wei(10**9), Wei(10**6)
 QUIET: dict[str, Any] = {
     "slots": 2, "min_slots": 1, "rounds": 2, "max_lead": 1, "max_fail": 1, "witnesses": 0, "witness_fee": 0,
-    "witness_stake": 0, "audit_seconds": 0, "carry": 0,
+    "witness_stake": 0, "audit_seconds": 0,
 }  # fmt: skip
 """Of the job unless a test asks for something else."""
 
@@ -174,9 +174,11 @@ class World:
                 self.send(market.finalize(self.job, r), "requester")
 
     def opened(self, claim: ClaimId) -> Reveal:
-        """What a claim says, with its list and its payload in the open."""
-        made = self.held[claim]
-        return Reveal(made.body, Digest(keccak(claim + b"n")), tuple(merkle.proof(made.levels, 1)), "", "")
+        """What a claim says, with its list and its payload in the open; it carries wherever it may."""
+        made, period = self.held[claim], self.params.role.carry_period
+        carries = bool(period and self.contracts.market.claim(claim).round % period)
+        proof = tuple(merkle.proof(made.levels, 1))
+        return Reveal(made.body, Digest(keccak(claim + b"n")), proof, "", "", carries)
 
     def receipt(self, slot: int, r: int = 0) -> Receipt:
         """A slot's word for everybody."""

@@ -59,7 +59,7 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
 
 def test_a_job_with_a_carry_is_opened_and_loads_as_its_parties_load_it(net: Network) -> None:
     quote = net.quote(toyjob.training_job(carry=True))
-    assert quote.params.role.carry == 1
+    assert quote.params.role.carry_period == quote.params.schedule.max_lead - 1
     assert quote.params.role.payload_depth == quote.params.genesis.shared_depth
     handle = net.submit(quote, budget=quote.debit)
     params = net.contracts.market.params(handle.id)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from lockstep import economics
 from lockstep.economics import AuditPlan
+from lockstep.presets import MAINNET
 from lockstep.protocol.market import prices
 from lockstep.protocol.market.types import BURN, Keeper
 from lockstep.protocol.types import Address, Seconds, Wei
@@ -182,6 +183,52 @@ def test_more_witnesses_see_more_and_cost_more(audit: AuditPlan) -> None:
     assert more.detection() > audit.detection() - 1e-12
     assert more.cost_share() > audit.cost_share()
     assert more.stake_multiple() <= audit.stake_multiple() + 1e-9
+
+
+@pytest.mark.parametrize(("period", "withheld", "due"), [(0, 1, 0), (2, 1, 1 / 2), (4, 1, 6 / 4), (3, 0.5, 1.25 / 3)])
+def test_claims_behind_withheld_carries_are_computed_again_to_the_last_zero(
+    period: int, withheld: float, due: float
+) -> None:
+    audit = replace(AuditPlan(8, 1, 10), period=period, withheld=withheld)
+    assert audit.source_claims() == pytest.approx(due)
+    plain = AuditPlan(8, 1, 10)
+    extra = audit.cost_share() - plain.cost_share()
+    assert extra == pytest.approx((1 / 8 + plain.unavailable + plain.volunteers) * due)
+
+
+@pytest.mark.parametrize(("period", "share"), [(2, 0.0443), (4, 0.0494), (7, 0.0676)])
+def test_carries_that_are_shown_to_nobody_cost_what_volunteers_do(period: int, share: float) -> None:
+    audit = AuditPlan(64, MAINNET.witnesses, 501, period=period, withheld=1.0, shown=0.0)
+    assert audit.cost_share() == pytest.approx(share, abs=5e-5)
+    prefix = replace(audit, withheld=0.0).replay_share()
+    assert audit.replay_share() == pytest.approx(prefix / period), "but for zero carries, no witness looks"
+
+
+@pytest.mark.parametrize("withheld", [0.0, 0.01, 0.1, 0.5, 0.9, 1.0])
+def test_however_many_carries_are_withheld_and_not_shown_the_default_job_stays_within_its_bound(
+    withheld: float,
+) -> None:
+    audit = AuditPlan(64, MAINNET.witnesses, 501, period=MAINNET.carry_period, withheld=withheld, shown=0.0)
+    assert audit.cost_share() < economics.MAX_COST_SHARE
+
+
+def test_the_default_job_verifies_within_its_bound_with_carries_withheld() -> None:
+    audit = AuditPlan(64, MAINNET.witnesses, 501, period=MAINNET.carry_period)
+    assert (audit.period, audit.withheld) == (4, economics.UNAVAILABLE)
+    assert audit.cost_share() == pytest.approx(0.0572, abs=5e-5)
+    assert audit.cost_share() < economics.MAX_COST_SHARE
+    most = audit.most_withheld()
+    assert most == pytest.approx(0.048, abs=5e-4)
+    for withheld, within in ((most - 1e-3, True), (most + 1e-3, False)):
+        assert (replace(audit, withheld=withheld).cost_share() <= economics.MAX_COST_SHARE) == within
+
+
+def test_an_offer_for_a_carry_stays_within_the_bound_where_one_without_is_at_it() -> None:
+    plain, carried = (economics.most_witnesses(24, 501, period) for period in (0, 4))
+    for slots in (24, 48, 64):
+        witnesses = economics.most_witnesses(slots, 501, 4)
+        assert AuditPlan(slots, witnesses, 501, period=4).cost_share() <= economics.MAX_COST_SHARE
+    assert carried <= plain
 
 
 @pytest.mark.parametrize(

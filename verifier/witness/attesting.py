@@ -55,8 +55,11 @@ class Attester:
         self._given: set[AuditId] = set()
         self._rests: Backoff[AuditId] = Backoff(LOAD_SECONDS)
 
-    def attest(self, view: MarketView, audit: AuditLedger, mine: Sequence[int]) -> None:
-        """Sign and send the receipts of our duties, once every payload is judged or it is the last chance."""
+    def attest(self, view: MarketView, audit: AuditLedger, mine: Sequence[int], *, has_asked: bool) -> None:
+        """Sign and send the receipts of our duties, once every payload is judged, or it is the last chance.
+
+        `has_asked`: whatever our claims' carries lack was demanded, which nobody can do once all receipts are given.
+        """
         job, round_ = round_of(view.ledger, audit)
         a, market = audit.state, self._party.contracts.market
         closed = round_.merge_in is not None or round_.phase in ENDED or job.rounds.get(a.round) is not round_
@@ -74,6 +77,8 @@ class Attester:
                 self._bench.begin(Judgement(audit.id), judge)
             return
         assert reports is not None
+        if not has_asked and not last:
+            return
         silent = [WITNESS + i for i in mine if not stored.spoke >> (WITNESS + i) & 1]
         given = self._party.contracts.sign_receipts(
             self._party.account, a.job, a.round, a.attempt, mask_of(reports), silent

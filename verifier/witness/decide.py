@@ -26,14 +26,15 @@ class DutyAct(Enum):
 def next_act(audit: AuditLedger, duty: Duty, decided: bool, now: Seconds) -> DutyAct:
     """Returns the next act for a duty at `now`; `decided`: the function of that name returns True for it."""
     a = audit.state
+    ended = DutyAct.SETTLE if decided else DutyAct.NOTHING
     if duty.status == DutyStatus.DRAWN:
-        return DutyAct.LOOK if now < a.commit_ends else DutyAct.SETTLE
+        return DutyAct.LOOK if now < a.commit_ends else ended
     if duty.status == DutyStatus.COMMITTED:
         if now >= a.reveal_ends:
-            return DutyAct.SETTLE
+            return ended
         return DutyAct.SPEAK if now >= a.commit_ends else DutyAct.NOTHING
     if duty.status in (DutyStatus.AGREED, DutyStatus.DIFFERED):
-        return DutyAct.SETTLE if decided else DutyAct.NOTHING
+        return ended
     return DutyAct.NOTHING
 
 
@@ -61,13 +62,22 @@ def round_of(ledger: Ledger, audit: AuditLedger) -> tuple[JobLedger, RoundLedger
 
 
 def decided(ledger: Ledger, audit: AuditLedger, duty: Duty) -> bool:
-    """Returns True if a revealed duty can be closed.
+    """Returns True if a duty can be closed, a silent one once its time is over.
 
-    Its round ended or began anew, or it agreed with a claim that was convicted.
+    Its round ended or began anew; it agreed with a claim that was convicted; or it is silent about one that carries
+    nothing, or of which the merge says whether it was left out.
     """
     job, round_ = round_of(ledger, audit)
+    claim = round_.claims[duty.slot]
     over = job.done or round_.phase in ENDED or job.rounds[round_.number] is not round_
-    return over or (duty.status == DutyStatus.AGREED and round_.claims[duty.slot].convicted)
+    if duty.status in (DutyStatus.DRAWN, DutyStatus.COMMITTED):
+        return over or not claim.carries or round_.merge_in is not None
+    return over or (duty.status == DutyStatus.AGREED and claim.convicted)
+
+
+def left_out(round_: RoundLedger, slot: int) -> bool:
+    """Returns True if a slot's claim carries and the merge does without it: nobody owes a word on it."""
+    return round_.claims[slot].carries and round_.merge_in is not None and not round_.mask >> slot & 1
 
 
 def owes(ledger: Ledger, me: Address, now: Seconds) -> bool:

@@ -53,7 +53,7 @@ class Duties:
         self._bench: Bench[Trial | Look | Judgement, object] = Bench("witness")
         """One thread: what begins waits until it is free."""
         self._enrolment = Enrolment(party, journal, loaded, self._bench, sender, wallet, teller)
-        self._looker = Looker(party, journal, loaded, self._bench, self._enrolment, demander, sender, teller)
+        self._looker = Looker(party, journal, loaded, self._bench, self._enrolment, demander, backlog, sender, teller)
         self._speaker = Speaker(party, journal, self._enrolment, backlog, sender, teller)
         self._attester = Attester(party, loaded, self._bench, demander, sender)
         self._settling: Backoff[tuple[AuditId, int]] = Backoff(RETRY_SECONDS)
@@ -96,7 +96,8 @@ class Duties:
     def _audit(self, view: MarketView, audit: AuditLedger) -> None:
         mine = [i for i, duty in enumerate(audit.duties) if duty.account == self._me]
         if mine:
-            self._attester.attest(view, audit, mine)
+            asked = self._looker.has_asked(view, audit, mine)
+            self._attester.attest(view, audit, mine, has_asked=asked)
         for i, duty in enumerate(audit.duties):
             if duty.status == DutyStatus.CLOSED:
                 continue

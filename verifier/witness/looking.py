@@ -6,6 +6,7 @@ What was seen, and the salt that hides it, are on disk before the commitment to 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -18,17 +19,20 @@ from lockstep.node.backoff import Backoff
 from lockstep.node.bench import Bench, Stopped
 from lockstep.node.ledger import AuditLedger, ClaimRecord, JobLedger, RoundLedger
 from lockstep.node.party import Party
+from lockstep.node.replay import WrongSource
 from lockstep.node.sender import Sender
-from lockstep.protocol.errors import LockstepError, RowMissing
+from lockstep.protocol.errors import BlobMissing, LockstepError, RowMissing
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.market import draws, ids
-from lockstep.protocol.types import AuditId, Digest, Seconds, StateRoot
+from lockstep.protocol.market.types import DutyStatus
+from lockstep.protocol.types import AuditId, ClaimId, Digest, Seconds, StateRoot
+from verifier.choosing import Backlog
 from verifier.demanding import Demander
 from verifier.journal import Journal, Observation
 from verifier.loading import LoadedJobs
 from verifier.reading import MarketView
 from verifier.telling import Teller
-from verifier.witness.decide import round_of
+from verifier.witness.decide import left_out, round_of
 from verifier.witness.enrolling import LOAD_SECONDS, Enrolment
 
 RETRY_SECONDS = Seconds(3)
@@ -54,12 +58,24 @@ class Seen:
     """The duration of the replay on this machine."""
 
 
+class CarryMissing(BlobMissing):
+    """The claim that a witness was drawn for starts from a carry that nobody stores."""
+
+    def __init__(self, record: ClaimRecord) -> None:
+        super().__init__(
+            f"the carry that slot {record.slot} of round {record.round} starts from cannot be had",
+            hint="no action is needed: it is demanded, and computed again if its owner shows it",
+        )
+        self.record = record
+        """The claim that starts from it."""
+
+
 class Looker:
     """Looks into own duties and commits to what it saw."""
 
     def __init__(
         self, party: Party, journal: Journal, jobs: LoadedJobs, bench: Bench[Any, Any], enrolment: Enrolment,
-        demander: Demander, sender: Sender[None], teller: Teller,
+        demander: Demander, backlog: Backlog, sender: Sender[None], teller: Teller,
     ) -> None:  # fmt: skip
         self._party = party
         self._journal = journal
@@ -69,7 +85,12 @@ class Looker:
         self._demander = demander
         self._sender = sender
         self._teller = teller
+        self._backlog = backlog
         self._rests: Backoff[Look] = Backoff(LOAD_SECONDS)
+        self._asked: set[ClaimId] = set()
+        """Claims whose carry was looked for: it is there, or was demanded."""
+        self._computing: set[ClaimId] = set()
+        """Claims whose carry is missing, though its owner showed it or none could demand it: it is computed again."""
 
     def look(self, view: MarketView, audit: AuditLedger, i: int) -> None:
         """Commit to what was seen, or begin to look."""
@@ -78,12 +99,18 @@ class Looker:
         if seen is not None:
             self._commit(view, audit, i, seen)
         elif not len(self._bench) and not self._rests.rests(look, view.now):
-            a = audit.state
-            params = view.params[a.job]
-            t = draws.step_of(self._enrolment.preimage(view.ledger, audit, i), a.beacon, i, params.role.transitions)
             job, round_ = round_of(view.ledger, audit)
             record = round_.claims[audit.duties[i].slot]
+            params, preimage = view.params[job.id], self._enrolment.preimage(view.ledger, audit, i)
+            t = draws.step_of(preimage, audit.state.beacon, i, params.role.transitions)
             self._bench.begin(look, partial(self._replay, params, job, round_, record, t))
+
+    def has_asked(self, view: MarketView, audit: AuditLedger, mine: Sequence[int]) -> bool:
+        """Tells if the carries of these duties' claims were looked for: what is lacking can be demanded only until
+        everybody has given its receipt."""
+        _, round_ = round_of(view.ledger, audit)
+        records = [round_.claims[audit.duties[i].slot] for i in mine if audit.duties[i].status == DutyStatus.DRAWN]
+        return all(not record.carries or record.id in self._asked for record in records)
 
     def take(self, view: MarketView, look: Look) -> None:
         """Keep what was seen, or try again later."""
@@ -93,6 +120,15 @@ class Looker:
         except Stopped:
             return
         except LockstepError as error:
+            if isinstance(error, CarryMissing) and audit is not None:
+                if left_out(round_of(view.ledger, audit)[1], error.record.slot):
+                    # Nobody owes a word on it.
+                    self._rests.failed(look, view.now)
+                    return
+                self._demand(error.record)
+            if isinstance(error, WrongSource) and audit is not None:
+                self._differ(audit, look.i, error.record)
+                return
             if isinstance(error, RowMissing) and audit is not None:
                 # Who is drawn and cannot look is fined: the demand protects.
                 self._demander.demand_row(view, audit.state.job, error)
@@ -109,17 +145,35 @@ class Looker:
             return
         assert seen is not None, "it was over"
         if audit is not None:
-            # INVARIANT: what was seen, and its salt, are on disk before the commitment to them is sent.
-            salt = Digest(token_bytes(32))
-            self._journal.keep_observation(Observation(look.audit, look.i, audit.state.beacon, salt, seen.roots))
-            self._teller.tell(
-                "looked", audit=look.audit.hex(), duty=look.i, t=len(seen.roots), seconds=round(seen.seconds, 3)
-            )
+            self._keep(audit, look.i, seen)
+
+    def _keep(self, audit: AuditLedger, i: int, seen: Seen) -> None:
+        # INVARIANT: what was seen, and its salt, are on disk before the commitment to them is sent.
+        salt = Digest(token_bytes(32))
+        self._journal.keep_observation(Observation(audit.id, i, audit.state.beacon, salt, seen.roots))
+        self._teller.tell("looked", audit=audit.id.hex(), duty=i, t=len(seen.roots), seconds=round(seen.seconds, 3))
+
+    def _demand(self, record: ClaimRecord) -> None:
+        """Have a claim's owner show the carry that it starts from, or be left out: to compute it again may take as many
+        claims as its period has rounds."""
+        if not self._demander.demand_carry(record):
+            self._computing.add(record.id)
+        self._asked.add(record.id)
+
+    def _differ(self, audit: AuditLedger, i: int, source: ClaimRecord) -> None:
+        """Differ from a claim that stands on a wrong one, and have that one challenged: both fall together."""
+        self._backlog.suspect(source)
+        self._keep(audit, i, Seen((), 0.0))
 
     def _replay(self, params: JobParams, job: JobLedger, round_: RoundLedger, record: ClaimRecord, t: int) -> Seen:
         """S_1 .. S_t. On the bench."""
         began = time.monotonic()
-        run = self._jobs.get(job.id, params).run_of(job, round_, record)
+        public = self._jobs.get(job.id, params)
+        computes = record.id in self._computing or not record.carries
+        if not computes and public.lacks_carry(job, round_, record.slot):
+            raise CarryMissing(record)
+        self._asked.add(record.id)
+        run = public.run_of(job, round_, record)
         roots = []
         for _, _, root in islice(run.states(), t):
             self._bench.go_on()
@@ -130,6 +184,6 @@ class Looker:
         a = audit.state
         claim = ids.claim_id(a.job, a.round, a.attempt, audit.duties[i].slot)
         preimage = self._enrolment.preimage(view.ledger, audit, i)
-        bound = draws.commitment(claim, self._party.address, seen.roots[-1], preimage, seen.salt)
+        bound = draws.commitment(claim, self._party.address, seen.state, preimage, seen.salt)
         call = self._party.contracts.witnesses.commit(audit.id, i, bound)
         self._sender.try_again(f"witness/commit/{audit.id.hex()}/{i}/{bound.hex()}", call)

@@ -73,6 +73,9 @@ class Speaker:
                 audit=audit.id.hex(),
             )
             return
+        if not seen.roots:
+            self._reveal(view, audit, i, record, seen, None)
+            return
         transitions = view.params[audit.state.job].role.transitions
         listed = published_trace(self._party.store, record, transitions) if record.trace_cid else None
         if listed is None:
@@ -103,7 +106,7 @@ class Speaker:
             proof = tuple(merkle.proof(merkle.levels([merkle.leaf(root) for root in listed]), t - 1))
         body = Body(TraceRoot(record.trace_root), StateRoot(record.out), StateRoot(record.out2))
         preimage = self._enrolment.preimage(view.ledger, audit, i)
-        word = Word(preimage, seen.roots[-1], seen.salt, listed is not None, body, proof)
+        word = Word(preimage, seen.state, seen.salt, listed is not None, body, proof)
         key = f"witness/reveal/{audit.id.hex()}/{i}/{seen.salt.hex()}/{word.agrees}"
         self._sender.try_again(key, self._party.contracts.witnesses.reveal(audit.id, i, word))
         if key not in self._told:

@@ -538,6 +538,10 @@ class Demands(Precommitted):
         """Demands a payload: four leaves that are `wanted`, and four that the beacon names."""
         return self.call("unavailable", job, r, slot, wanted)
 
+    def carry_unavailable(self, job: JobId, r: int, slot: int, wanted: int) -> Call:
+        """Demands the carry that a slot's claim starts from, in the same way."""
+        return self.call("carryUnavailable", job, r, slot, wanted)
+
     def answer(self, demand: bytes, body: Body, code: Code, shown: Sequence[Shown]) -> Call:
         """Posts the leaves that a payload's demand names."""
         return self.call("answer", demand, body, code, [astuple(s) for s in shown])
@@ -694,8 +698,8 @@ def revert_data(failure: Any) -> bytes:
 def _plain(value: Any) -> Any:
     """A struct as the tuple that the encoder takes."""
     if isinstance(value, Reveal):
-        *said, trace_cid, payload_cid = astuple(value)
-        return *said, trace_cid.encode(), payload_cid.encode()
+        *said, trace_cid, payload_cid, carries = astuple(value)
+        return *said, trace_cid.encode(), payload_cid.encode(), carries
     if hasattr(value, "__dataclass_fields__"):
         return astuple(value)
     return value

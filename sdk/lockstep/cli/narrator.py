@@ -100,6 +100,7 @@ CHAIN: dict[str, Sentence] = {
     "Sealed": (STEP, lambda a: f"round {a.get('round')}: the seed is drawn, workers train"),
     "Committed": ("", lambda a: f"round {a.get('round')}: {_slot(a)} has committed to its claim"),
     "Revealed": ("", lambda a: f"round {a.get('round')}: {_slot(a)} is claimed, claim {short(a.get('claim'))}"),
+    "Carried": (QUIET, lambda a: f"round {a.get('round')}: {_slot(a)} starts from its owner's last carry"),
     "TracePublished": (QUIET, lambda a: f"round {a.get('round')}: the trace of {_slot(a)} is public"),
     "Attested": ("", lambda a: f"round {a.get('round')}: {short(a.get('account'))} has {_payloads(a)}"),
     "Frozen": (STEP, lambda a: f"round {a.get('round')}: {_payloads(a)} are accepted"),

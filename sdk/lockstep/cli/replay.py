@@ -225,7 +225,7 @@ def _in_output(public: PublicData, done: Replay, record: ClaimRecord) -> Differe
     """The first word of the claim's public output that is not ours."""
     import numpy as np
 
-    from lockstep.execution.merging import fetch_payload, load_checkpoint
+    from lockstep.execution.merging import fetch_carry, fetch_payload, load_checkpoint
     from lockstep.protocol.programs.program import Alias
 
     run, step = done.held.run, done.held.step(done.held.run.transitions)
@@ -235,6 +235,8 @@ def _in_output(public: PublicData, done: Replay, record: ClaimRecord) -> Differe
             tensors = [*there.shared, *there.outer]
         else:
             tensors = list(fetch_payload(run.job, public.store, record.payload))
+            if run.job.params.role.carries:
+                tensors += fetch_carry(run.job, public.store, record.payload)
     except LockstepError:
         return None
     program = run.program(run.transitions)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BARS = "▁▂▃▄▅▆▇█"
 UNTOLD = frozenset({"RosterClosed", "TracePublished", "Backed", "AuditOpened", "Enrolled", "Retired", "Committed",
-                    "Attested"})  # fmt: skip
+                    "Carried", "Attested"})  # fmt: skip
 """Steps of the protocol between two that tell a requester something."""
 
 

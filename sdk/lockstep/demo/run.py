@@ -51,8 +51,11 @@ if TYPE_CHECKING:
 
 INTEGER_CHEATS = ("wrong-code", "nearest-instead-of-stochastic")
 """The workers' lies about products of integers."""
+CARRY_CHEATS = ("tampered-residual", "stale-carry")
+"""The workers' lies about what a slot keeps from round to round."""
 WORKER_CHEATS = (
-    "skipped-step", "one-ulp", "other-data", "wrong-lr", "scaled-payload", *INTEGER_CHEATS, "silent", "two-signatures",
+    "skipped-step", "one-ulp", "other-data", "wrong-lr", "scaled-payload", *INTEGER_CHEATS, *CARRY_CHEATS, "silent",
+    "two-signatures",
 )  # fmt: skip
 COORDINATOR_CHEATS = ("lying-aggregator",)
 CHALLENGER_CHEATS = ("false-challenge",)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from lockstep.base.machine import memory, readable
 from lockstep.numerics.built import kernels as _native
 from lockstep.protocol.errors import ProgramInvalid, Unfit
-from lockstep.protocol.merkle import HASH_BYTES, LEAF_ELEMENTS, TensorHeader
+from lockstep.protocol.merkle import HASH_BYTES, LEAF_ELEMENTS, TensorHeader, ceil_log2
 from lockstep.protocol.programs.program import Program
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def of_program(program: Program) -> ProgramMemory:
 def worker(programs: ClaimSchedule, slots: int) -> Need:
     """Memory of a worker, which trains a slot, defends its claim, and merges if the aggregator did not."""
     constants, base = _constants(programs), checkpoint_bytes(programs)
-    payloads = slots * payload_bytes(programs)
+    payloads = slots * payload_bytes(programs, slots)
     return _fullest([*_of_slot(programs, constants, base, 0), *_of_merge(programs, constants, base, payloads)])
 
 
@@ -110,7 +110,7 @@ def verifier(programs: ClaimSchedule, slots: int) -> Need:
 def aggregator(programs: ClaimSchedule, slots: int) -> Need:
     """Memory of an aggregator, which fetches the payloads of a round, merges them and defends the merge."""
     merge = of_program(programs.merge)
-    payloads = slots * payload_bytes(programs)
+    payloads = slots * payload_bytes(programs, slots)
     return _fullest(_of_merge(programs, merge.constants, checkpoint_bytes(programs), payloads))
 
 
@@ -140,9 +140,10 @@ def checkpoint_bytes(programs: ClaimSchedule) -> int:
     return _bytes(programs.merge.output_layout)
 
 
-def payload_bytes(programs: ClaimSchedule) -> int:
-    """Returns the bytes of a slot's decoded payload, its carry included."""
-    return _bytes(programs.encode.output_layout)
+def payload_bytes(programs: ClaimSchedule, slots: int) -> int:
+    """Returns the bytes of a slot's decoded payload, without the carry beside it; the merge is of `slots` slots."""
+    width = len(programs.merge.inputs) // 4 >> ceil_log2(slots)
+    return _bytes(programs.encode.output_layout[:width])
 
 
 def _constants(programs: ClaimSchedule) -> int:

@@ -123,7 +123,7 @@ class TrainingJob:
     shared_depth: int
     payload_depth: int
     carry: bool = False
-    """True: a slot publishes its carry with its payload, and its owner's next round starts from it."""
+    """True: a slot publishes its carry beside its payload, and its owner's next round starts from it."""
     aggregator: Address = ZERO_ADDRESS
     """The account that merges first; the zero address: slot owners alone merge."""
     terms: Terms = DEVNET
@@ -136,7 +136,7 @@ class TrainingJob:
 
 
 @dataclass(frozen=True)
-class Carried:
+class CarryIn:
     """The carry that a slot starts from beside its base, out of its owner's claim in the round before."""
 
     body: Body
@@ -246,16 +246,17 @@ class Job:
         state.append(np.array([0.0 if p is None else 1.0 for p in payloads], dtype=np.float32))
         return _checked(layout, _padded(state, len(layout)))
 
-    def payload_roots(self, payload: Tensors) -> tuple[Digest, Digest]:
-        """(out, out2) of a slot's claim: the subtree roots of its decoded payload and of the carry behind it."""
-        return (
-            subtree_root(self.payload_layout, payload),
-            subtree_root(self.carry_layout, self.carry_of(payload)),
-        )
+    def payload_roots(self, payload: Tensors, carry: Tensors = ()) -> tuple[Digest, Digest]:
+        """(out, out2) of a slot's claim: the subtree roots of its decoded payload and of the carry beside it."""
+        return self.payload_root(payload), self.carry_root(carry)
 
-    def carry_of(self, payload: Tensors) -> Tensors:
-        """Returns the carry in a payload: the tensors that the owner's next round takes."""
-        return payload[sum(h is not None for h in self.payload_layout) :]
+    def payload_root(self, payload: Tensors) -> Digest:
+        """`out` of a slot's claim; raises Mismatch for tensors of another layout."""
+        return subtree_root(self.payload_layout, payload)
+
+    def carry_root(self, carry: Tensors) -> Digest:
+        """`out2` of a slot's claim; raises Mismatch for tensors of another layout."""
+        return subtree_root(self.carry_layout, carry)
 
     def checkpoint_roots(self, checkpoint: Checkpoint) -> tuple[Digest, Digest]:
         """(shared, outer): what `merge` claims and the next round starts from."""
@@ -346,7 +347,7 @@ class ClaimRun:
 
 
 def slot_run(
-    job: Job, base: Checkpoint, seed: Seed, round_: int, slot: int, carried: Carried | None = None
+    job: Job, base: Checkpoint, seed: Seed, round_: int, slot: int, carried: CarryIn | None = None
 ) -> ClaimRun:
     """A slot's claim from the round's base checkpoint, and from what its owner carries."""
     if carried is None:
@@ -360,8 +361,14 @@ def merge_run(job: Job, base: Checkpoint, payloads: Sequence[Tensors | None], se
 
 
 def payload_of(job: Job, final: State) -> Tensors:
-    """Returns the tensors that a slot publishes from the state after `encode`: the payload's, then the carry's."""
-    return tuple(a for a in final if a is not None)
+    """Returns the tensors that a merge takes from a slot, out of the state after `encode`."""
+    return tuple(a for a in final[: 1 << job.params.role.payload_depth] if a is not None)
+
+
+def carry_of(job: Job, final: State) -> Tensors:
+    """Returns the tensors that the slot's owner starts its next round from, out of the state after `encode`; none
+    without a carry."""
+    return tuple(a for a in final[1 << job.params.role.payload_depth :] if a is not None)
 
 
 def checkpoint_of(job: Job, final: State) -> Checkpoint:

@@ -76,23 +76,37 @@ class RoundRecord:
     """The roots of the checkpoint's shared (`out`) and outer (`out2`) tensors."""
 
 
-def store_payload(job: Job, store: ContentStore, payload: Tensors) -> Cid:
-    """Stores a payload with its carry, in the job's format where it loses nothing; returns the CID that is revealed."""
-    carry = job.carry_of(payload)
-    return wire.store_payload(store, payload[: len(payload) - len(carry)], job.wire_format, carry)
+def store_payload(job: Job, store: ContentStore, payload: Tensors, carry: Tensors = ()) -> Cid:
+    """Stores a payload, in the job's format where it loses nothing, and beside it the carry; returns the CID that is
+    revealed, from which the carry's follows."""
+    beside = wire.store_carry(store, carry) if job.params.role.carries else None
+    return wire.store_payload(store, payload, job.wire_format, beside)
 
 
 def fetch_payload(job: Job, store: ContentStore, payload: Payload) -> Tensors:
-    """A slot's payload with its carry, decoded and checked against the claim's two outputs.
+    """A slot's payload, decoded and checked against the claim's first output.
 
     Raises BlobMissing, BlobCorrupt or Unreachable from the store, PayloadInvalid if it is not what the slot claimed.
     """
     for fresh in (False, True):
         tensors = stored_payload(job, store, payload, fresh=fresh)
         # INVARIANT: what is merged is what was claimed, bit for bit.
-        if job.payload_roots(tensors) == (payload.out, payload.out2):
+        if job.payload_root(tensors) == payload.out:
             return tensors
-    raise PayloadInvalid("a payload does not hash to its claim's roots", hint="leave the slot out of the merge")
+    raise PayloadInvalid("a payload does not hash to its claim's root", hint="leave the slot out of the merge")
+
+
+def fetch_carry(job: Job, store: ContentStore, payload: Payload) -> Tensors:
+    """The carry beside a slot's payload, checked against the claim's second output; raises as `fetch_payload` does."""
+    for fresh in (False, True):
+        with _named(payload.cid):
+            tensors = wire.load_carry(
+                store, payload.cid, job.payload_layout, job.carry_layout, wire_format=job.wire_format, fresh=fresh
+            )
+        # INVARIANT: what a slot starts from is what was claimed, bit for bit.
+        if job.carry_root(tensors) == payload.out2:
+            return tensors
+    raise PayloadInvalid("a carry does not hash to its claim's root", hint="replay the claim that put it out")
 
 
 def stored_payload(job: Job, store: ContentStore, payload: Payload, *, fresh: bool = False) -> Tensors:
@@ -103,7 +117,12 @@ def stored_payload(job: Job, store: ContentStore, payload: Payload, *, fresh: bo
     """
     with _named(payload.cid):
         return wire.load_payload(
-            store, payload.cid, job.payload_layout, job.carry_layout, wire_format=job.wire_format, fresh=fresh
+            store,
+            payload.cid,
+            job.payload_layout,
+            wire_format=job.wire_format,
+            carries=job.params.role.carries,
+            fresh=fresh,
         )
 
 

@@ -32,7 +32,7 @@ from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.programs.program import Kind, Program
 from lockstep.storage.containers import program_length
-from lockstep.storage.payload import Checkpoint, fitting, wire_length
+from lockstep.storage.payload import F32_FORMAT, Checkpoint, fitting, wire_length
 
 SECONDS = 20.0
 """Seconds that trying a step may take."""
@@ -262,14 +262,15 @@ def _verdicts(
 def _traffic(job: TrainingJob, params: JobParams) -> dict[str, Traffic]:
     encode = job.programs.encode.output_layout
     width = 1 << params.role.payload_depth
-    carry = encode[width:] if params.role.carry else ()
-    payload = wire_length(encode[:width], fitting(encode[:width], job.wire_format), carry)
+    payload = wire_length(encode[:width], fitting(encode[:width], job.wire_format), params.role.carries)
+    carry = wire_length(encode[width:], F32_FORMAT) if params.role.carries else 0
     base, trace = footprint.checkpoint_bytes(job.programs), ROOT_BYTES * params.role.transitions
     return {
         # A slot's owner fetches the others' payloads to say that they are there.
-        "worker": Traffic(base + (params.role.slots - 1) * payload, payload + trace + RECEIPT_BYTES),
+        "worker": Traffic(base + (params.role.slots - 1) * payload, payload + carry + trace + RECEIPT_BYTES),
+        # A verifier starts a replay from the carry of the round before.
         "verifier": Traffic(
-            base + params.role.slots * (payload + trace), RECEIPT_BYTES if params.role.witnesses else 0
+            base + params.role.slots * (payload + carry + trace), RECEIPT_BYTES if params.role.witnesses else 0
         ),
         "aggregator": Traffic(params.role.slots * payload, base),
     }

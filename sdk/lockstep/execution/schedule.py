@@ -28,6 +28,15 @@ def longest_round(params: JobParams) -> int:
     )
 
 
+def longest_hold(params: JobParams) -> int:
+    """Seconds from a round's merge until its stakes are free at the latest, if nobody challenges.
+
+    No claim is final before the windows of its whole carry period are over.
+    """
+    later = max(params.role.carry_period - 1, 0)
+    return later * longest_round(params) + params.windows.challenge_seconds
+
+
 def prompt_job(params: JobParams, work_seconds: float, block_seconds: float) -> float:
     """Seconds from the opening until everything is paid; a step of this pace in every slot."""
     rounds = params.schedule.rounds * prompt_round(params, work_seconds, block_seconds)

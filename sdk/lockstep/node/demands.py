@@ -7,6 +7,7 @@ posted in parts, one a block: whoever copies a part out of the mempool would hav
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count, takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +15,7 @@ import structlog
 
 from lockstep.chain.contracts import Call, Contracts
 from lockstep.execution.jobs import Job
-from lockstep.execution.merging import fetch_payload
+from lockstep.execution.merging import fetch_carry, fetch_payload
 from lockstep.node.ledger import DemandRecord, Ledger
 from lockstep.protocol.errors import BlobMissing, Mismatch, RowMissing, Unreachable
 from lockstep.protocol.hashing import keccak
@@ -23,7 +24,7 @@ from lockstep.protocol.market import availability
 from lockstep.protocol.market.job_rules import PART
 from lockstep.protocol.market.prices import PROVER_PERCENT
 from lockstep.protocol.market.receipts import Report, accepts
-from lockstep.protocol.market.types import Status
+from lockstep.protocol.market.types import Demand, Status
 from lockstep.protocol.programs.defects import ProgramParts
 from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds
 
@@ -68,6 +69,17 @@ class Asks:
         """
         wanted = availability.pack_wanted(lacking, claim + self._me.encode())
         return f"demand/{claim.hex()}", self._demands.unavailable(job, r, slot, wanted)
+
+    def carry(self, job: JobId, r: int, slot: int, claim: ClaimId) -> tuple[str, Call]:
+        """The same for the carry that a slot's claim starts from."""
+        wanted = availability.pack_wanted((), b"carry" + claim + self._me.encode())
+        return f"demand/carry/{claim.hex()}", self._demands.carry_unavailable(job, r, slot, wanted)
+
+    def carry_demand(self, claim: ClaimId) -> Demand | None:
+        """This account's own demand for that carry, as stored; None if it made none."""
+        stored = (self._demands.demand(availability.payload_demand_id(claim, n)) for n in count())
+        own = (d for d in takewhile(lambda d: d is not None, stored) if d and d.asker == self._me)
+        return next((d for d in own if d.row == availability.CARRY), None)
 
 
 def to_demand(reports: Mapping[int, Report], stored: Round) -> int | None:
@@ -146,10 +158,17 @@ class Answers:
         stored, seed = self._demands.demand(demand.id), self._demands.seed_of(demand.id)
         if found is None or stored is None or seed is None or (found[2].worker != self._me and not self._for_all):
             return None
-        record, program = found[2], job.programs.encode
-        tensors = iter(fetch_payload(job, self._store, record.payload))
+        record, program, carry = found[2], job.programs.encode, stored.row == availability.CARRY
+        if carry:
+            behind = found[0].carry_behind(found[1], record.slot, job.params.role.carry_period)
+            if behind is None:
+                return None
+            record = behind[1]
+        # Every root of the last state is in the answer's proofs.
+        beside = fetch_carry(job, self._store, record.payload) if job.params.role.carries else ()
+        tensors = iter((*fetch_payload(job, self._store, record.payload), *beside))
         held = {k: _words(next(tensors)) for k, header in enumerate(program.output_layout) if header is not None}
-        shown = availability.payload_answer(stored.wanted, seed, program, held.__getitem__)
+        shown = availability.payload_answer(stored.wanted, seed, program, held.__getitem__, carry)
         return f"answer/{demand.id.hex()}", self._demands.answer(
             demand.id, record.body, ProgramParts.of(program).code, shown
         )

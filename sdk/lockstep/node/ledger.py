@@ -65,6 +65,8 @@ class ClaimRecord:
     claimed_at: Seconds
     """The chain time at which its challenge window began."""
     convicted: bool = False
+    carries: bool = False
+    """True if it starts from the carry of its worker's claim of the slot in the round before, not from zero."""
 
     @property
     def body(self) -> Body:
@@ -200,16 +202,27 @@ class JobLedger:
                         return earlier, merge
         return None
 
-    def carry_behind(self, r: RoundLedger, slot: int) -> tuple[RoundLedger, ClaimRecord] | None:
-        """The claim whose carry a slot of `r` starts from, with its round; None if it starts from zeros."""
+    def carry_behind(self, r: RoundLedger, slot: int, period: int) -> tuple[RoundLedger, ClaimRecord] | None:
+        """The claim whose carry a slot of `r` starts from, with its round; None if it starts from zeros.
+
+        A revealed claim says so itself; one still to be made carries what stands, but in rounds that `period` divides.
+        """
+        claim = r.claims.get(slot)
+        if not claim.carries if claim else period == 0 or r.number % period == 0:
+            return None
         earlier = [x for x in self.all_rounds() if x.number == r.number - 1 and x.attempt <= r.attempt]
         if not earlier:
             return None
         before = max(earlier, key=lambda x: x.attempt)
-        claim, (owner, _) = before.claims.get(slot), r.holders[slot]
-        # INVARIANT: a slot starts from its owner's accepted carry of the merged round before, or from zero.
-        merged = before.phase != Phase.FAILED and before.mask >> slot & 1
-        return (before, claim) if merged and claim is not None and claim.worker == owner else None
+        behind, (owner, _) = before.claims.get(slot), r.holders[slot]
+        # INVARIANT: a slot starts from the carry of its owner's claim in the round before, accepted and not convicted,
+        # or from zero.
+        accepted = before.phase != Phase.FAILED and before.mask >> slot & 1
+        if behind is None or behind.worker != owner or not accepted:
+            return None
+        # INVARIANT: nothing stands on a carry whose claim cannot be challenged any more.
+        stands = not behind.convicted and before.phase != Phase.FINAL
+        return (before, behind) if claim or stands else None
 
     def all_rounds(self) -> Iterator[RoundLedger]:
         """Yields the rounds of every attempt from a copy: a bench may read while the loop goes on writing."""
@@ -444,6 +457,12 @@ def _revealed(ledger: Ledger, e: events.Revealed, at: Event) -> None:
         ClaimId(e.claim), JobId(e.job), e.round, r.attempt, e.slot, e.worker, TraceRoot(e.trace_root),
         Digest(e.out), Digest(e.out2), Cid(e.trace_cid), Cid(e.payload_cid), at.time,
     )  # fmt: skip
+
+
+@_folds(events.Carried)
+def _carried(ledger: Ledger, e: events.Carried, _: Event) -> None:
+    claims = _round(ledger, e).claims
+    claims[e.slot] = replace(claims[e.slot], carries=True)
 
 
 @_folds(events.Frozen)

@@ -16,22 +16,30 @@ import numpy as np
 
 from lockstep.base.shelf import Shelf, bytes_of
 from lockstep.execution.jobs import (
-    Carried,
+    CarryIn,
     ClaimRun,
     Job,
     State,
     Tensors,
+    carry_of,
     checkpoint_of,
     merge_run,
     payload_of,
     slot_run,
     trace_root,
 )
-from lockstep.execution.merging import Payload, base_checkpoint, fetch_payload, stored_payload, wrong_leaves
+from lockstep.execution.merging import (
+    Payload,
+    base_checkpoint,
+    fetch_carry,
+    fetch_payload,
+    stored_payload,
+    wrong_leaves,
+)
 from lockstep.node.ledger import ClaimRecord, JobLedger, RoundLedger
 from lockstep.node.player import HeldClaim
 from lockstep.protocol import merkle
-from lockstep.protocol.errors import BlobMissing, LockstepError, Mismatch, Unreachable
+from lockstep.protocol.errors import BlobMissing, LockstepError, Mismatch, PayloadInvalid, Unreachable
 from lockstep.protocol.market.availability import WANTED
 from lockstep.protocol.types import StateRoot
 
@@ -45,6 +53,19 @@ ROOT_BYTES = 32
 
 UNAVAILABLE = (BlobMissing, Unreachable, Mismatch)
 """Errors of `PublicData.run_of` and `audit` when public data cannot be had: they decide neither way."""
+
+
+class WrongSource(Mismatch):
+    """A carry or payload can neither be had nor be computed again: the claim that put it out is wrong."""
+
+    def __init__(self, record: ClaimRecord) -> None:
+        super().__init__(
+            f"slot {record.slot} of round {record.round} does not put out what it claims, and stored nothing else",
+            hint="challenge that claim",
+        )
+        self.record = record
+        """The wrong claim."""
+
 
 Told = Callable[[int, StateRoot], None]
 """Called with (t, S_t) after each transition; may raise to stop."""
@@ -97,13 +118,51 @@ class PublicData:
             )
         return run
 
-    def carried(self, ledger: JobLedger, round_: RoundLedger, slot: int) -> Carried | None:
-        """Returns the carry that a slot starts from, or None; an unavailable one is computed again, round by round."""
-        behind = ledger.carry_behind(round_, slot) if self.job.params.role.carry else None
+    def carried(self, ledger: JobLedger, round_: RoundLedger, slot: int) -> CarryIn | None:
+        """Returns the carry that a slot starts from, or None.
+
+        One that cannot be had, or is not what was claimed, is computed again: its owner's claims are replayed from
+        its last zero carry on, carry_period - 1 of them at most. Raises Mismatch if one of these is wrong.
+        """
+        behind = ledger.carry_behind(round_, slot, self.job.params.role.carry_period)
         if behind is None:
             return None
         before, record = behind
-        return Carried(record.body, self.job.carry_of(self._accepted(ledger, before, slot, record.payload)))
+        return CarryIn(record.body, self._carry(ledger, before, record))
+
+    def lacks_carry(self, ledger: JobLedger, round_: RoundLedger, slot: int) -> bool:
+        """Returns True if a slot starts from a carry that is neither known nor stored: it would have to be replayed."""
+        behind = ledger.carry_behind(round_, slot, self.job.params.role.carry_period)
+        return behind is not None and self._stored_carry(behind[1]) is None
+
+    def _carry(self, ledger: JobLedger, round_: RoundLedger, record: ClaimRecord) -> Tensors:
+        """The carry that a slot's claim put out."""
+        stored = self._stored_carry(record)
+        # INVARIANT: a carry that its owner withholds stops nobody: its claim computes it again.
+        return self._replayed(ledger, round_, record)[1] if stored is None else stored
+
+    def _stored_carry(self, record: ClaimRecord) -> Tensors | None:
+        known: Tensors | None = self._shelf.get(("carry", record.out2))
+        if known is not None:
+            return known
+        try:
+            carry = fetch_carry(self.job, self.store, record.payload)
+        except (*UNAVAILABLE, PayloadInvalid):
+            return None
+        self._keep(("carry", record.out2), carry)
+        return carry
+
+    def _replayed(self, ledger: JobLedger, round_: RoundLedger, record: ClaimRecord) -> tuple[Tensors, Tensors]:
+        """(payload, carry) of a slot's claim, by its replay; raises Mismatch if the claim is wrong."""
+        run = self.run_of(ledger, round_, record)
+        final = run.advance(run.transitions, run.state_before(run.transitions))
+        found = payload_of(self.job, final), carry_of(self.job, final)
+        # INVARIANT: what is computed again is what was claimed; from a wrong claim nothing can be.
+        if self.job.payload_roots(*found) != (record.out, record.out2):
+            raise WrongSource(record)
+        self._keep(("payload", record.out), found[0])
+        self._keep(("carry", record.out2), found[1])
+        return found
 
     def base(self, ledger: JobLedger, round_: RoundLedger) -> Checkpoint:
         """The checkpoint that a round starts from."""
@@ -133,7 +192,7 @@ class PublicData:
 
     def payload(self, ref: Payload) -> Tensors:
         """A slot's payload, from its own replay if there was one."""
-        known = self._known_payload((ref.out, ref.out2))
+        known = self._known_payload(ref.out)
         return self._fetched_payload(ref) if known is None else known
 
     def keep(self, claim: ClaimRecord, final: State) -> None:
@@ -141,7 +200,8 @@ class PublicData:
         if claim.is_merge:
             self._keep_checkpoint((claim.out, claim.out2), checkpoint_of(self.job, final))
         else:
-            self._keep_payload((claim.out, claim.out2), payload_of(self.job, final))
+            self._keep(("payload", claim.out), payload_of(self.job, final))
+            self._keep(("carry", claim.out2), carry_of(self.job, final))
 
     def fault_of_payload(self, claim: ClaimRecord) -> str | None:
         """Returns the error code of a slot's stored payload, None if it decodes to what was claimed.
@@ -157,7 +217,7 @@ class PublicData:
     def wrong_leaves(self, claim: ClaimRecord) -> tuple[tuple[int, int], ...]:
         """(tensor, leaf) of the first leaves in which a slot's stored payload differs from what its replay gave; none
         if nothing is stored that could be compared."""
-        own = self._known_payload((claim.out, claim.out2))
+        own = self._known_payload(claim.out)
         if own is None:
             return ()
         try:
@@ -171,28 +231,22 @@ class PublicData:
         try:
             return self.payload(ref)
         except UNAVAILABLE:
-            run = self.run_of(ledger, round_, round_.claims[slot])
-            payload = payload_of(self.job, run.advance(run.transitions, run.state_before(run.transitions)))
-            roots = self.job.payload_roots(payload)
-            if roots != (ref.out, ref.out2):
-                raise
-            self._keep_payload(roots, payload)
-            return payload
+            return self._replayed(ledger, round_, round_.claims[slot])[0]
 
     def _fetched_payload(self, ref: Payload) -> Tensors:
         payload = fetch_payload(self.job, self.store, ref)
-        self._keep_payload((ref.out, ref.out2), payload)
+        self._keep(("payload", ref.out), payload)
         return payload
 
-    def _known_payload(self, key: tuple[bytes, bytes]) -> Tensors | None:
-        known: Tensors | None = self._shelf.get(("payload", *key))
+    def _known_payload(self, out: bytes) -> Tensors | None:
+        known: Tensors | None = self._shelf.get(("payload", out))
         return known
 
     def _keep_checkpoint(self, key: tuple[bytes, bytes], checkpoint: Checkpoint) -> None:
         self._shelf.put(("checkpoint", *key), checkpoint, bytes_of((*checkpoint.shared, *checkpoint.outer)))
 
-    def _keep_payload(self, key: tuple[bytes, bytes], payload: Tensors) -> None:
-        self._shelf.put(("payload", *key), payload, bytes_of(payload))
+    def _keep(self, key: tuple[str, bytes], tensors: Tensors) -> None:
+        self._shelf.put(key, tensors, bytes_of(tensors))
 
 
 def published_trace(store: ContentStore, claim: ClaimRecord, transitions: int) -> tuple[StateRoot, ...] | None:

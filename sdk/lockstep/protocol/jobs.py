@@ -171,10 +171,9 @@ class Role:
     """Depth of the carry. Today shared_depth."""
     payload_depth: int
     """p: depth of one payload subtree; p + ceil(log2 slots) >= b."""
-    carry: int
-    """0: nothing of a worker's own state survives a round; 1: the carry, published with the payload."""
     carry_period: int
-    """Rounds after which a carry is zero again. Today 0: never."""
+    """Rounds after which a slot starts from a zero carry again; 0: it always does, and nothing of a worker's own state
+    survives a round."""
     merged: bool
     """True if the merge reads the role's payloads. Today it does."""
     inner_steps: int
@@ -194,6 +193,11 @@ class Role:
     inbox_role: int = 0
     inbox_lag: int = 0
     """l: a slot reads the accepted payloads of role `inbox_role` in round r - l. Today 0: of none."""
+
+    @property
+    def carries(self) -> bool:
+        """True if a slot's own state may survive a round: `encode` puts out the carry beside the payload."""
+        return self.carry_period > 0
 
     @property
     def transitions(self) -> int:
@@ -362,6 +366,8 @@ class Claim:
     """The transition that was proven wrong; 0 where none was (a clock ran out, two signatures)."""
     games: int = 0
     """Opened on it so far."""
+    carries: bool = False
+    """True if S_0 holds the carry of its worker's claim of the slot in the round before, not zero."""
     digest: Digest = ZERO
     """The commitment, and from the reveal on the hash of its body."""
 
@@ -397,6 +403,8 @@ class Reveal:
     trace_cid: str
     """At most MAX_CID bytes, as `payload_cid`."""
     payload_cid: str
+    carries: bool = False
+    """True if it starts from the carry of the worker's own claim of the slot in the round before; else from zero."""
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ HINTS: dict[str, str] = {
     "NotSlotOwner": "another account joined this slot",
     "AlreadyDone": "this was done already, or the step before it is missing",
     "CommitmentMismatch": "reveal exactly the values and the nonce that were committed",
+    "NoCarry": "reveal a claim that starts from zero: no carry of this slot's owner stands",
     "SignatureInvalid": "sign the receipt for this round and attempt with the slot's own key, or its delegate's",
     "NotYourTurn": "wait for your turn to merge; a convicted merger has none",
     "GamesOpen": "wait until the games on this round are resolved",

@@ -155,6 +155,7 @@ VERBS: dict[tuple[str, str], Verb] = {
     ("Witnesses", "draw"): witnesses.draw,
     ("Witnesses", "settle"): witnesses.settle,
     ("Availability", "unavailable"): availability.unavailable,
+    ("Availability", "carryUnavailable"): availability.carry_unavailable,
     ("Availability", "answer"): availability.answer,
     ("Availability", "settle"): availability.settle,
     ("Availability", "demandRow"): availability.demand_row,

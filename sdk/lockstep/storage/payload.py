@@ -2,8 +2,11 @@
 
 What a claim commits to are the decoded tensors (`out` is their subtree root); these bytes only carry them. A payload
 travels as plain words, or in its strategy's wire format (one of `formats`, or one signed byte per element and one scale
-per block of 256), wherever that loses nothing: `encode` of the strategy leaves tensors for which it does not. A
-published carry travels with the payload, always as plain words: its next round starts from every bit of it.
+per block of 256), wherever that loses nothing: `encode` of the strategy leaves tensors for which it does not.
+
+A carry is a container of its own, always of plain words: its owner's next round starts from every bit of it. The
+manifest of the payload beside it links to it, so whoever commits to a payload's CID commits to the carry's, and whoever
+reads the payload fetches one link more, whatever the carry's size.
 
 Nothing here holds all tensors at once: each is hashed, stored and quantised in pieces, and decoded to a mapping of the
 cache where it is large.
@@ -11,7 +14,7 @@ cache where it is large.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -113,66 +116,79 @@ def load_checkpoint(
 
 
 def encode_payload(
-    tensors: Sequence[Array], wire_format: str = F32_FORMAT, carry: Sequence[Array] = (), name: Name = cid_of
+    tensors: Sequence[Array], wire_format: str = F32_FORMAT, carry: Cid | None = None, name: Name = cid_of
 ) -> bytes:
-    """The manifest `{format, tensors: [link]}` and, with a carry, `carry: [link]`; each tensor's bytes go to `name`.
+    """The manifest `{format, tensors: [link]}` and, of a job with a carry, `carry: link`; each tensor's bytes go to
+    `name`.
 
     Where the length of a tensor's bytes does not follow from its elements, `lengths` has them as u32, little-endian.
     """
-    _require_count(len(tensors) + len(carry))
+    _require_count(len(tensors))
     form = format_of(tensors, wire_format)
     links, lengths = [], []
     for part in encoded(tensors, form):
         links.append(link_of(name(part)))
         lengths.append(len(part))
     stated = np.array(lengths, "<u4").tobytes() if varies(form) else None
-    return _container(form, links, [link_of(name(part)) for part in encoded(carry, F32_FORMAT)], stated)
+    return _container(form, links, None if carry is None else link_of(carry), stated)
 
 
 def store_payload(
-    store: ContentStore, tensors: Sequence[Array], wire_format: str = F32_FORMAT, carry: Sequence[Array] = ()
+    store: ContentStore, tensors: Sequence[Array], wire_format: str = F32_FORMAT, carry: Cid | None = None
 ) -> Cid:
-    """Stores a payload; returns its manifest's CID."""
+    """Stores a payload, linked to the carry stored before; returns its manifest's CID."""
     return store.put(encode_payload(tensors, wire_format, carry, store.put), codec="dag-cbor")
+
+
+def store_carry(store: ContentStore, tensors: Sequence[Array]) -> Cid:
+    """Stores a carry as plain words; returns its manifest's CID."""
+    return store_payload(store, tensors, F32_FORMAT)
 
 
 def load_payload(
     store: ContentStore,
     cid: str,
     headers: Headers,
-    carry: Headers = (),
+    *,
+    wire_format: str = INT8_FORMAT,
+    carries: bool = False,
+    fresh: bool = False,
+) -> tuple[Array, ...]:
+    """The tensors of the payload named `cid`, laid out as `headers` (None = EMPTY); nothing of its carry is fetched.
+
+    PayloadInvalid unless it is exactly such, in `wire_format` or as plain words, with a link to a carry if the job
+    `carries`; BlobMissing, BlobCorrupt and Unreachable from the store. `fresh`: as of `load_checkpoint`.
+    """
+    due = _present(headers)
+    found = _read_manifest(store, cid, due, wire_format, carries)
+    return tuple(_fetched(store, found.links, due, [found.format] * len(due), fresh, found.lengths))
+
+
+def load_carry(
+    store: ContentStore,
+    cid: str,
+    headers: Headers,
+    carry: Headers,
     *,
     wire_format: str = INT8_FORMAT,
     fresh: bool = False,
 ) -> tuple[Array, ...]:
-    """The tensors of the payload named `cid`, laid out as `headers` (None = EMPTY), then those of its carry.
+    """The tensors of the carry beside the payload named `cid`, laid out as `carry`; `headers` are the payload's.
 
-    PayloadInvalid unless it is exactly such, in `wire_format` or as plain words; BlobMissing, BlobCorrupt and
-    Unreachable from the store. `fresh`: as of `load_checkpoint`.
+    Raises as `load_payload` does, of either container.
     """
-    due = {"tensors": _present(headers), "carry": _present(carry)}
-    forms = [f for f in dict.fromkeys((F32_FORMAT, wire_format)) if all(_fits(h, f) for h in due["tensors"])]
-    # INVARIANT: a payload has the length that its layout and format imply; nothing longer is fetched or parsed.
-    block = _manifest(store, cid, {_container_length(f, due["tensors"], due["carry"]) for f in forms})
-    with refusing(PayloadInvalid, "a payload", "it counts as absent"):
-        readers = {k: several(read_link, len(h)) for k, h in due.items() if k == "tensors" or h}
-        form = table({"format": text(), **readers}, {"lengths": octets()})
-        fields: dict[str, Any] = {"carry": []} | form(from_cbor(block, len(block)), "the payload")
-        found = fields["format"]
-        if found not in forms or ("lengths" in fields) != varies(found):
-            raise Malformed(f"format {found[:40]!r}")
-        _require_links(fields, due)
-        lengths = _lengths(fields.get("lengths"), due["tensors"], found) + [4 * h.elements for h in due["carry"]]
-    formats = [found] * len(due["tensors"]) + [F32_FORMAT] * len(due["carry"])
-    links = [*fields["tensors"], *fields["carry"]]
-    return tuple(_fetched(store, links, list(chain(*due.values())), formats, fresh, lengths))
+    beside = _read_manifest(store, cid, _present(headers), wire_format, True).carry
+    assert beside is not None, "a manifest of a job with a carry names it"
+    return load_payload(store, beside, carry, wire_format=F32_FORMAT, fresh=fresh)
 
 
-def wire_length(headers: Headers, wire_format: str, carry: Headers = ()) -> int:
-    """Bytes of every payload of this layout in this format, its manifest and its blobs; the most where they vary."""
-    due, carried = _present(headers), _present(carry)
-    blobs = sum(blob_length(h, wire_format) for h in due) + sum(blob_length(h, F32_FORMAT) for h in carried)
-    return _container_length(wire_format, due, carried) + blobs
+def wire_length(headers: Headers, wire_format: str, carries: bool = False) -> int:
+    """Bytes of every payload of this layout in this format, its manifest and its blobs; the most where they vary.
+
+    A carry's own bytes, which nobody fetches who merges, are those of a payload of its layout in `f32`.
+    """
+    due = _present(headers)
+    return _container_length(wire_format, due, carries) + sum(blob_length(h, wire_format) for h in due)
 
 
 # -- tensors -----------------------------------------------------------------------------------------------------------
@@ -278,15 +294,43 @@ def _tensor(store: ContentStore, cid: Cid, data: memoryview, header: TensorHeade
     return _array(store.cache.made(name, size, lambda: iter([_words(decoded(data, header, wire_format))])), header)
 
 
-def _container(wire_format: str, parts: list[Any], carry: list[Any], lengths: bytes | None = None) -> bytes:
+@dataclass(frozen=True)
+class _Manifest:
+    """A payload's manifest, read and checked against its layout."""
+
+    format: str
+    links: list[Cid]
+    lengths: list[int]
+    carry: Cid | None
+
+
+def _read_manifest(
+    store: ContentStore, cid: str, due: Sequence[TensorHeader], wire_format: str, carries: bool
+) -> _Manifest:
+    forms = [f for f in dict.fromkeys((F32_FORMAT, wire_format)) if all(_fits(h, f) for h in due)]
+    # INVARIANT: a payload has the length that its layout and format imply; nothing longer is fetched or parsed.
+    block = _manifest(store, cid, {_container_length(f, due, carries) for f in forms})
+    with refusing(PayloadInvalid, "a payload", "it counts as absent"):
+        beside = {"carry": read_link} if carries else {}
+        form = table({"format": text(), "tensors": several(read_link, len(due)), **beside}, {"lengths": octets()})
+        fields: dict[str, Any] = form(from_cbor(block, len(block)), "the payload")
+        found = fields["format"]
+        if found not in forms or ("lengths" in fields) != varies(found):
+            raise Malformed(f"format {found[:40]!r}")
+        _require_links(fields, {"tensors": due})
+        lengths = _lengths(fields.get("lengths"), due, found)
+    return _Manifest(found, fields["tensors"], lengths, fields.get("carry"))
+
+
+def _container(wire_format: str, parts: list[Any], carry: Any = None, lengths: bytes | None = None) -> bytes:
     fields: dict[str, Any] = {"format": wire_format, "tensors": parts}
-    fields |= {"carry": carry} if carry else {}
+    fields |= {} if carry is None else {"carry": carry}
     return dag_cbor.encode(fields if lengths is None else fields | {"lengths": lengths})
 
 
-def _container_length(wire_format: str, due: Sequence[TensorHeader], carried: Sequence[TensorHeader]) -> int:
+def _container_length(wire_format: str, due: Sequence[TensorHeader], carries: bool) -> int:
     stated = bytes(4 * len(due)) if varies(wire_format) else None
-    return len(_container(wire_format, [_LINK] * len(due), [_LINK] * len(carried), stated))
+    return len(_container(wire_format, [_LINK] * len(due), _LINK if carries else None, stated))
 
 
 def _lengths(stated: bytes | None, due: Sequence[TensorHeader], wire_format: str) -> list[int]:
@@ -308,7 +352,7 @@ def _require_count(tensors: int) -> None:
         raise UsageError(f"{tensors} tensors in one manifest", f"at most {MAX_TENSORS}, fewer and larger ones")
 
 
-def _require_links(fields: dict[str, Any], due: dict[str, list[TensorHeader]]) -> None:
+def _require_links(fields: dict[str, Any], due: Mapping[str, Sequence[TensorHeader]]) -> None:
     for k, headers in due.items():
         if len(fields[k]) != len(headers):
             raise Malformed(f"{k} names {len(fields[k])} tensors, {len(headers)} are due")

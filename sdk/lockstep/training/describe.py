@@ -173,7 +173,7 @@ def _training(described: Mapping[str, Any], folder: Path, weights: bool) -> Trai
     texts = _text(described, folder)
     batch = _batch(described, model, texts.vocabulary)
     spec = strategy_of(_table(described, "strategy"))
-    offered = _offer(described, rounds=6, steps=spec.inner_steps)
+    offered = _offer(described, rounds=6, steps=spec.inner_steps, carries=spec.carry)
     rows = texts.rows(TRAIN, batch.row_length)
     first = _start(described, folder, model) if weights else None
     seed = _integer(described, "seed", 0)
@@ -225,7 +225,7 @@ def _evaluation(described: Mapping[str, Any], folder: Path) -> TrainingJob:
     return evaluation_job(model, rows, parameters=flat, batch=batch, batches=given.batches, **offered)
 
 
-def _offer(described: Mapping[str, Any], *, rounds: int, steps: int) -> dict[str, Any]:
+def _offer(described: Mapping[str, Any], *, rounds: int, steps: int, carries: bool = False) -> dict[str, Any]:
     """Rounds, slots and terms of a job with `steps` steps a round; `rounds` unless the description says otherwise."""
     slots, (preset, _) = _integer(described, "slots", 3), _terms(described)
     aggregator = described.get("aggregator", "")
@@ -236,7 +236,7 @@ def _offer(described: Mapping[str, Any], *, rounds: int, steps: int) -> dict[str
         "slots": slots,
         "min_slots": _integer(described, "min_slots", max(1, slots - 1)),
         "aggregator": address_of(str(aggregator), "aggregator", hint='"" is none'),
-        "terms": preset.audited(slots, steps),
+        "terms": preset.audited(slots, steps, carries),
     }
 
 

@@ -108,9 +108,9 @@ def build_programs(
     The model's weights are not read: it may be built `without_weights()`. Raises LoweringError if it uses what cannot
     become a Program, UsageError if its flat tensors, of `shard_elements` at most, do not fit a state.
     """
-    if rounds < 1 or slots < 2:
+    if rounds < 1 or slots < 1:
         raise UsageError(
-            f"rounds is {rounds}" if rounds < 1 else f"slots is {slots}", "use at least 1 round and at least 2 slots"
+            f"rounds is {rounds}" if rounds < 1 else f"slots is {slots}", "use at least 1 round and at least 1 slot"
         )
     check_size(rounds, strategy.inner_steps, slots)
     layout = layout_of(model, shard_elements)

@@ -175,3 +175,16 @@ def test_a_clock_at_the_floor_survives_one_move_held_back_and_none_below() -> No
         assert command.survived(chain, Seconds(chain.clock_floor - 1)) == 0
         every = Seconds(GAME_MOVES * (chain.inclusion + chain.censor))
         assert (command.survived(chain, every), command.survived(chain, Seconds(2 * every))) == (GAME_MOVES, GAME_MOVES)
+
+
+@pytest.mark.parametrize("shown", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("withheld", [0.05, 1.0])
+def test_what_withheld_carries_cost_is_what_is_drawn_claim_by_claim(withheld: float, shown: float) -> None:
+    audit = AuditPlan(64, 5, 501, period=4, withheld=withheld, shown=shown)
+    assert command.audited(audit, 3) == pytest.approx(audit.cost_share(), rel=0.02)
+
+
+def test_the_table_of_withheld_carries_is_the_models(repository: Path) -> None:
+    text = (repository / "docs/economics.md").read_text()
+    block = text.split("<!-- carries -->\n")[1].split("\n<!-- end -->")[0]
+    assert block.splitlines() == command.carry_lines(0), "run `python benchmarks/economics.py --write`"

@@ -119,7 +119,7 @@ def test_bad_parameters_are_refused_before_and_on_the_chain_for_the_same_group(
 ) -> None:
     import random
 
-    good = amended(random_params(random.Random(0)), slots=2, min_slots=1, rounds=2)
+    good = amended(random_params(random.Random(0)), slots=2, min_slots=1, rounds=2, carry_period=0)
     unbond, times = contracts.vault.unbond_seconds(), contracts.market.chain_times()
     check_params(good, unbond, times)
     paying = amended(
@@ -133,7 +133,10 @@ def test_bad_parameters_are_refused_before_and_on_the_chain_for_the_same_group(
         == exact.role.reveal_seconds + exact.role.attest_seconds + 3 * exact.windows.audit_seconds
     )
     contracts.market.read("create", exact, 0, exact.escrow, sender=rich.address)
-    check_params(amended(good, carry=1, shared_depth=1, payload_depth=1), unbond, times)
+    carrying = amended(good, carry_period=3, max_lead=4, shared_depth=1, payload_depth=1)
+    for carried in (carrying, amended(carrying, carry_period=2), amended(carrying, carry_period=15, max_lead=16)):
+        check_params(carried, unbond, times)
+        contracts.market.read("create", carried, 0, carried.escrow, sender=rich.address)
     half = Wei(1 << 87)
     dear = amended(good, gas_price=Wei((1 << 88) // 240_000_000), slot_stake=half, merge_stake=half)
     check_params(dear, unbond, times)
@@ -148,7 +151,9 @@ def test_bad_parameters_are_refused_before_and_on_the_chain_for_the_same_group(
         ("baseLag", amended(good, base_lag=2)),
         ("inbox", amended(good, inbox_lag=1)),
         ("inbox", amended(good, inbox_role=1)),
-        ("carry", amended(good, carry_period=1)),
+        ("carry", amended(carrying, carry_period=1)),
+        ("carry", amended(carrying, carry_period=4)),
+        ("carry", amended(carrying, max_lead=3)),
         ("depths", amended(good, carry_depth=good.genesis.shared_depth + 1)),
         ("profile", amended(good, profile=2)),
         ("profile", amended(good, opset=0)),
@@ -191,9 +196,8 @@ def test_bad_parameters_are_refused_before_and_on_the_chain_for_the_same_group(
         ("answers", amended(good, answer_seconds=Seconds(2 * 17 * times.inclusion - 1), row_length=job_rules.MAX_ROW)),
         ("dataset", amended(good, answer_seconds=Seconds(600), row_length=job_rules.MAX_ROW + 1)),
         ("locks", amended(dear, answer_seconds=Seconds(600), row_length=job_rules.MAX_ROW)),
-        ("carry", amended(good, carry=1, shared_depth=1, payload_depth=0)),
-        ("carry", amended(good, carry=1, shared_depth=1, payload_depth=2)),
-        ("carry", amended(good, carry=2, shared_depth=1, payload_depth=1)),
+        ("carry", amended(carrying, payload_depth=0)),
+        ("carry", amended(carrying, payload_depth=2)),
     ]
     for group, params in bad:
         with pytest.raises(ChainError, match=rf"JobInvalid\({group}\)") as before:

@@ -35,7 +35,8 @@ def test_the_loops_over_all_slots_fit_their_limits(tmp_path: Path) -> None:
         aggregator = Address(Account.from_key(key_of(chain.seed, "requester")).address)
         params = amended(
             random_params(random.Random(1)), slots=MAX_SLOTS, min_slots=1, rounds=2, inner_steps=1, max_lead=1,
-            max_fail=1, slot_stake=Wei(101), slot_price=Wei(10), aggregator=aggregator, train_seconds=Seconds(10_000),
+            max_fail=1, carry_period=0, slot_stake=Wei(101), slot_price=Wei(10), aggregator=aggregator,
+            train_seconds=Seconds(10_000),
             reveal_seconds=Seconds(10_000), challenge_seconds=Seconds(10_000), merge_seconds=Seconds(10_000),
         )  # fmt: skip
         requester.send(market.create(params, 0, params.escrow), "create")

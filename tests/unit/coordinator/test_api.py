@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from coordinator import quotas
 from coordinator.folds import apply
-from coordinator.models import ClaimRow, CursorRow, EventRow, NodeRow, RoundRow
+from coordinator.models import ClaimRow, CursorRow, EventRow, JobRow, LockRow, NodeRow, RoundRow
 from coordinator.projections import claim_id_hex
 from lockstep.node.identity import NodeKey
 from lockstep.node.requests import LIFETIME, MAX_LIFETIME
@@ -357,3 +357,28 @@ def test_openapi_names_every_path(api: Api) -> None:
     for path in ("/claims", "/receipts"):
         assert "post" in paths["/api/v1" + path]
     assert {"/healthz", "/readyz", "/metrics"} <= paths.keys()
+
+
+@pytest.mark.parametrize(
+    ("period", "states", "last"),
+    [
+        (0, ("lead", "lead"), 0),
+        (3, ("lead", "training"), 2),
+        (3, ("lead", "failed"), 1),
+        (2, ("training", "training"), 1),
+    ],
+)
+def test_a_lock_of_a_job_that_carries_lasts_until_its_period_is_over(
+    api: Api, period: int, states: tuple[str, str], last: int
+) -> None:
+    with api.context.database.session() as session:
+        job, claim = session.get_one(JobRow, JOB), session.get_one(ClaimRow, claim_row().id)
+        roles = [{**job.params["roles"][0], "carry_period": period}]
+        job.params = {**job.params, "roles": roles, "windows": {"challenge_seconds": 1_000}}
+        claim.state = "accepted"
+        session.add(LockRow(key=claim.id, account=WORKER.address, amount="5", block=12, time=NOW - 80))
+        for number, state in enumerate(states, 1):
+            session.add(RoundRow(job=JOB, number=number, attempt=0, state=state, started=NOW, updated=NOW + number))
+    (lock,) = api.client.get(f"/api/v1/accounts/{WORKER.address}").json()["locks"]
+    assert lock["what"] == "claim"
+    assert lock["until"] == 1_000 + (NOW + last if last else NOW - 80)

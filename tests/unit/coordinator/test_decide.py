@@ -179,7 +179,9 @@ def test_with_willing_workers_every_job_ends_paid(seed: int) -> None:
 
 # -- rules, one by one -----------------------------------------------------------------------------------------------
 
-PARAMS = amended(random_params(random.Random(1)), aggregator=AGGREGATOR, rounds=4, max_lead=2, merge_stake=Wei(100))
+PARAMS = amended(
+    random_params(random.Random(1)), aggregator=AGGREGATOR, rounds=4, max_lead=2, merge_stake=Wei(100), carry_period=0
+)
 DECIDER = Decider(AGGREGATOR, Seconds(1_000), 50, Wei(1_000), RICH, Wei(0))
 REPORTS = st.lists(st.sampled_from(SEEN), min_size=1, max_size=8)
 

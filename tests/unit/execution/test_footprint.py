@@ -133,7 +133,7 @@ def test_what_is_predicted_is_what_a_process_takes(name: str, tmp_path: Path) ->
     *trained, shown = footprint._of_slot(programs, constants, base, 0)
     step = footprint._fullest(trained)
     merge, merge_shown = footprint._of_merge(
-        programs, constants, base, params.role.slots * footprint.payload_bytes(programs)
+        programs, constants, base, params.role.slots * footprint.payload_bytes(programs, params.role.slots)
     )
     for phase, need in (("step", step), ("shown", shown), ("merge", merge), ("merge shown", merge_shown)):
         predicted, measured = need.total - PROCESS_BYTES, taken(tmp_path, phase)

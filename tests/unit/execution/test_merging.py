@@ -6,12 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lockstep.execution.jobs import Job, Tensors, payload_of, slot_run
+from lockstep.execution.jobs import Job, Tensors, carry_of, payload_of, slot_run
 from lockstep.execution.merging import (
     ComputedMerge,
     Payload,
     RoundRecord,
     base_checkpoint,
+    fetch_carry,
     fetch_payload,
     judge,
     load_checkpoint,
@@ -80,19 +81,22 @@ def test_payloads_survive_storage_and_are_checked(job: Job, store: ContentStore)
         fetch_payload(job, store, replace(named, cid=cid_of(b"nowhere")))
 
 
-def test_a_carry_travels_with_its_payload_and_is_checked(store: ContentStore) -> None:
+def test_a_carry_lies_beside_its_payload_and_each_is_checked_alone(store: ContentStore) -> None:
     job = toyjob.load(store, carry=1)
-    payload = trained(job, 0)
-    named = stored(job, store, payload)
-    assert len(payload) == 3, "the difference and two moments"
-    fetched = fetch_payload(job, store, named)
-    assert [x.tobytes() for x in fetched] == [x.tobytes() for x in payload]
-    with pytest.raises(PayloadInvalid, match="roots"):
-        fetch_payload(job, store, replace(named, out2=Digest(b"\x01" * 32)))
-    plain = stored(toyjob.load(store), store, payload[:1])
+    *_, (_, final, _) = slot_run(job, job.genesis, toyjob.SEED, 0, 0).states()
+    payload, carry = payload_of(job, final), carry_of(job, final)
+    named = Payload(store_payload(job, store, payload, carry), *job.payload_roots(payload, carry))
+    assert (len(payload), len(carry)) == (1, 2), "the difference, and two moments"
+    assert fetch_payload(job, store, named)[0].tobytes() == payload[0].tobytes()
+    assert [x.tobytes() for x in fetch_carry(job, store, named)] == [x.tobytes() for x in carry]
+    lied = replace(named, out2=Digest(b"\x01" * 32))
+    assert judge(lambda: fetch_payload(job, store, lied))[0] == Report.DECODED, "receipts are about the payload alone"
+    with pytest.raises(PayloadInvalid, match="a carry does not hash"):
+        fetch_carry(job, store, lied)
+    plain = replace(named, cid=stored(toyjob.load(store), store, payload).cid)
     with pytest.raises(PayloadInvalid, match="bytes"):
-        fetch_payload(job, store, replace(named, cid=plain.cid))
-    assert judge(lambda: fetch_payload(job, store, replace(named, cid=plain.cid)))[0] == Report.REFUSED
+        fetch_payload(job, store, plain)
+    assert judge(lambda: fetch_payload(job, store, plain))[0] == Report.REFUSED
 
 
 def test_a_base_is_fetched_or_computed_again(job: Job, store: ContentStore) -> None:

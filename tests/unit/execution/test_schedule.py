@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lockstep.execution import schedule
 from lockstep.execution.jobs import Job
+from tests.support.params import amended
 
 
 def test_a_job_is_its_rounds_and_the_last_challenge_window(toy: Job) -> None:
@@ -14,3 +15,10 @@ def test_a_job_is_its_rounds_and_the_last_challenge_window(toy: Job) -> None:
     assert schedule.longest_job(p) == p.schedule.rounds * one + p.windows.challenge_seconds
     assert schedule.prompt_round(p, 3.0, 2.0) == 3.0 + 8 * 2.0
     assert schedule.prompt_job(p, 3.0, 2.0) < schedule.longest_job(p)
+
+
+def test_a_carry_holds_stakes_to_the_end_of_its_period(toy: Job) -> None:
+    p = toy.params
+    assert schedule.longest_hold(p) == p.windows.challenge_seconds
+    carrying = amended(p, carry_period=3)
+    assert schedule.longest_hold(carrying) == 2 * schedule.longest_round(p) + p.windows.challenge_seconds

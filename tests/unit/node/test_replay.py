@@ -13,12 +13,12 @@ from lockstep.execution import jobs
 from lockstep.execution.jobs import ClaimRun, Job, State
 from lockstep.execution.merging import merge_round, store_payload
 from lockstep.node.ledger import ClaimRecord, JobLedger, RoundLedger
-from lockstep.node.replay import PublicData, audit, first_difference, published_trace
+from lockstep.node.replay import PublicData, WrongSource, audit, first_difference, published_trace
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import honest
 from lockstep.protocol.dispute.game import DisputedClaim
-from lockstep.protocol.errors import BlobMissing, Mismatch, Unreachable
+from lockstep.protocol.errors import Mismatch, Unreachable
 from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.types import (
@@ -36,6 +36,7 @@ from lockstep.storage import ContentStore, open_store
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.payload import store_checkpoint
 from tests.support import toyjob
+from tests.support.params import amended
 
 lies = pytest.importorskip("lockstep.demo.cheats.lies")
 
@@ -72,7 +73,8 @@ def published(run: ClaimRun, store: ContentStore) -> ClaimRecord:
     return ClaimRecord(
         claim_id(run.job.id, run.round, 0, run.slot), run.job.id, run.round, 0, run.slot, WORKER,
         TraceRoot(jobs.trace_root(roots)), out, out2, store.put(b"".join(roots)),
-        store_payload(run.job, store, jobs.payload_of(run.job, final)), Seconds(100),
+        store_payload(run.job, store, jobs.payload_of(run.job, final), jobs.carry_of(run.job, final)), Seconds(100),
+        carries=run.carried is not None,
     )  # fmt: skip
 
 
@@ -222,7 +224,7 @@ def test_name_that_is_no_cid_is_data_that_nobody_holds(job: Job, store: ContentS
 def test_lost_payload_of_a_liar_leaves_the_merge_undecided(job: Job, store: ContentStore) -> None:
     claims = [replace(published(lying(job, "other-data", slot), store), payload_cid=NOWHERE) for slot in range(3)]
     ledger, round_ = ledgers(job, claims, 0b111)
-    with pytest.raises(BlobMissing):
+    with pytest.raises(WrongSource, match="slot 0 of round 0"):
         PublicData(job, store).run_of(ledger, round_, merge_record(job, Digest(bytes(32)), Digest(bytes(32)), NOWHERE))
 
 
@@ -313,10 +315,20 @@ def test_a_claim_is_replayed_from_what_its_slot_carries(carrying: Job, store: Co
 def test_a_claim_from_zeros_differs_at_its_first_step(carrying: Job, store: ContentStore) -> None:
     ledger, after = two_rounds(carrying, store)
     public = PublicData(carrying, store)
-    record = published(jobs.slot_run(carrying, public.base(ledger, after), after.seed, 1, 1), store)
+    record = replace(
+        published(jobs.slot_run(carrying, public.base(ledger, after), after.seed, 1, 1), store), carries=True
+    )
     after.claims[1] = record
     done = audit(public.run_of(ledger, after, record), record, store)
     assert (done.matches, done.t) == (False, 1)
+
+
+def test_a_claim_that_says_so_is_replayed_from_zeros(carrying: Job, store: ContentStore) -> None:
+    ledger, after = two_rounds(carrying, store)
+    public = PublicData(carrying, store)
+    record = published(jobs.slot_run(carrying, public.base(ledger, after), after.seed, 1, 1), store)
+    after.claims[1] = record
+    assert audit(public.run_of(ledger, after, record), record, store).matches
 
 
 def test_a_lost_carry_is_computed_again_from_its_slot(carrying: Job, store: ContentStore) -> None:
@@ -326,14 +338,28 @@ def test_a_lost_carry_is_computed_again_from_its_slot(carrying: Job, store: Cont
     first.claims = {slot: replace(c, payload_cid=NOWHERE) for slot, c in first.claims.items()}
     run = PublicData(carrying, store).run_of(ledger, after, record)
     assert audit(run, record, store).matches
+    longer = replace(carrying, params=amended(carrying.params, carry_period=3))
     third = RoundLedger(2, 0, after.base, after.outer, toyjob.SEED)
     third.holders = dict(after.holders)
     after.mask, ledger.rounds[2] = 0b010, third
     after.claims[1] = replace(record, payload_cid=NOWHERE)
-    tensors = PublicData(carrying, store).carried(ledger, third, 1).tensors  # type: ignore[union-attr]
+    tensors = PublicData(longer, store).carried(ledger, third, 1).tensors  # type: ignore[union-attr]
     *_, (_, final, _) = run.states()
-    due = carrying.carry_of(jobs.payload_of(carrying, final))
+    due = jobs.carry_of(carrying, final)
     assert [x.tobytes() for x in tensors] == [x.tobytes() for x in due], "round by round, back to zeros"
+
+
+def test_a_carry_is_lacking_while_nobody_stores_it_and_it_was_not_computed(carrying: Job, store: ContentStore) -> None:
+    ledger, after = two_rounds(carrying, store)
+    record = claimed(carrying, ledger, after, 1, store)
+    assert not PublicData(carrying, store).lacks_carry(ledger, after, 1)
+    assert not PublicData(carrying, store).lacks_carry(ledger, ledger.rounds[0], 1), "the first round starts from zero"
+    first = ledger.rounds[0]
+    first.claims = {slot: replace(c, payload_cid=NOWHERE) for slot, c in first.claims.items()}
+    public = PublicData(carrying, store)
+    assert public.lacks_carry(ledger, after, 1)
+    public.run_of(ledger, after, record)
+    assert not public.lacks_carry(ledger, after, 1), "its own replay gave it"
 
 
 def test_a_liars_lost_carry_leaves_its_next_claim_undecided(carrying: Job, store: ContentStore) -> None:
@@ -341,22 +367,29 @@ def test_a_liars_lost_carry_leaves_its_next_claim_undecided(carrying: Job, store
     record = claimed(carrying, ledger, after, 2, store)
     wrong = replace(published(lying(carrying, "other-data", 2), store), payload_cid=NOWHERE)
     ledger.rounds[0].claims[2] = wrong
-    with pytest.raises(BlobMissing):
+    with pytest.raises(WrongSource, match="slot 2 of round 0 does not put out") as refused:
         PublicData(carrying, store).run_of(ledger, after, record)
+    assert refused.value.record is wrong, "the claim to challenge"
 
 
 def test_who_carries_what_follows_the_chain(carrying: Job, store: ContentStore) -> None:
-    public = PublicData(carrying, store)
     ledger, after = two_rounds(carrying, store, mask=0b101)
-    assert [ledger.carry_behind(after, slot) is not None for slot in range(3)] == [True, False, True], "accepted ones"
+    assert [ledger.carry_behind(after, s, 2) is not None for s in range(3)] == [True, False, True], "accepted ones"
+    assert all(ledger.carry_behind(after, slot, 1) is None for slot in range(3)), "a period of 1 divides all"
     after.holders[0] = (OTHER, ClaimStatus.JOINED)
-    assert ledger.carry_behind(after, 0) is None, "another owner starts from zeros"
+    assert ledger.carry_behind(after, 0, 2) is None, "another owner starts from zeros"
     first = ledger.rounds[0]
-    assert ledger.carry_behind(first, 2) is None, "and so does the first round"
+    assert ledger.carry_behind(first, 2, 2) is None, "and so does the first round"
+    record = claimed(carrying, ledger, after, 2, store)
     first.claims[2] = replace(first.claims[2], convicted=True)
-    assert public.carried(ledger, after, 2) is not None, "a later conviction changes nothing"
+    assert ledger.carry_behind(after, 2, 2) == (first, first.claims[2]), "a later conviction changes nothing"
+    after.claims[2] = replace(record, carries=False)
+    assert ledger.carry_behind(after, 2, 2) is None, "a claim says itself whether it carries"
+    del after.claims[2]
+    assert ledger.carry_behind(after, 2, 2) is None, "what is convicted is not carried"
+    first.claims[2] = replace(first.claims[2], convicted=False)
     first.phase = Phase.FAILED
-    assert ledger.carry_behind(after, 2) is None, "after a failed round"
+    assert ledger.carry_behind(after, 2, 2) is None, "after a failed round"
 
 
 def test_a_round_that_ran_again_carries_from_the_attempt_that_it_stands_on(carrying: Job, store: ContentStore) -> None:
@@ -366,8 +399,8 @@ def test_a_round_that_ran_again_carries_from_the_attempt_that_it_stands_on(carry
     ledger.past.append(old)
     ledger.rounds[0] = new
     again = replace(after, attempt=1)
-    assert ledger.carry_behind(after, 1) == (old, old.claims[1])
-    assert ledger.carry_behind(again, 1) == (new, new.claims[1])
+    assert ledger.carry_behind(after, 1, 2) == (old, old.claims[1])
+    assert ledger.carry_behind(again, 1, 2) == (new, new.claims[1])
 
 
 def test_without_a_carry_nothing_is_carried(job: Job, store: ContentStore) -> None:

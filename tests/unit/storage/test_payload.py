@@ -24,8 +24,10 @@ from lockstep.storage.payload import (
     Checkpoint,
     encode_checkpoint,
     encode_payload,
+    load_carry,
     load_checkpoint,
     load_payload,
+    store_carry,
     store_checkpoint,
     store_payload,
     wire_length,
@@ -33,6 +35,8 @@ from lockstep.storage.payload import (
 from tests.support.stored import stored_bytes
 
 N = 4 * BLOCK
+LINK = len("carry") + 1 + 41
+"""Bytes by which a manifest grows that names a carry."""
 LARGE = 2 * PIECE + BLOCK
 """Elements of a tensor that is quantised in three pieces, and mapped."""
 LAYOUT = [TensorHeader(F32, (N,)), None]
@@ -177,16 +181,36 @@ def test_integer_tensors_travel_as_words(store: ContentStore) -> None:
     assert back[1].shape == ()
 
 
-def test_a_carry_travels_as_words_beside_bytes(store: ContentStore) -> None:
-    carry = [None, TensorHeader(F32, (5,)), TensorHeader(I32, ())]
+CARRY = [None, TensorHeader(F32, (5,)), TensorHeader(I32, ())]
+
+
+def test_a_carry_lies_as_words_in_a_container_of_its_own(store: ContentStore) -> None:
     values, own = quantised(RNG.standard_normal(N)), RNG.standard_normal(5).astype(np.float32)
-    cid = store_payload(store, [values], INT8_FORMAT, [own, np.array(3, np.int32)])
-    assert stored_bytes(store, cid) == wire_length(LAYOUT, INT8_FORMAT, carry)
-    back = load_payload(store, cid, LAYOUT, carry)
-    assert [b.tobytes() for b in back] == [values.tobytes(), own.tobytes(), b"\3\0\0\0"]
-    for without in ([values], [values, own, np.array(3, np.int32)]):
+    carry = store_carry(store, [own, np.array(3, np.int32)])
+    cid = store_payload(store, [values], INT8_FORMAT, carry)
+    alone = wire_length(LAYOUT, INT8_FORMAT)
+    assert stored_bytes(store, cid) == wire_length(LAYOUT, INT8_FORMAT, carries=True) == alone + LINK
+    assert stored_bytes(store, carry) == wire_length(CARRY, "f32")
+    assert [b.tobytes() for b in load_payload(store, cid, LAYOUT, carries=True)] == [values.tobytes()]
+    assert [b.tobytes() for b in load_carry(store, cid, LAYOUT, CARRY)] == [own.tobytes(), b"\3\0\0\0"]
+
+
+def test_a_withheld_or_false_carry_leaves_the_payload_as_it_is(store: ContentStore) -> None:
+    values = quantised(RNG.standard_normal(N))
+    other = store_carry(store, [np.zeros(4, np.float32), np.array(3, np.int32)])
+    whole = store_payload(store, [values], INT8_FORMAT, other)
+    for beside, refused in ((cid_of(b"nowhere"), BlobMissing), (other, PayloadInvalid), (whole, PayloadInvalid)):
+        cid = store_payload(store, [values], INT8_FORMAT, beside)
+        assert load_payload(store, cid, LAYOUT, carries=True)[0].tobytes() == values.tobytes()
+        with pytest.raises(refused):
+            load_carry(store, cid, LAYOUT, CARRY)
+
+
+def test_a_payload_names_a_carry_if_its_job_has_one_and_only_then(store: ContentStore) -> None:
+    values = quantised(RNG.standard_normal(N))
+    for carries, beside in ((True, None), (False, cid_of(b"carry"))):
         with pytest.raises(PayloadInvalid, match="bytes where"):
-            load_payload(store, store_payload(store, without), LAYOUT, carry)
+            load_payload(store, store_payload(store, [values], INT8_FORMAT, beside), LAYOUT, carries=carries)
 
 
 # -- other formats

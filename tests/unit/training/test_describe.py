@@ -165,7 +165,7 @@ def test_wrong_adapters_are_named(folder: Path, adapters: dict[str, Any], named:
         ({"tokens": {"tokenizer": "a\0b"}}, "tokens.tokenizer is"),
         ({"rounds": 0}, "rounds"),
         ({"rounds": "six"}, "rounds"),
-        ({"slots": 1, "min_slots": 1}, "slots"),
+        ({"slots": 0, "min_slots": 0}, "slots"),
         ({"min_slots": 3}, "slots"),
         ({"slots": 65}, "65"),
         ({"rounds": 10**9}, "rounds"),

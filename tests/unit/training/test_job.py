@@ -18,9 +18,9 @@ from lockstep.protocol.programs import defects
 from lockstep.protocol.programs.defects import Held, ProgramParts
 from lockstep.storage.dataset import Dataset
 from lockstep.storage.directory import DirectoryStore
-from lockstep.storage.payload import load_payload, store_payload, wire_length
+from lockstep.storage.payload import load_carry, load_payload, store_carry, store_payload, wire_length
 from lockstep.training.baseline import flat_parameters, load_parameters
-from lockstep.training.job import Batch, build_programs, training_job
+from lockstep.training.job import Batch, Programs, build_programs, training_job
 from lockstep.training.models import GPT, GPTConfig, next_token_loss
 from lockstep.training.optimizers import AdamW
 from lockstep.training.parameters import initial_parameters
@@ -170,28 +170,44 @@ def test_the_merge_of_a_job_with_a_carry_is_that_without() -> None:
     assert (carrying[0].tobytes(), carrying[4].tobytes()) == (plain[0].tobytes(), plain[2].tobytes())
 
 
+def test_the_merge_of_one_slot_is_a_step_along_its_payload_and_could_be_defended() -> None:
+    programs, flat = built(slots=1), start()
+    moved = np.full_like(flat, 0.25)
+    state = [flat, None, np.zeros_like(flat), None, moved, None, np.ones(1, np.float32), None]
+    assert len(programs.merge.inputs) == len(state)
+    after = compile(programs.merge).run(state, StepContext(SEED, ROUND, 0xFFFFFFFF, 1))
+    assert np.all(after[0] < flat), "along the payload"
+    assert not_voided(programs, {"shared_depth": 1, "payload_depth": 1, "carry": 0, "slots": 1, "row_length": ROW})
+
+
 def test_a_job_with_a_carry_could_be_defended_and_cannot_be_voided() -> None:
     programs = built(carry=True)
+    assert not_voided(programs, {"shared_depth": 2, "payload_depth": 2, "carry": 1, "slots": 3, "row_length": ROW})
+
+
+def not_voided(programs: Programs, shape: dict[str, int]) -> bool:
+    """A job of this shape passes its parties' checks, and no evidence against it holds."""
     parts = tuple(ProgramParts.of(p) for p in (programs.step, programs.encode, programs.merge))
     names = ("step_program", "encode_program", "merge_program")
     roots = {name: part.root for name, part in zip(names, parts, strict=True)}
-    shape = {"shared_depth": 2, "payload_depth": 2, "carry": 1, "slots": 3, "row_length": ROW}
     params = replace(invalid.sound().job, **roots, **shape)
     check_schedule(programs.step, programs.encode, programs.merge, params)
-    assert defects.find(Held(params, parts)) is None
+    return defects.find(Held(params, parts)) is None
 
 
-def test_a_payload_with_its_carry_travels_short_and_comes_back(tmp_path: Path) -> None:
+def test_a_payload_travels_short_beside_its_carry_and_both_come_back(tmp_path: Path) -> None:
     programs, flat = built(payload="int8-block", carry=True), start()
     state = carried_round(programs.step, flat, 0, no_carry(flat))
     out = compile(programs.encode).run(state, StepContext(SEED, 0, SLOT, H + 1), DATA)
     layout = programs.encode.output_layout
     store = DirectoryStore(tmp_path)
-    cid = store_payload(store, out[:1], "int8-block", out[4:7])
+    cid = store_payload(store, out[:1], "int8-block", store_carry(store, out[4:7]))
     assert store.get_node(cid)["format"] == "int8-block"
-    assert wire_length(layout[:4], "int8-block", layout[4:]) < (1 / 3.5 + 2) * out[0].nbytes + 300
-    back = load_payload(store, cid, layout[:4], layout[4:])
-    assert [x.tobytes() for x in back] == [x.tobytes() for x in (out[0], *out[4:7])]
+    assert wire_length(layout[:4], "int8-block", carries=True) < out[0].nbytes / 3.5 + 100
+    back = load_payload(store, cid, layout[:4], carries=True)
+    assert [x.tobytes() for x in back] == [out[0].tobytes()]
+    carry = load_carry(store, cid, layout[:4], layout[4:])
+    assert [x.tobytes() for x in carry] == [x.tobytes() for x in out[4:7]]
 
 
 # -- the rest of the state
@@ -266,8 +282,8 @@ def test_merge_is_nesterov_of_the_masked_mean(slots: int, mask: list[int]) -> No
     assert out[3] is None
 
 
-@pytest.mark.parametrize(("rounds", "slots"), [(0, 3), (1, 1), (-1, 2)])
-def test_job_without_rounds_or_peers_is_refused(rounds: int, slots: int) -> None:
+@pytest.mark.parametrize(("rounds", "slots"), [(0, 3), (1, 0), (-1, 2)])
+def test_job_without_rounds_or_slots_is_refused(rounds: int, slots: int) -> None:
     with pytest.raises(UsageError):
         built(rounds=rounds, slots=slots)
 

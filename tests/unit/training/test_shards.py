@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from lockstep.client import _params
-from lockstep.execution.jobs import check_checkpoint, checkpoint_of, load, merge_run, payload_of, slot_run
+from lockstep.execution.jobs import carry_of, check_checkpoint, checkpoint_of, load, merge_run, payload_of, slot_run
 from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.paths import compile  # noqa: A004
 from lockstep.numerics.validate import check_schedule
@@ -25,7 +25,14 @@ from lockstep.protocol.types import JobId, Seed
 from lockstep.storage.containers import JobSpec, encode_program
 from lockstep.storage.dataset import Dataset, store_dataset
 from lockstep.storage.directory import DirectoryStore
-from lockstep.storage.payload import load_checkpoint, load_payload, store_checkpoint, store_payload
+from lockstep.storage.payload import (
+    load_carry,
+    load_checkpoint,
+    load_payload,
+    store_carry,
+    store_checkpoint,
+    store_payload,
+)
 from lockstep.training import evaluation
 from lockstep.training.export import load_model, save_model
 from lockstep.training.job import Batch, Programs, build_programs, depths_of, training_job
@@ -229,13 +236,14 @@ def test_a_round_of_shards_is_stored_fetched_and_merged(carry: bool, tmp_path: P
     payloads = []
     for slot in range(2):
         *_, (_, final, root) = slot_run(job, job.genesis, Seed(SEED), 0, slot).states()
-        payload = payload_of(job, final)
-        assert root == merkle.node(*job.payload_roots(payload))
-        own = len(payload) - len(job.carry_of(payload))
-        cid = store_payload(store, payload[:own], "int8-block", payload[own:])
-        back = load_payload(store, cid, job.payload_layout, job.carry_layout)
+        payload, carry = payload_of(job, final), carry_of(job, final)
+        assert root == merkle.node(*job.payload_roots(payload, carry))
+        cid = store_payload(store, payload, "int8-block", store_carry(store, carry))
+        back = load_payload(store, cid, job.payload_layout, carries=True)
         assert [x.tobytes() for x in back] == [x.tobytes() for x in payload]
-        payloads.append(back[:own])
+        beside = load_carry(store, cid, job.payload_layout, job.carry_layout)
+        assert [x.tobytes() for x in beside] == [x.tobytes() for x in carry]
+        payloads.append(back)
     *_, (_, final, root) = merge_run(job, job.genesis, [*payloads, None], Seed(SEED), 0).states()
     merged = checkpoint_of(job, final)
     roots = job.checkpoint_roots(merged)

@@ -58,6 +58,8 @@ class Replays:
     failing: dict[ClaimId, Exception] = field(default_factory=dict)
     """Claims that cannot be replayed."""
     begun: list[ClaimId] = field(default_factory=list)
+    lacking: set[int] = field(default_factory=set)
+    """Slots whose carry nobody stores."""
 
     def get(self, *_: Any, **__: Any) -> Any:
         return self
@@ -72,6 +74,9 @@ class Replays:
             raise self.failing[record.id]
         truth = self.world.held[record.id].truth
         return SimpleNamespace(states=lambda: ((t, None, root) for t, root in enumerate(truth.trace, 1)))
+
+    def lacks_carry(self, ledger: Any, round_: Any, slot: int) -> bool:
+        return slot in self.lacking
 
     def audit(self, run: Any, record: ClaimRecord, store: Any, told: Any, hold: Any) -> Replay:
         made = self.world.held[record.id]

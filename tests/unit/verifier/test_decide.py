@@ -140,6 +140,9 @@ def test_credits_are_withdrawn_when_all_jobs_are_done_or_the_process_ends_and_no
     assert not decide.may_withdraw(1, [done], draining=True)
 
 
+MINUTE = replace(PARAMS, windows=replace(PARAMS.windows, challenge_seconds=Seconds(60)))
+
+
 def ledger_of(round_: RoundLedger, later: RoundLedger | None = None) -> Ledger:
     job = JobLedger(JOB, OTHER, 0, {round_.number: round_})
     if later is not None:
@@ -151,26 +154,37 @@ def ledger_of(round_: RoundLedger, later: RoundLedger | None = None) -> Ledger:
 def test_claims_of_ended_rounds_of_past_attempts_and_convicted_ones_do_not_stand() -> None:
     plain = RoundLedger(0, 0, ROOT, ROOT, claims={0: record(1), 1: record(2, slot=1, convicted=True)})
     plain.merges = [record(3, slot=MERGE_SLOT, convicted=True), record(4, slot=MERGE_SLOT)]
-    windows = {JOB: Seconds(60)}
-    standing = [c.record.id[-1] for c in decide.candidates(ledger_of(plain), windows) if c.stands]
+    terms = {JOB: MINUTE}
+    standing = [c.record.id[-1] for c in decide.candidates(ledger_of(plain), terms) if c.stands]
     assert standing == [1, 4]
     for phase in decide.ENDED:
-        over = list(decide.candidates(ledger_of(replace(plain, phase=phase)), windows))
+        over = list(decide.candidates(ledger_of(replace(plain, phase=phase)), terms))
         assert not any(c.stands for c in over), phase
     again = RoundLedger(0, 1, ROOT, ROOT, claims={0: record(5)})
-    both = list(decide.candidates(ledger_of(plain, again), windows))
+    both = list(decide.candidates(ledger_of(plain, again), terms))
     assert [c.record.id[-1] for c in both if c.stands] == [5]
     assert len(both) == 5
 
 
 def test_windows_end_a_challenge_period_after_the_claim() -> None:
-    (only,) = decide.candidates(ledger_of(RoundLedger(0, 0, ROOT, ROOT, claims={0: record(1)})), {JOB: Seconds(60)})
+    (only,) = decide.candidates(ledger_of(RoundLedger(0, 0, ROOT, ROOT, claims={0: record(1)})), {JOB: MINUTE})
     assert only.open_at(Seconds(159))
     assert not only.open_at(Seconds(160))
 
 
+def test_a_claim_that_others_may_stand_on_is_open_until_it_is_final() -> None:
+    carrying = replace(MINUTE, roles=(replace(MINUTE.role, carry_period=2),))
+    plain = RoundLedger(0, 0, ROOT, ROOT, claims={0: record(1)}, merges=[record(2, slot=MERGE_SLOT)])
+    slot, merge = decide.candidates(ledger_of(plain), {JOB: carrying})
+    assert slot.open_at(Seconds(10_000))
+    assert not merge.open_at(Seconds(160)), "nothing carries a merge"
+    assert decide.may_challenge(record(1), ledger_of(plain), carrying, Seconds(10_000))
+    over, _ = decide.candidates(ledger_of(replace(plain, phase=Phase.FINAL)), {JOB: carrying})
+    assert not over.open_at(Seconds(100))
+
+
 def test_a_wrong_claim_is_kept_while_its_reveal_may_come_again_or_its_window_lasts() -> None:
-    wrong, window = record(1), Seconds(60)
+    wrong, window = record(1), MINUTE
     taken_back = ledger_of(RoundLedger(0, 0, ROOT, ROOT))
     again = ledger_of(RoundLedger(0, 0, ROOT, ROOT, claims={0: record(1, claimed_at=130)}))
     convicted = ledger_of(RoundLedger(0, 0, ROOT, ROOT, claims={0: record(1, convicted=True)}))

@@ -32,6 +32,7 @@ from lockstep.chain.outbox import Outbox
 from lockstep.client import Network, connect
 from lockstep.execution import capacity
 from lockstep.execution.capacity import Pace
+from lockstep.execution.schedule import longest_hold
 from lockstep.node.guard import lock
 from lockstep.protocol.errors import LockstepError, Unreachable
 from lockstep.protocol.hashing import keccak
@@ -325,6 +326,17 @@ def test_the_status_says_what_is_at_stake_until_when(tmp_path: Path, phase: Phas
     world.pass_to(promised)
     world.send(world.contracts.market.finalize(world.job, 0), "requester")
     assert status_of(account_of(world, "worker-0", tmp_path)).to_dict()["locks"] == []
+
+
+def test_a_claim_that_others_may_stand_on_is_at_stake_until_its_period_is_over(tmp_path: Path) -> None:
+    world = World.start(rounds=3, max_lead=3, carry_period=2)
+    world.to(Phase.LEAD)
+    merged, hold = world.now, longest_hold(world.params)
+    assert hold > world.params.windows.challenge_seconds
+    assert status_of(account_of(world, "worker-0", tmp_path)).until == merged + hold
+    (row,) = status_of(account_of(world, "worker-0", tmp_path)).claims
+    assert row["next"]["text"].startswith("paid if nobody convicts and the windows of its carry period are over")
+    assert merged + hold in row["next"].values(), "the time by which"
 
 
 def test_a_worker_that_runs_says_so_whatever_the_last_one_ended_with(market: Market) -> None:

@@ -48,6 +48,9 @@ DEVNET_CHAIN_ID = 31337
 INTEGERS = 'they are about jobs with products = "int8"'
 """The hint of a lie about codes."""
 
+CARRIES = "they are about strategies with a carry: --strategy sparseloco"
+"""The hint of a lie about a carry."""
+
 TEN = 0x41200000
 """10.0 as a binary32 word."""
 
@@ -127,10 +130,17 @@ class Cheat:
     """The liar never answers a challenge."""
     signs_twice: bool = False
     """The liar signs a second claim beside the one that it makes."""
+    stale: bool = False
+    """The liar starts from the zero carry of its period's first round, whatever it has put out since."""
 
     def run(self, honest: ClaimRun) -> ClaimRun:
         """The lying run of a claim."""
-        return LyingRun(honest.job, honest.slot, honest.round, honest.seed, honest.start, honest.carried, cheat=self)
+        start: State = honest.start
+        if self.stale and honest.carried is not None:
+            quarter = 1 << honest.job.params.genesis.shared_depth
+            carry = range(2 * quarter, 3 * quarter)
+            start = [np.zeros_like(x) if k in carry and x is not None else x for k, x in enumerate(start)]
+        return LyingRun(honest.job, honest.slot, honest.round, honest.seed, start, honest.carried, cheat=self)
 
 
 @dataclass(frozen=True)
@@ -160,6 +170,8 @@ class LyingRun(ClaimRun):
     def lied(self) -> bool:
         """True if the run, as far as it was computed, differs from the honest one."""
         assert self.cheat is not None, "a lying run has a lie"
+        if self.cheat.stale:
+            return self.carried is not None
         return self.cheat.nudge is None or any(forgery is not None for forgery, _ in self._nudged.values())
 
     def _forgery(self, t: int, state: State) -> tuple[Forgery | None, Lies]:
@@ -297,6 +309,29 @@ def scaled_payload(programs: ClaimSchedule, params: JobParams, random: Random) -
     return Cheat("scaled-payload", _expect("encode", encode, t, op), {t: Forgery(forged, op)})
 
 
+def tampered_residual(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
+    """One tensor that the slot keeps for its next round counts ten times: what its payload lacks, or a momentum."""
+    encode, t, width = programs.encode, params.role.inner_steps + 1, 1 << params.role.payload_depth
+    sent = {a.index for a in encode.outputs[:width] if a.kind == Alias.OP_KIND}
+    kept = {a.index for a in encode.outputs[width:] if a.kind == Alias.OP_KIND} - sent
+    found = sorted(op for op in kept if encode.ops[op].dtype == F32)
+    if not found:
+        raise UsageError("this job's encode computes nothing that a slot keeps", hint=CARRIES)
+    op = random.choice(found)
+    forged = inserted(encode, op, (Instr(Code.IMM, imm=TEN), Instr(Code.FMUL, 0, 2)))
+    return Cheat("tampered-residual", _expect("encode", encode, t, op), {t: Forgery(forged, op)})
+
+
+def stale_carry(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
+    """The slot says that it starts from what it put out last, and starts from zero."""
+    if not params.role.carries:
+        raise UsageError("this job's slots keep nothing from round to round", hint=CARRIES)
+    step, quarter = programs.step, 1 << params.genesis.shared_depth
+    carry = range(2 * quarter, 3 * quarter)
+    reader = _first(step, lambda op: any(v.tag == Tag.STATE and v.index in carry for v in op.views), "reads no carry")
+    return Cheat("stale-carry", _expect("step", step, 1, reader), stale=True)
+
+
 def silent(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
     """One ulp off, and then no move."""
     lie = one_ulp(programs, params, random)
@@ -334,6 +369,8 @@ OF_SLOTS: dict[str, Lie] = {
     "scaled-payload": scaled_payload,
     "wrong-code": wrong_code,
     "nearest-instead-of-stochastic": nearest_instead_of_stochastic,
+    "tampered-residual": tampered_residual,
+    "stale-carry": stale_carry,
     "silent": silent,
     "two-signatures": two_signatures,
 }

@@ -17,8 +17,8 @@ from lockstep.protocol.jobs import ZERO_ADDRESS, Body, JobParams, JobStatus, wor
 from lockstep.protocol.market import ids, precommitted, prices, vault, verdicts
 from lockstep.protocol.market.calls import MAX_UINT, Block
 from lockstep.protocol.market.state import Draft, Reader
-from lockstep.protocol.market.types import Demand, Row, Shown, Status
-from lockstep.protocol.market.views import bond_of, claim_id_of, params
+from lockstep.protocol.market.types import Asked, Demand, Row, Shown, Status
+from lockstep.protocol.market.views import bond_of, claim_id_of, live, params
 from lockstep.protocol.merkle import LEAF_BYTES, LEAF_ELEMENTS, TensorHeader, ceil_log2
 from lockstep.protocol.programs.defects import Code
 from lockstep.protocol.programs.program import I32, Alias, Op, Program, ProgramHeader
@@ -29,6 +29,8 @@ LEAVES = 8
 """The leaves of a payload that a demand names: the asker chooses half of them, the beacon the other half."""
 WANTED = 4
 """The leaves of a demand that its asker names."""
+CARRY = 1
+"""`row` of a demand for the carry that a claim starts from."""
 ORDINAL_BITS, NUMBER_BITS = 24, 40
 """The bits that name a leaf in `wanted`: its tensor's number among those that are not EMPTY, and its own number."""
 
@@ -53,22 +55,43 @@ def _demand_id(kind: str, subject: bytes, number: int) -> Digest:
 
 def unavailable(d: Draft, sender: Address, job: JobId, r: int, slot: int, wanted: int) -> Digest:
     """Demands eight leaves of a payload, four of them `wanted`; locks a game's bond."""
+    return _demand(d, sender, job, r, slot, wanted, 0)
+
+
+def carry_unavailable(d: Draft, sender: Address, job: JobId, r: int, slot: int, wanted: int) -> Digest:
+    """The same of the carry that a slot's claim starts from: a game of one move."""
+    # INVARIANT: a carry is demanded of who starts from it.
+    if not d.claims[claim_id_of(d, job, r, slot)].carries:
+        raise revert("NoCarry", slot)
+    return _demand(d, sender, job, r, slot, wanted, CARRY)
+
+
+def _demand(d: Draft, sender: Address, job: JobId, r: int, slot: int, wanted: int, what: int) -> Digest:
     claim, p = claim_id_of(d, job, r, slot), d.params[job]
     asked = d.asked.edit(claim)
     demand = payload_demand_id(claim, asked.count)
-    deadline, beacon = Seconds(d.block.time + (p.windows.answer_seconds if p else 0)), d.block.number + 1
+    deadline, beacon = _set_until(d, asked, p, what), d.block.number + 1
 
     asked.count += 1
     asked.open += 1
-    asked.until = deadline
-    d.demands[demand] = Demand(Digest(claim), sender, Status.OPEN, beacon, deadline, wanted=wanted)
+    d.demands[demand] = Demand(Digest(claim), sender, Status.OPEN, beacon, deadline, what, wanted=wanted)
 
     _emit(d, "PayloadDemanded", demand, job, claim, sender, r, slot, beacon, deadline, wanted)
 
     # INVARIANT: payloads are demanded while receipts are given, of those who have revealed.
-    verdicts.on_demanded(d, d.at.availability, job, r, slot)
+    verdicts.on_demanded(d, d.at.availability, job, r, slot, what == CARRY)
     vault.lock(d, d.at.availability, sender, demand, bond_of(d, job))
     return demand
+
+
+def _set_until(d: Draft, asked: Asked, p: JobParams | None, what: int) -> Seconds:
+    """Returns the time until which an answer counts; `asked.until`: until when it keeps the claim in the merge."""
+    deadline = Seconds(d.block.time + (p.windows.answer_seconds if p else 0))
+
+    asked.until = deadline
+
+    # INVARIANT: who shows a carry late is left out of the merge, and has a defender's clock more until it is convicted.
+    return Seconds(deadline + p.windows.clock_seconds) if p and what == CARRY else deadline
 
 
 def answer(d: Draft, sender: Address, demand: Digest, body: Body, code: Code, shown: Sequence[Shown]) -> None:
@@ -76,26 +99,30 @@ def answer(d: Draft, sender: Address, demand: Digest, body: Body, code: Code, sh
     asked_for = _open(d, demand)
     claim = ClaimId(asked_for.subject)
     c = d.claims[claim]
-    # INVARIANT: what is shown is what was claimed.
-    if c.digest != ids.body_hash(body):
+    carry = asked_for.row == CARRY
+    # INVARIANT: what is shown is what was claimed: of a carry, in the round before.
+    shows = d.claims[claim_id_of(d, c.job, c.round - 1, c.slot)] if carry else c
+    if shows.digest != ids.body_hash(body):
         raise revert("CommitmentMismatch")
     p = params(d, c.job)
     # INVARIANT: evidence is about the Programs that the job names.
     if merkle.program_root(code.header, code.ops_root, code.consts_root) != bytes(p.role.encode_program):
         raise revert("ProofInvalid")
     seed = seed_of(d, d.block, demand)
-    _require_shown(asked_for.wanted, seed, merkle.node(body.out, body.out2), code, shown)
+    _require_shown(asked_for.wanted, seed, merkle.node(body.out, body.out2), code, shown, carry)
 
     asked_for.status = Status.ANSWERED
     d.asked.edit(claim).open -= 1
 
     _emit(d, "Settled", demand, asked_for.subject, Status.ANSWERED, c.worker)
 
+    if _is_game(d, asked_for):
+        verdicts.on_rejected(d, d.at.availability, claim)
     vault.take_bond(d, d.at.availability, demand, c.worker)
 
 
 def settle(d: Draft, sender: Address, demand: Digest) -> None:
-    """After the deadline: the payload is missing, the bond returns."""
+    """After the deadline: the payload is missing, the bond returns; of a carry, the claim is convicted."""
     asked_for = _expired(d, demand)
     # A row's demand is `void_for_row`'s: it belongs to no claim.
     if asked_for.beacon == 0:
@@ -108,7 +135,15 @@ def settle(d: Draft, sender: Address, demand: Digest) -> None:
 
     _emit(d, "Settled", demand, asked_for.subject, Status.MISSING, ZERO_ADDRESS)
 
+    # INVARIANT: who starts from a carry and shows it to nobody is convicted, as a silent defender is.
+    if _is_game(d, asked_for):
+        verdicts.on_convicted(d, d.at.availability, ClaimId(asked_for.subject), 0, [asked_for.asker], [])
     vault.unlock(d, d.at.availability, demand)
+
+
+def _is_game(d: Draft, asked_for: Demand) -> bool:
+    """A demand for a carry is a game, as long as its claim is neither void nor convicted."""
+    return asked_for.row == CARRY and live(d, ClaimId(asked_for.subject))
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -250,10 +285,11 @@ def _emit(d: Draft, name: str, *values: object) -> None:
 # -- shapes ------------------------------------------------------------------------------------------------------------
 
 
-def _require_shown(wanted: int, seed: Digest, state: bytes, code: Code, shown: Sequence[Shown]) -> None:
-    """Each of the leaves that the asker and the seed name, under the claim's last state: its payload and its carry."""
+def _require_shown(wanted: int, seed: Digest, state: bytes, code: Code, shown: Sequence[Shown], carry: bool) -> None:
+    """Each of the leaves that the asker and the seed name, under the claim's last state: of its payload or of its
+    carry."""
     header = ProgramHeader.decode(code.header)
-    places = named_leaves(wanted, seed, header)
+    places = named_leaves(wanted, seed, header, carry)
     # INVARIANT: a demand names eight leaves, of a payload without tensors none.
     if len(shown) != len(places):
         raise revert("AnswerWrong")
@@ -268,10 +304,12 @@ def _require_shown(wanted: int, seed: Digest, state: bytes, code: Code, shown: S
         merkle.require(state, merkle.tensor_root_of_tree(tensor, tree), entry, header.s_out, s.entry_proof)
 
 
-def named_leaves(wanted: int, seed: Digest, header: ProgramHeader) -> list[tuple[int, int]]:
+def named_leaves(wanted: int, seed: Digest, header: ProgramHeader, carry: bool = False) -> list[tuple[int, int]]:
     """(entry, number) of each leaf: an entry that `encode` puts out, and a number whose remainder by its leaves is the
-    leaf."""
-    entries = [k for k, alias in enumerate(header.outputs) if alias.kind != Alias.EMPTY_KIND]
+    leaf. The entries are those of the payload, the first half of the last state, or of the carry, the second."""
+    half = len(header.outputs) // 2
+    part = range(half, 2 * half) if carry else range(half)
+    entries = [k for k in part if header.outputs[k].kind != Alias.EMPTY_KIND]
     named = [_named(wanted, seed, i) for i in range(LEAVES if entries else 0)]
     return [(entries[tensor % len(entries)], number) for tensor, number in named]
 
@@ -325,9 +363,9 @@ def leaves_of_row(p: JobParams, row: int) -> list[int]:
 
 
 def payload_answer(
-    wanted: int, seed: Digest, program: Program, tensors: Callable[[int], memoryview]
+    wanted: int, seed: Digest, program: Program, tensors: Callable[[int], memoryview], carry: bool = False
 ) -> tuple[Shown, ...]:
-    """The leaves that a demand names; `tensors(entry)` gives an entry's contents."""
+    """The leaves that a demand names; `tensors(entry)` gives the contents of each entry that is a tensor."""
     header = ProgramHeader.decode(program.header)
     layout = program.output_layout
     roots = [
@@ -336,7 +374,7 @@ def payload_answer(
     levels = merkle.levels(roots)
     trees: dict[int, list[merkle.Level]] = {}
     shown = []
-    for entry, number in named_leaves(wanted, seed, header):
+    for entry, number in named_leaves(wanted, seed, header, carry):
         data, tensor, alias = tensors(entry), layout[entry], program.outputs[entry]
         assert tensor is not None, "an entry that is named is a tensor"
         at = number % tensor.leaves

@@ -193,6 +193,15 @@ class Revealed(Logged, contract="JobMarket"):
 
 
 @dataclass(frozen=True)
+class Carried(Logged, contract="JobMarket"):
+    """A claim that was just revealed starts from the carry of its worker's claim in the round before."""
+
+    job: JobId
+    round: int
+    slot: int
+
+
+@dataclass(frozen=True)
 class RosterClosed(Logged, contract="JobMarket"):
     """Nobody joins any more; the seed is of a later block."""
 

@@ -39,9 +39,9 @@ def seed(block_hash: bytes, job: JobId, r: int, attempt: int) -> Seed:
 
 
 def commitment(claim: ClaimId, worker: Address, opened: Reveal) -> Digest:
-    """keccak(abi.encode(ClaimId, worker, traceRoot, out, out2, nonce))."""
+    """keccak(abi.encode(ClaimId, worker, traceRoot, out, out2, carries, nonce))."""
     said = opened.body
-    parts = (claim, worker, said.trace_root, said.out, said.out2, opened.nonce)
+    parts = (claim, worker, said.trace_root, said.out, said.out2, opened.carries, opened.nonce)
     return keccak(b"".join(word(part) for part in parts))
 
 

@@ -176,12 +176,13 @@ def check_params(p: JobParams, unbond_seconds: Seconds, chain: ChainTimes) -> No
             answer_seconds <= windows.answer_seconds <= MAX_WINDOW,
             f"{answer_seconds} <= answer_seconds <= {MAX_WINDOW}: two transactions for each {PART} leaves of a row",
         ),
-        # INVARIANT: a carry that survives a round is public, and as deep as its payload: out2 is a carry quarter.
+        # INVARIANT: a carry that survives a round is public, and as deep as its payload: out2 is a carry quarter. It is
+        # zero again before the rounds that may run ahead have passed; 0 alone says that it always is.
         (
             "carry",
             role.carry_period == 0
-            and (role.carry == 0 or (role.carry == 1 and role.payload_depth == p.genesis.shared_depth)),
-            "carry is 0, or 1 with payload_depth = shared_depth; carry_period is 0",
+            or (1 < role.carry_period < p.schedule.max_lead and role.payload_depth == p.genesis.shared_depth),
+            "carry_period is 0, or 1 < carry_period < max_lead and payload_depth = shared_depth",
         ),
     ]
     for group, holds, rule in bounds:

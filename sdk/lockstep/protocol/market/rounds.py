@@ -34,8 +34,10 @@ from lockstep.protocol.market.job_rules import LEAVE_PARTS
 from lockstep.protocol.market.state import Draft, checked
 from lockstep.protocol.market.types import BURN
 from lockstep.protocol.market.views import (
+    carry_stands,
     is_signed,
     is_voided,
+    last_of_period,
     merger_of,
     missing,
     params,
@@ -170,8 +172,7 @@ def finalize(d: Draft, sender: Address, job: JobId, r: int) -> None:
     if ro.phase != Phase.LEAD or r != j.settled:
         raise revert("WrongPhase", job, r)
     p = params(d, job)
-    if d.block.time < ro.merged_at + p.windows.challenge_seconds:
-        raise revert("TooEarly", ro.merged_at + p.windows.challenge_seconds)
+    _require_over(d, job, j.started, p, r)
     if ro.open_games:
         raise revert("GamesOpen", ro.open_games)
 
@@ -184,6 +185,10 @@ def finalize(d: Draft, sender: Address, job: JobId, r: int) -> None:
         claim, c = claim_at(d, job, r, ro, s)
         # INVARIANT: pay follows from accepted, unconvicted claims, never from what a claimant says.
         if c.status == ClaimStatus.ACCEPTED:
+            if c.carries and _carried_from(d, c).status != ClaimStatus.FINAL:
+                # INVARIANT: what stands on the carry of a convicted claim is unpaid.
+                give_back(d, claim, c, ClaimStatus.VOID)
+                continue
             paid += _pay(d, claim, c, ClaimStatus.FINAL, p.role.slot_price)
         elif c.status == ClaimStatus.EXCLUDED:
             give_back(d, claim, c, ClaimStatus.FINAL)
@@ -329,6 +334,25 @@ def reveal(d: Draft, sender: Address, job: JobId, r: int, slot: int, opened: Rev
 
     cids = (cid_bytes(opened.trace_cid), cid_bytes(opened.payload_cid))
     _emit(d, "Revealed", job, r, slot, claim, sender, said.trace_root, said.out, said.out2, *cids)
+
+    if opened.carries:
+        _carry(d, job, r, slot, c)
+
+
+def _carry(d: Draft, job: JobId, r: int, slot: int, c: Claim) -> None:
+    """A claim that is being revealed names the carry that it starts from."""
+    period = params(d, job).role.carry_period
+    # INVARIANT: a carry is zero in every round that the period divides, so that it can be computed again from there.
+    if period == 0 or r % period == 0:
+        raise revert("NoCarry", slot)
+    # INVARIANT: a slot starts from the carry of its owner's claim in the round before, accepted and not convicted, or
+    # from zero.
+    if not carry_stands(d.rounds[job, r - 1], _carried_from(d, c), c.worker):
+        raise revert("NoCarry", slot)
+
+    c.carries = True
+
+    _emit(d, "Carried", job, r, slot)
 
 
 def merge(
@@ -518,6 +542,17 @@ def _require_backed(d: Draft, job: JobId, settled: int, r: int) -> None:
             raise revert("NotBacked", q)
 
 
+def _require_over(d: Draft, job: JobId, started: int, p: JobParams, r: int) -> None:
+    """Reverts unless the windows are over of round r and of all whose claims may stand on what its claims carry."""
+    last = last_of_period(p, started, r, lambda k: d.rounds[job, k].phase)
+    over = d.rounds[job, last]
+    # INVARIANT: no claim is final before the windows of its whole carry period are over.
+    if over.phase != Phase.LEAD:
+        raise revert("WrongPhase", job, last)
+    if d.block.time < over.merged_at + p.windows.challenge_seconds:
+        raise revert("TooEarly", over.merged_at + p.windows.challenge_seconds)
+
+
 def require_cid(cid: str) -> None:
     """Reverts for a content identifier that is too long."""
     length = len(cid_bytes(cid))
@@ -539,6 +574,11 @@ def claim_at(d: Draft, job: JobId, r: int, ro: Round, slot: int) -> tuple[ClaimI
     claim = claim_id(job, r, ro.attempt, slot)
     c = d.claims[claim]
     return claim, c if c.status == ClaimStatus.NONE else d.claims.edit(claim)
+
+
+def _carried_from(d: Draft, c: Claim) -> Claim:
+    """The claim of the same slot in the round before."""
+    return d.claims[claim_id(c.job, c.round - 1, d.rounds[c.job, c.round - 1].attempt, c.slot)]
 
 
 def own_claim(d: Draft, sender: Address, job: JobId, r: int, ro: Round, slot: int) -> tuple[ClaimId, Claim]:

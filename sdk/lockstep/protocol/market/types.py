@@ -176,6 +176,7 @@ class Demand:
     deadline: Seconds = NEVER
     """Answers count up to and including this second."""
     row: int = 0
+    """The row of the dataset; 0 for a payload, 1 for the carry that a claim starts from."""
     next: int = 0
     """Leaves of the row that are posted."""
     wanted: int = 0
@@ -184,7 +185,7 @@ class Demand:
 
 @dataclass
 class Asked:
-    """All demands for one claim's payload."""
+    """All demands for one claim's payload and the carry that it starts from."""
 
     count: int = 0
     open: int = 0

@@ -32,6 +32,7 @@ from lockstep.protocol.types import Address, ClaimId, JobId, Wei
 
 def on_open(d: Draft, sender: Address, claim: ClaimId, body: Body) -> GameTerms:
     """Counts a game in."""
+    # INVARIANT: claims are challenged in the game alone.
     _only(sender, d.at.game)
     if not window_open(d, d.block, claim):
         raise revert("WindowClosed", claim)
@@ -52,7 +53,8 @@ def on_convicted(
 ) -> None:
     """The claim is wrong, at step `t` or (0) for want of an answer: slashes its stake; a merge's later rounds are Void,
     and their work is paid from the slash before anybody shares it. `refunds` are gas."""
-    _only(sender, d.at.game)
+    # INVARIANT: verdicts come from games, of which a demand for a carry is one.
+    _only(sender, d.at.game, d.at.availability)
     if not live(d, claim):
         raise revert("ClaimClosed", claim)
     c = d.claims.edit(claim)
@@ -82,8 +84,9 @@ def on_convicted(
 
 
 def on_rejected(d: Draft, sender: Address, claim: ClaimId) -> None:
-    """The challenge failed: counts the game out."""
-    _only(sender, d.at.game)
+    """The challenge failed, or the carry was shown: counts the game out."""
+    # INVARIANT: verdicts come from games, of which a demand for a carry is one.
+    _only(sender, d.at.game, d.at.availability)
     if not live(d, claim):
         raise revert("ClaimClosed", claim)
     c = d.claims.edit(claim)
@@ -154,16 +157,22 @@ def on_witnessed(d: Draft, sender: Address, job: JobId, account: Address) -> Non
         requester.refund(d, j, fee)
 
 
-def on_demanded(d: Draft, sender: Address, job: JobId, r: int, slot: int) -> None:
-    """Somebody asks for the slot's payload; `freeze` will ask whether it was answered."""
+def on_demanded(d: Draft, sender: Address, job: JobId, r: int, slot: int, carry: bool) -> None:
+    """Somebody asks for the slot's payload, or the carry that it starts from; `freeze` will ask if it was answered.
+    A demand for a carry counts as a game."""
     # INVARIANT: the demands' contract alone says what was demanded.
     _only(sender, d.at.availability)
     # INVARIANT: payloads are demanded while receipts are given, of those who have revealed.
     _, ro = rounds.in_phase(d, job, r, Phase.ATTESTING)
-    if d.claims[ids.claim_id(job, r, ro.attempt, slot)].status != ClaimStatus.REVEALED:
+    claim = ids.claim_id(job, r, ro.attempt, slot)
+    if d.claims[claim].status != ClaimStatus.REVEALED:
         raise revert("NoSuchSlot", slot)
 
     ro.demands += 1
+    # INVARIANT: a demand for a carry is a game of one move: while it is open, no stake is free and no round final.
+    if carry:
+        c = d.claims.edit(claim)
+        c.open_games, ro.open_games = c.open_games + 1, ro.open_games + 1
 
 
 # -- inside
@@ -202,6 +211,5 @@ def _rewind(d: Draft, p: JobParams, c: Claim, j: JobState, ro: Round) -> int:
 
 
 def _only(sender: Address, *allowed: Address) -> None:
-    # INVARIANT: verdicts come from the game alone.
     if sender not in allowed:
         raise revert("Unauthorized", sender)

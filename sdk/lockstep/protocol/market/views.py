@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from lockstep.protocol.hashing import keccak
@@ -82,8 +82,11 @@ def phase(s: Reader, block: Block, job: JobId, r: int) -> Phase:
     if at != Phase.ATTESTING:
         return at
     # Attesting is over when everybody who may has spoken.
-    duties = params(s, job).role.witnesses
-    everybody = ro.spoke.bit_count() + ro.silent == ro.revealed + ro.witnesses and (duties == 0 or ro.drawn)
+    role = params(s, job).role
+    everybody = ro.spoke.bit_count() + ro.silent == ro.revealed + ro.witnesses and (role.witnesses == 0 or ro.drawn)
+    # INVARIANT: the owner of a job's only slot never ends alone the time in which its payload can be demanded.
+    if role.slots == 1 and ro.witnesses == 0:
+        everybody = False
     return Phase.FREEZING if everybody else Phase.ATTESTING
 
 
@@ -120,10 +123,27 @@ def turns_over(p: JobParams, ro: Round, now: Seconds) -> bool:
     return turn(p, ro, now) > ro.accepted
 
 
-def finalizable(p: JobParams, j: JobState, r: int, ro: Round, now: Seconds) -> bool:
-    """Returns True if nobody can overturn a round that is in LEAD."""
+def finalizable(p: JobParams, j: JobState, r: int, rounds: Mapping[int, Round], now: Seconds) -> bool:
+    """Returns True if nobody can overturn round r, which is in LEAD; `rounds`: as stored, those not settled."""
+    at = last_of_period(p, j.started, r, lambda k: rounds[k].phase if k in rounds else Phase.NONE)
+    last = rounds.get(at)
+    # INVARIANT: no claim is final before the windows of its whole carry period are over.
+    if last is None or (at != r and last.phase != Phase.LEAD):
+        return False
+    if now < last.merged_at + p.windows.challenge_seconds:
+        return False
     # INVARIANT: final iff the challenge window is over, no game is open and the base is final.
-    return now >= ro.merged_at + p.windows.challenge_seconds and ro.open_games == 0 and r == j.settled
+    return rounds[r].open_games == 0 and r == j.settled
+
+
+def last_of_period(p: JobParams, started: int, r: int, phase_at: Callable[[int], Phase]) -> int:
+    """Returns the last round, `r` itself without a carry, whose claims may stand on what claims of `r` carry: of those
+    started, and failed ones hold none."""
+    period = p.role.carry_period
+    last = min((r // period + 1) * period, started) - 1 if period else r
+    while last > r and phase_at(last) == Phase.FAILED:
+        last -= 1
+    return last
 
 
 def finishable(p: JobParams, j: JobState) -> bool:
@@ -224,7 +244,11 @@ def window_open(s: Reader, block: Block, id_: ClaimId) -> bool:
     # A failed round, and a void one, keep the games that they have.
     if not live(s, id_) or s.rounds[c.job, c.round].phase >= Phase.FAILED:
         return False
-    return block.time < c.claimed_at + params(s, c.job).windows.challenge_seconds
+    p = params(s, c.job)
+    # INVARIANT: a claim that others may stand on can be challenged until it is final.
+    if not c.is_merge and p.role.carries:
+        return True
+    return block.time < c.claimed_at + p.windows.challenge_seconds
 
 
 def facts_of(s: Reader, id_: ClaimId, t: int, carried: Sequence[bytes] = ()) -> Facts:
@@ -250,23 +274,24 @@ def _state_zero(s: Reader, id_: ClaimId, c: Claim, p: JobParams, ro: Round, carr
         raise revert("ClaimClosed", id_)
     if c.is_merge:
         return ro.merge_in
-    carry = _carry_in(s, c, p.role.zero_carry, carried) if p.role.carry else p.role.zero_carry
+    carry = _carry_in(s, c, carried) if c.carries else p.role.zero_carry
     return state_roots.slot_zero(ro.base, carry, c.round * p.role.inner_steps, p.genesis.shared_depth)
 
 
-def _carry_in(s: Reader, c: Claim, zero: StateRoot, carried: Sequence[bytes]) -> StateRoot:
-    """Returns the carry in a slot's S_0."""
-    if c.round == 0:
-        return zero
-    before = s.rounds[c.job, c.round - 1]
-    _, earlier = claim_at(s, c.job, c.round - 1, before, c.slot)
-    # INVARIANT: a slot starts from its owner's accepted carry of the merged round before, or from zero.
-    if before.phase == Phase.FAILED or not before.mask >> c.slot & 1 or earlier.worker != c.worker:
-        return zero
+def _carry_in(s: Reader, c: Claim, carried: Sequence[bytes]) -> StateRoot:
+    """The carry in the S_0 of a claim that names one."""
+    _, earlier = claim_at(s, c.job, c.round - 1, s.rounds[c.job, c.round - 1], c.slot)
     # INVARIANT: what is carried is what was claimed.
     if keccak(b"".join(carried)) != earlier.digest:
         raise revert("CommitmentMismatch")
     return StateRoot(carried[2])
+
+
+def carry_stands(before: Round, earlier: Claim, worker: Address) -> bool:
+    """Returns True if `worker` may start from the carry of `earlier`, the slot's claim in the round before."""
+    # INVARIANT: nothing stands on a carry whose claim cannot be challenged any more.
+    accepted = before.phase == Phase.LEAD and before.mask >> earlier.slot & 1 == 1
+    return accepted and earlier.status != ClaimStatus.CONVICTED and earlier.worker == worker
 
 
 # -- witnesses and demands, as the market asks them

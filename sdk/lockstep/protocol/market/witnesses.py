@@ -12,7 +12,7 @@ a duty that nobody did.
 from __future__ import annotations
 
 from lockstep.protocol import merkle
-from lockstep.protocol.jobs import ZERO_ADDRESS, ClaimStatus, JobParams, JobStatus, Phase
+from lockstep.protocol.jobs import NO_STATE, ZERO_ADDRESS, ClaimStatus, JobParams, JobStatus, Phase
 from lockstep.protocol.market import ids, vault, verdicts
 from lockstep.protocol.market.calls import HASH_BLOCKS, MAX_UINT
 from lockstep.protocol.market.draws import beacon_of, chained, commitment, pick, slot_order, stake_key, step_of
@@ -277,7 +277,8 @@ def _spend(w: Witness, serial: int, preimage: Digest) -> None:
 def _outcome(d: Draft, a: Audit, duty: Duty) -> Outcome:
     """Returns the outcome of a duty; reverts while it is open."""
     claimed = _claim_of(a, duty)
-    convicted = claim(d, claimed).status == ClaimStatus.CONVICTED
+    status = claim(d, claimed).status
+    convicted = status == ClaimStatus.CONVICTED
     convicted_at = d.claims[claimed].convicted_at
     agreed = duty.status == DutyStatus.AGREED
     # INVARIANT: a word with no stake behind it earns nothing and costs nothing more.
@@ -286,37 +287,50 @@ def _outcome(d: Draft, a: Audit, duty: Duty) -> Outcome:
     # INVARIANT: a stake is taken for a word that a proof has shown to be false, and for nothing else.
     if agreed and convicted and 0 < convicted_at <= duty.t:
         return Outcome.SLASHED
-    if _is_gone(d, a, claimed, convicted=convicted):
+    if _is_gone(d, a, status):
         # A game that outlives the round may still show that the word was false.
         if agreed and live(d, claimed):
             raise revert("DutyOpen", claimed)
         # INVARIANT: who looked at work that a convicted merge voided is paid as the work is.
         paid = agreed and not convicted and d.rewound[audit_id(a.job, a.round, a.attempt)]
         return Outcome.PAID if paid else Outcome.VOID
-    # INVARIANT: who was drawn and says nothing pays the fee.
-    if duty.status == DutyStatus.DRAWN and d.block.time >= a.commit_ends:
-        return Outcome.FINED
-    if duty.status == DutyStatus.COMMITTED and d.block.time >= a.reveal_ends:
+    silent = duty.status == DutyStatus.DRAWN and d.block.time >= a.commit_ends
+    if silent or (duty.status == DutyStatus.COMMITTED and d.block.time >= a.reveal_ends):
+        # INVARIANT: nobody owes a word on a claim that carries and was left out of the merge: its carry may be what was
+        # lacking.
+        if d.claims[claimed].carries and _is_left_out(d, a, duty.slot):
+            return Outcome.VOID
+        # INVARIANT: who was drawn and says nothing pays the fee.
         return Outcome.FINED
     spoke = agreed or duty.status == DutyStatus.DIFFERED
     # INVARIANT: fees are paid in final rounds alone: a round that starts again pays no witness twice.
     if not spoke or d.rounds[a.job, a.round].phase != Phase.FINAL:
         raise revert("DutyOpen", claimed)
-    # INVARIANT: who differs is paid if the claim is convicted, by whatever game, and pays the fee if it stands.
+    # INVARIANT: who differs is paid if the claim is convicted, by whatever game, or falls with the one whose carry it
+    # starts from, and pays the fee if it stands.
     if not agreed:
-        return Outcome.PAID if convicted else Outcome.FINED
+        return Outcome.PAID if convicted or status == ClaimStatus.VOID else Outcome.FINED
     # INVARIANT: who agrees is paid unless the claim was convicted without a proof of where it is wrong.
     return Outcome.PAID if not convicted or convicted_at > duty.t else Outcome.VOID
 
 
-def _is_gone(d: Draft, a: Audit, claimed: ClaimId, *, convicted: bool) -> bool:
-    """The claim is void, or its round is, or started again, or failed under a conviction."""
+def _is_gone(d: Draft, a: Audit, status: ClaimStatus) -> bool:
+    """The claim is void, or its round is, or started again, or failed under a conviction. In a final round a claim is
+    void that fell with the one whose carry it starts from: its witness is paid."""
     ro = d.rounds[a.job, a.round]
     if ro.attempt != a.attempt or ro.phase == Phase.VOID:
         return True
-    if convicted:
+    if status == ClaimStatus.CONVICTED:
         return ro.phase == Phase.FAILED
-    return claim(d, claimed).status == ClaimStatus.VOID
+    return status == ClaimStatus.VOID and ro.phase != Phase.FINAL
+
+
+def _is_left_out(d: Draft, a: Audit, slot: int) -> bool:
+    """The merge does without the slot's claim; reverts until it is frozen."""
+    ro = d.rounds[a.job, a.round]
+    if ro.merge_in == NO_STATE:
+        raise revert("DutyOpen", ids.claim_id(a.job, a.round, a.attempt, slot))
+    return not ro.mask >> slot & 1
 
 
 def _take(d: Draft, job: JobId, account: Address, amount: int, standing: Standing) -> int:

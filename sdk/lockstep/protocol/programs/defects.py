@@ -126,7 +126,7 @@ def job_of(p: JobParams) -> JobParts:
     return JobParts(
         role.step_program, role.encode_program, p.merge.program, role.dataset_root, role.dataset_rows, role.row_length,
         p.genesis.shared, p.genesis.outer, role.zero_carry, role.zero_payload, p.genesis.shared_depth,
-        role.payload_depth, role.slots, role.carry,
+        role.payload_depth, role.slots, int(role.carries),
     )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Lies: each begins exactly where it was declared, is consistent after that, and loses the game there."""
 
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.demo.cheats.lies import DEVNET_CHAIN_ID, OF_SLOTS, Cheat, LyingRun, cheat_of, inserted, wrong_partials
-from lockstep.demo.run import INTEGER_CHEATS
-from lockstep.execution.jobs import ClaimRun, Job, slot_run, trace_root
+from lockstep.demo.run import CARRY_CHEATS, INTEGER_CHEATS
+from lockstep.execution.jobs import CarryIn, ClaimRun, Job, carry_of, payload_of, slot_run, trace_root
 from lockstep.node.player import HeldClaim
 from lockstep.numerics import scalar
 from lockstep.protocol import merkle
@@ -17,14 +18,14 @@ from lockstep.protocol.dispute import game, honest, moves
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import NO_STATE, Body
 from lockstep.protocol.programs.program import STOCHASTIC, Fold, Instr, Kind
-from lockstep.protocol.types import ClaimId, Digest, ProgramRoot, Seconds, TensorRoot, TraceRoot, Wei
+from lockstep.protocol.types import ClaimId, Digest, ProgramRoot, Seconds, StateRoot, TensorRoot, TraceRoot, Wei
 from lockstep.storage import ContentStore
 from tests.support import games, toyjob
 
 SEEDS = range(4)
 SPOKEN = [
     (name, seed, products)
-    for name in OF_SLOTS if name not in ("silent", "two-signatures")
+    for name in OF_SLOTS if name not in ("silent", "two-signatures", *CARRY_CHEATS)
     for seed in SEEDS
     for products in ("float32", "int8") if products == "int8" or name not in INTEGER_CHEATS
 ]  # fmt: skip
@@ -155,8 +156,41 @@ def test_who_rounds_to_nearest_draws_nothing_at_any_step(integers: Job) -> None:
     assert [i for i, (a, b) in enumerate(zip(honest_ops, lying_ops, strict=True)) if a != b] == drawn
 
 
+@pytest.mark.parametrize("name", CARRY_CHEATS)
+def test_a_lie_about_a_carry_wants_a_job_with_one(name: str, toy: Job) -> None:
+    with pytest.raises(UsageError) as error:
+        lie_of(name, 0, toy)
+    assert "--strategy" in error.value.hint
+
+
+def test_a_stale_carry_is_lied_about_as_soon_as_there_is_one(toy_store: ContentStore) -> None:
+    job = toyjob.load(toy_store, carry=1)
+    cheat = lie_of("stale-carry", 0, job)
+    first = slot_run(job, job.genesis, toyjob.SEED, 0, 1)
+    early = cheat.run(first)
+    assert isinstance(early, LyingRun)
+    assert not early.lied, "round 0 starts from zero anyway"
+    assert HeldClaim.of(early).trace == HeldClaim.of(first).trace
+    *_, (_, final, _) = first.states()
+    out, out2 = job.payload_roots(payload_of(job, final), carry_of(job, final))
+    kept = CarryIn(Body(TraceRoot(bytes(32)), StateRoot(out), StateRoot(out2)), carry_of(job, final))
+    run = slot_run(job, job.genesis, toyjob.SEED, 1, 1, kept)
+    lying = cheat.run(run)
+    assert isinstance(lying, LyingRun)
+    assert lying.lied
+    truth, lies = HeldClaim.of(run), HeldClaim.of(lying)
+    claim = replace(claim_of(run, lies), state_zero=truth.state_zero, carried=truth.carried)
+    opening = honest.opening(claim, truth, lies.trace, 0)
+    assert opening is not None, "the lie shows in the trace"
+    match = games.Match(claim)
+    ended = match.run(opening, games.defends(lies), games.challenges(truth))
+    assert ended.verdict == moves.Verdict.FRAUD
+    assert match.finding is not None
+    assert (match.finding.t, match.finding.position) == (1, cheat.expectation.op_index)
+
+
 def test_the_same_seed_lies_in_the_same_place(integers: Job) -> None:
-    for name in OF_SLOTS:
+    for name in set(OF_SLOTS) - set(CARRY_CHEATS):
         assert lie_of(name, 3, integers).expectation == lie_of(name, 3, integers).expectation, name
 
 

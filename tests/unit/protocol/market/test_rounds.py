@@ -76,6 +76,8 @@ class Scene:
         self.escrow = params.escrow if escrow is None else escrow
         self.params = params
         self.job: JobId = self.market.create(REQUESTER, params, 0, Wei(self.escrow))
+        self.carries: dict[ClaimId, bool] = {}
+        """What a claim says of its carry, where it is not what an honest one says."""
 
     def later(self, seconds: int = 1, blocks: int = 1) -> None:
         self.block = Block(self.block.number + blocks, Seconds(self.block.time + seconds), BlockHashes())
@@ -90,10 +92,15 @@ class Scene:
         return self.market.rounds[self.job, r].merge_claim
 
     def opened(self, claim: ClaimId) -> Reveal:
-        out, out2 = keccak(claim + b"out"), keccak(claim + b"carry") if self.params.role.carry else merkle.EMPTY[2]
+        out, out2 = keccak(claim + b"out"), keccak(claim + b"carry") if self.params.role.carries else merkle.EMPTY[2]
         leaves = [merkle.leaf(keccak(claim + bytes([t]))) for t in range(3)] + [merkle.leaf(merkle.node(out, out2))]
         levels = merkle.levels(leaves)
-        return Reveal(Body(levels[-1][0], out, out2), keccak(claim), tuple(merkle.proof(levels, 3)), "t", "p")
+        proof = tuple(merkle.proof(levels, 3))
+        return Reveal(Body(levels[-1][0], out, out2), keccak(claim), proof, "t", "p", self.carries.get(claim, False))
+
+    def carry(self, slot: int, r: int) -> None:
+        """Slot's claim of round r will say that it carries."""
+        self.carries[self.claim(slot, r)] = True
 
     def join(self, r: int = 0, workers: Iterable[Address] = WORKERS) -> None:
         for slot, worker in enumerate(workers):
@@ -105,8 +112,16 @@ class Scene:
 
     def commit(self, r: int = 0, slots: Iterable[int] = range(3)) -> None:
         for s in slots:
+            self.carries.setdefault(self.claim(s, r), self._carry_stands(s, r))
             commitment = ids.commitment(self.claim(s, r), WORKERS[s], self.opened(self.claim(s, r)))
             self.market.commit(self.block, WORKERS[s], self.job, r, s, commitment)
+
+    def _carry_stands(self, slot: int, r: int) -> bool:
+        period = self.params.role.carry_period
+        if period == 0 or r % period == 0:
+            return False
+        earlier = self.market.claims[self.claim(slot, r - 1)]
+        return views.carry_stands(self.market.rounds[self.job, r - 1], earlier, WORKERS[slot])
 
     def reveal(self, r: int = 0, slots: Iterable[int] = range(3)) -> None:
         for s in slots:
@@ -401,7 +416,7 @@ def test_state_zero_of_a_slot_is_the_base_twice_and_the_clock_at_the_rounds_star
 # -- what a slot carries
 
 
-CARRYING = amended(PARAMS, carry=1, payload_depth=3)
+CARRYING = amended(PARAMS, carry_period=3, max_lead=4, rounds=6, payload_depth=3)
 
 
 @pytest.fixture
@@ -417,6 +432,16 @@ def starts_from(scene: Scene, slot: int, r: int, carry: bytes, words: Sequence[b
     )
 
 
+def to_committed(scene: Scene, r: int, workers: Sequence[Address] = WORKERS) -> None:
+    """Every slot has committed to what `Scene.carries` says."""
+    scene.market.start_round(scene.block, scene.job, r)
+    scene.join(r, workers)
+    scene.seal(r)
+    for slot, worker in enumerate(workers):
+        commitment = ids.commitment(scene.claim(slot, r), worker, scene.opened(scene.claim(slot, r)))
+        scene.market.commit(scene.block, worker, scene.job, r, slot, commitment)
+
+
 def test_a_slot_starts_from_what_its_owner_put_out_in_the_round_before(carrying: Scene) -> None:
     carrying.to_lead(0)
     carrying.to_revealed(1)
@@ -424,6 +449,37 @@ def test_a_slot_starts_from_what_its_owner_put_out_in_the_round_before(carrying:
     for slot in range(3):
         earlier = carrying.opened(carrying.claim(slot, 0)).body
         assert starts_from(carrying, slot, 1, earlier.out2, earlier.words)
+
+
+def test_a_carry_is_zero_in_every_round_that_the_period_divides(carrying: Scene) -> None:
+    for r in range(2):
+        carrying.to_final(r)
+    carrying.to_lead(2)
+    carrying.carry(1, 3)
+    to_committed(carrying, 3)
+    claim = carrying.opened(carrying.claim(1, 3))
+    carrying.refused("NoCarry", carrying.market.reveal, carrying.block, LIAR, carrying.job, 3, 1, claim)
+    carrying.reveal(3, [0])
+    assert starts_from(carrying, 0, 3, ROOT, carrying.opened(carrying.claim(0, 2)).body.words)
+
+
+def test_a_claim_may_start_from_zero_though_its_carry_stands(carrying: Scene) -> None:
+    carrying.to_lead(0)
+    to_committed(carrying, 1)
+    carrying.reveal(1)
+    assert starts_from(carrying, 1, 1, ROOT, carrying.opened(carrying.claim(1, 0)).body.words)
+
+
+def test_the_commitment_names_the_carry(carrying: Scene) -> None:
+    carrying.to_lead(0)
+    carrying.carry(1, 1)
+    to_committed(carrying, 1)
+    for slot, owner in ((0, HONEST), (1, LIAR)):
+        said = carrying.opened(carrying.claim(slot, 1))
+        other = replace(said, carries=not said.carries)
+        carrying.refused(
+            "CommitmentMismatch", carrying.market.reveal, carrying.block, owner, carrying.job, 1, slot, other
+        )
 
 
 def test_a_carry_is_shown_by_the_words_that_were_claimed(carrying: Scene) -> None:
@@ -441,31 +497,60 @@ def test_without_a_carry_every_round_starts_from_zero_whatever_is_shown(scene: S
     assert starts_from(scene, 1, 1, PARAMS.role.zero_carry, scene.opened(scene.claim(1, 0)).body.words)
 
 
+def test_a_job_without_a_carry_takes_no_claim_that_carries(scene: Scene) -> None:
+    scene.to_lead(0)
+    scene.carry(0, 1)
+    to_committed(scene, 1)
+    said = scene.opened(scene.claim(0, 1))
+    scene.refused("NoCarry", scene.market.reveal, scene.block, HONEST, scene.job, 1, 0, said)
+
+
+def no_carry(scene: Scene, slot: int, workers: Sequence[Address] = WORKERS) -> bool:
+    """A claim of round 1 that carries is refused."""
+    scene.carry(slot, 1)
+    to_committed(scene, 1, workers)
+    said = scene.opened(scene.claim(slot, 1))
+    scene.refused("NoCarry", scene.market.reveal, scene.block, workers[slot], scene.job, 1, slot, said)
+    return True
+
+
 def test_a_slot_that_was_not_accepted_starts_from_zero(carrying: Scene) -> None:
     carrying.to_frozen(0, mask=0b101)
     carrying.merge(0)
-    carrying.to_revealed(1)
-    assert starts_from(carrying, 1, 1, ROOT, carrying.opened(carrying.claim(1, 0)).body.words)
-    kept = carrying.opened(carrying.claim(2, 0)).body
-    assert starts_from(carrying, 2, 1, kept.out2, kept.words)
+    assert no_carry(carrying, 1)
 
 
 def test_another_owner_starts_from_zero(carrying: Scene) -> None:
     carrying.to_lead(0)
-    carrying.market.start_round(carrying.block, carrying.job, 1)
-    carrying.join(1, (LIAR, HONEST, LAZY))
-    carrying.seal(1)
-    for slot, worker in enumerate((LIAR, HONEST, LAZY)):
-        claim = carrying.claim(slot, 1)
-        opened = carrying.opened(claim)
-        carrying.market.commit(carrying.block, worker, carrying.job, 1, slot, ids.commitment(claim, worker, opened))
-    for slot, worker in enumerate((LIAR, HONEST, LAZY)):
-        opened = carrying.opened(carrying.claim(slot, 1))
-        carrying.market.reveal(carrying.block, worker, carrying.job, 1, slot, opened)
-    assert starts_from(carrying, 0, 1, ROOT)
-    assert starts_from(carrying, 1, 1, ROOT)
-    kept = carrying.opened(carrying.claim(2, 0)).body
-    assert starts_from(carrying, 2, 1, kept.out2, kept.words), "who stayed goes on"
+    assert no_carry(carrying, 0, (LIAR, HONEST, LAZY))
+
+
+def test_an_absent_slot_has_no_carry(carrying: Scene) -> None:
+    carrying.market.start_round(carrying.block, carrying.job, 0)
+    carrying.join(0)
+    carrying.seal(0)
+    carrying.commit(0)
+    carrying.reveal(0, [0, 1])
+    carrying.later(100)
+    carrying.attest(0, 3)
+    carrying.freeze(0)
+    carrying.merge(0)
+    assert no_carry(carrying, 2)
+
+
+def test_what_was_convicted_is_not_carried(carrying: Scene) -> None:
+    carrying.to_lead(0)
+    carrying.convict(carrying.claim(1, 0))
+    assert no_carry(carrying, 1)
+
+
+def test_what_is_convicted_before_the_reveal_is_not_carried(carrying: Scene) -> None:
+    carrying.to_lead(0)
+    carrying.carry(1, 1)
+    to_committed(carrying, 1)
+    carrying.convict(carrying.claim(1, 0))
+    said = carrying.opened(carrying.claim(1, 1))
+    carrying.refused("NoCarry", carrying.market.reveal, carrying.block, LIAR, carrying.job, 1, 1, said)
 
 
 def test_after_a_failed_round_slots_start_from_zero(carrying: Scene) -> None:
@@ -474,8 +559,17 @@ def test_after_a_failed_round_slots_start_from_zero(carrying: Scene) -> None:
     carrying.market.finalize(carrying.block, carrying.job, 0)
     assert carrying.market.rounds[carrying.job, 0].phase == Phase.FAILED
     assert carrying.market.rounds[carrying.job, 0].mask == 7, "accepted, but nobody merged"
-    carrying.to_revealed(1)
-    assert starts_from(carrying, 1, 1, ROOT)
+    assert no_carry(carrying, 1)
+
+
+def test_a_claim_with_a_game_open_in_a_failed_round_has_no_carry(carrying: Scene) -> None:
+    carrying.to_frozen(0)
+    claim = carrying.claim(1, 0)
+    carrying.market.on_open(carrying.block, claim, carrying.body(claim))
+    carrying.later(100 * 4)
+    carrying.market.finalize(carrying.block, carrying.job, 0)
+    assert carrying.market.claims[claim].status == ClaimStatus.ACCEPTED, "its stake waits for the game"
+    assert no_carry(carrying, 1)
 
 
 def test_a_later_conviction_does_not_change_what_is_carried(carrying: Scene) -> None:
@@ -484,6 +578,85 @@ def test_a_later_conviction_does_not_change_what_is_carried(carrying: Scene) -> 
     earlier = carrying.opened(carrying.claim(1, 0)).body
     carrying.convict(carrying.claim(1, 0))
     assert starts_from(carrying, 1, 1, earlier.out2, earlier.words), "its payload stays in the model, too"
+
+
+# -- finality of what others stand on
+
+
+def test_no_round_is_final_before_the_windows_of_its_carry_period_are_over(carrying: Scene) -> None:
+    carrying.to_lead(0)
+    carrying.later(60)
+    carrying.to_revealed(1)
+    carrying.later(60)
+    carrying.refused("WrongPhase", carrying.market.finalize, carrying.block, carrying.job, 0)
+    carrying.attest(1)
+    carrying.freeze(1)
+    carrying.merge(1)
+    carrying.later(99)
+    carrying.refused("TooEarly", carrying.market.finalize, carrying.block, carrying.job, 0)
+    assert carrying.market.window_open(carrying.block, carrying.claim(1, 0)), "long after its reveal"
+    assert not carrying.market.window_open(carrying.block, carrying.merge_claim(0)), "nothing carries a merge"
+    carrying.later(1)
+    for r in range(2):
+        carrying.market.finalize(carrying.block, carrying.job, r)
+    assert not carrying.market.window_open(carrying.block, carrying.claim(1, 0))
+
+
+def test_a_failed_round_holds_up_no_other_and_the_next_period_neither(carrying: Scene) -> None:
+    carrying.to_lead(0)
+    carrying.to_lead(1)
+    carrying.market.start_round(carrying.block, carrying.job, 2)
+    carrying.later(100)
+    carrying.market.seal(carrying.block, carrying.job, 2)
+    assert carrying.phase(2) == Phase.FAILED
+    for r in range(2):
+        carrying.market.finalize(carrying.block, carrying.job, r)
+    carrying.to_lead(3)
+    carrying.later(100)
+    carrying.market.start_round(carrying.block, carrying.job, 4)
+    carrying.refused("WrongPhase", carrying.market.finalize, carrying.block, carrying.job, 3)
+
+
+def test_nothing_starts_from_the_carry_of_a_round_that_is_final(carrying: Scene) -> None:
+    carrying.to_final(0)
+    assert no_carry(carrying, 1)
+
+
+def test_what_stands_on_a_convicted_carry_is_unpaid_to_the_end_of_its_period(carrying: Scene) -> None:
+    for r in range(3):
+        carrying.to_lead(r)
+    before = carrying.free(LIAR)
+    carrying.convict(carrying.claim(1, 0))
+    carrying.later(100)
+    for r in range(3):
+        carrying.market.finalize(carrying.block, carrying.job, r)
+    said = [carrying.market.claims[carrying.claim(1, r)].status for r in range(3)]
+    assert said == [ClaimStatus.CONVICTED, ClaimStatus.VOID, ClaimStatus.VOID]
+    assert carrying.credits(LIAR) == 0
+    assert carrying.free(LIAR) == before + 2 * carrying.params.role.slot_stake, "nothing more is taken"
+    assert carrying.credits(HONEST) == 3 * carrying.params.role.slot_price, "nobody else's work is void"
+    carrying.to_lead(3)
+    carrying.later(100)
+    carrying.market.finalize(carrying.block, carrying.job, 3)
+    assert carrying.credits(LIAR) == carrying.params.role.slot_price, "from zero it is paid again"
+
+
+def test_who_starts_from_zero_is_paid_though_the_claim_before_was_convicted(carrying: Scene) -> None:
+    carrying.to_lead(0)
+    carrying.market.start_round(carrying.block, carrying.job, 1)
+    carrying.join(1)
+    carrying.seal(1)
+    carrying.carries[carrying.claim(1, 1)] = False
+    carrying.commit(1)
+    carrying.reveal(1)
+    carrying.convict(carrying.claim(1, 0))
+    carrying.attest(1)
+    carrying.freeze(1)
+    carrying.merge(1)
+    carrying.later(100)
+    for r in range(2):
+        carrying.market.finalize(carrying.block, carrying.job, r)
+    assert carrying.credits(LIAR) == carrying.params.role.slot_price
 
 
 def test_a_rewind_starts_from_what_stands(carrying: Scene) -> None:
@@ -545,6 +718,61 @@ def test_two_thirds_of_the_others_receipts_accept(scene: Scene, masks: dict[int,
         assert scene.phase() == Phase.FAILED
     else:
         assert scene.market.rounds[scene.job, 0].mask == accepted
+
+
+# -- a job of one slot
+
+
+ALONE = amended(PARAMS, slots=1, min_slots=1, shared_depth=2)
+
+
+def alone_revealed(params: JobParams = ALONE) -> Scene:
+    """The only slot of a job, revealed."""
+    scene = Scene(params)
+    scene.market.start_round(scene.block, scene.job, 0)
+    scene.join(workers=[HONEST])
+    scene.seal()
+    scene.commit(slots=[0])
+    scene.reveal(slots=[0])
+    return scene
+
+
+def test_the_only_slot_is_accepted_when_nobody_else_may_speak() -> None:
+    scene = alone_revealed()
+    scene.later(100)
+    scene.freeze()
+    scene.merge()
+    scene.later(100)
+    scene.market.finalize(scene.block, scene.job, 0)
+    assert (scene.credits(HONEST), scene.credits(AGGREGATOR)) == (10, 6)
+    assert scene.free(HONEST) == 10_000
+
+
+def test_the_owner_of_the_only_slot_does_not_end_the_time_for_demands() -> None:
+    scene = alone_revealed()
+    scene.attest(0, 1)
+    assert scene.phase() == Phase.ATTESTING, "its payload can still be demanded"
+    scene.refused("WrongPhase", scene.freeze)
+    scene.later(100)
+    scene.freeze()
+    assert scene.market.rounds[scene.job, 0].mask == 1
+
+
+def test_the_owner_of_the_only_slot_merges_after_the_aggregator() -> None:
+    scene = alone_revealed()
+    scene.later(100)
+    scene.freeze()
+    scene.later(100)
+    scene.merge(merger=HONEST)
+    assert scene.phase() == Phase.LEAD
+
+
+def test_a_conviction_of_the_only_slot_before_the_freeze_fails_the_round() -> None:
+    scene = alone_revealed()
+    scene.convict(scene.claim(0))
+    scene.later(100)
+    scene.freeze()
+    assert scene.phase() == Phase.FAILED
 
 
 def test_what_is_merged_is_what_was_revealed(scene: Scene) -> None:

@@ -35,7 +35,8 @@ class AskingPlayer(GamingPlayer):
         self._same("finish", views.finishable(p, j))
         for r, (phase, ro) in rounds.items():
             if phase == Phase.LEAD:
-                self._same("finalize", views.finalizable(p, j, r, ro, now), r)
+                stored = {k: at for k, (_, at) in rounds.items()}
+                self._same("finalize", views.finalizable(p, j, r, stored, now), r)
             if phase == Phase.MERGING and not j.lingering:
                 self._same("finalize", views.turns_over(p, ro, now), r)
 
@@ -75,9 +76,9 @@ def test_a_job_that_is_done_or_was_never_made_is_not_finished(status: JobStatus)
 
 
 def test_a_round_in_lead_is_final_at_the_windows_last_second_and_not_before() -> None:
-    j, ro = JobState(ZERO_ADDRESS, JobStatus.ACTIVE, started=2, settled=1), Round(merged_at=Seconds(1_000))
+    j, ro = JobState(ZERO_ADDRESS, JobStatus.ACTIVE, started=2, settled=1), Round(Phase.LEAD, merged_at=Seconds(1_000))
     over = Seconds(1_000 + PARAMS.windows.challenge_seconds)
-    assert views.finalizable(PARAMS, j, 1, ro, over)
-    assert not views.finalizable(PARAMS, j, 1, ro, Seconds(over - 1)), "the window is open"
-    assert not views.finalizable(PARAMS, j, 1, replace(ro, open_games=1), over), "a game is open"
-    assert not views.finalizable(PARAMS, replace(j, settled=0), 1, ro, over), "its base is not final"
+    assert views.finalizable(PARAMS, j, 1, {1: ro}, over)
+    assert not views.finalizable(PARAMS, j, 1, {1: ro}, Seconds(over - 1)), "the window is open"
+    assert not views.finalizable(PARAMS, j, 1, {1: replace(ro, open_games=1)}, over), "a game is open"
+    assert not views.finalizable(PARAMS, replace(j, settled=0), 1, {1: ro}, over), "its base is not final"

@@ -12,13 +12,14 @@ import pytest
 
 from lockstep.protocol.errors import ChainError, FundsError
 from lockstep.protocol.hashing import keccak
-from lockstep.protocol.jobs import ZERO_ADDRESS, JobStatus
+from lockstep.protocol.jobs import ZERO_ADDRESS, ClaimStatus, JobStatus, Phase
 from lockstep.protocol.market import draws
 from lockstep.protocol.market.types import BURN, AuditStatus, DutyStatus, Outcome, Standing
-from lockstep.protocol.types import Address, AuditId, StateRoot, Wei
+from lockstep.protocol.types import Address, AuditId, Digest, StateRoot, Wei
 from tests.support.auditing import (
     ANYONE,
     CARTEL,
+    CHALLENGER,
     COPYING,
     FUNDS,
     HONEST,
@@ -455,6 +456,137 @@ def test_a_fine_never_takes_more_than_the_stake_that_is_left() -> None:
     stage.later(int(PARAMS.windows.audit_seconds))
     assert [stage.settle(audit, i) for i in range(24)] == [Outcome.FINED] * 24
     assert stage.wealth(SILENT) == FUNDS - 1_003
+    stage.check()
+
+
+# -- claims that carry
+
+CARRYING = amended(PARAMS, witnesses=1, carry_period=2, max_lead=3, payload_depth=3)
+ANSWER, CLOCK = int(CARRYING.windows.answer_seconds), int(CARRYING.windows.clock_seconds)
+
+
+def carrying(who: Address, **changed: int) -> tuple[Stage, AuditId]:
+    """A second round of claims that start from the carries of the first; `who` is drawn for one of them."""
+    stage = Stage(amended(CARRYING, **changed))
+    stage.enrol(who)
+    stage.to_revealed(0)
+    stage.to_lead(0)
+    stage.to_revealed(1, carries=True)
+    return stage, stage.draw(1)
+
+
+def demanded(stage: Stage, audit: AuditId) -> Digest:
+    """The carry that the witness's claim starts from is demanded."""
+    slot = stage.witnesses.duties[audit, 0].slot
+    return stage.demands.carry_unavailable(stage.block, CHALLENGER, stage.job, 1, slot, 0)
+
+
+def test_a_silent_witness_of_a_claim_that_carries_pays_the_fee_once_that_is_merged() -> None:
+    stage, audit = carrying(SILENT)
+    stage.later(int(PARAMS.windows.audit_seconds))
+    refused("DutyOpen", stage.settle, audit, 0)
+    stage.freeze(1)
+    assert stage.settle(audit, 0) == Outcome.FINED
+    assert stage.wealth(SILENT) == FUNDS - FEE
+
+
+@pytest.mark.parametrize("commits", [False, True])
+def test_nobody_owes_a_word_on_a_claim_that_was_left_out_for_its_carry(commits: bool) -> None:
+    stage, audit = carrying(SILENT)
+    demand = demanded(stage, audit)
+    if commits:
+        stage.commit(audit, 0, stage.seen(audit, 0))
+    refused("TooEarly", stage.demands.settle, stage.block, demand)
+    stage.later((2 if commits else 1) * int(PARAMS.windows.audit_seconds))
+    refused("DutyOpen", stage.settle, audit, 0)
+    stage.freeze(1)
+    assert stage.market.status(stage.trace_of(audit, 0).claim) == ClaimStatus.EXCLUDED
+    assert stage.settle(audit, 0) == Outcome.VOID
+    assert stage.wealth(SILENT) == FUNDS
+    assert stage.witnesses.lists[stage.job] == (SILENT,), "it is drawn again"
+    assert stage.market.jobs[stage.job].fees_due == 0
+    stage.check()
+
+
+def test_who_agrees_with_a_claim_whose_carry_others_are_not_shown_neither_gains_nor_loses() -> None:
+    stage, audit = carrying(HONEST)
+    demand = demanded(stage, audit)
+    stage.commit(audit, 0, stage.seen(audit, 0))
+    stage.reveal(audit, 0, stage.seen(audit, 0))
+    stage.later(ANSWER + 1)
+    stage.to_lead(1)
+    stage.later(CLOCK)
+    stage.demands.settle(stage.block, demand)
+    stage.later(int(PARAMS.windows.challenge_seconds))
+    for r in range(2):
+        stage.market.finalize(stage.block, stage.job, r)
+    assert stage.settle(audit, 0) == Outcome.VOID, "convicted without a proof of where it is wrong"
+    assert stage.wealth(HONEST) == FUNDS
+
+
+def test_who_starts_from_a_carry_and_shows_it_to_nobody_is_convicted() -> None:
+    stage, audit = carrying(SILENT)
+    claim, worker = stage.trace_of(audit, 0).claim, WORKERS[stage.witnesses.duties[audit, 0].slot]
+    demand = demanded(stage, audit)
+    stage.later(ANSWER + 1)
+    stage.to_lead(1)
+    stage.later(int(PARAMS.windows.challenge_seconds))
+    stage.market.finalize(stage.block, stage.job, 0)
+    refused("GamesOpen", stage.market.finalize, stage.block, stage.job, 1)
+    stage.demands.settle(stage.block, demand)
+    assert stage.market.status(claim) == ClaimStatus.CONVICTED
+    assert stage.market.claims[claim].convicted_at == 0
+    stake = CARRYING.role.slot_stake
+    assert stage.wealth(worker) == FUNDS + CARRYING.role.slot_price - stake, "paid for the first round alone"
+    assert stage.wealth(CHALLENGER) == FUNDS + 30 * stake // 100, "a challenger's prize, and its bond"
+    stage.market.finalize(stage.block, stage.job, 1)
+    refused("DemandClosed", stage.demands.settle, stage.block, demand)
+    stage.check()
+
+
+def test_a_carry_that_nobody_shows_convicts_though_its_round_failed() -> None:
+    stage, audit = carrying(SILENT, min_slots=3)
+    claim = stage.trace_of(audit, 0).claim
+    demand = demanded(stage, audit)
+    stage.later(ANSWER + 1)
+    stage.freeze(1)
+    assert stage.market.rounds[stage.job, 1].phase == Phase.FAILED
+    stage.later(CLOCK)
+    stage.demands.settle(stage.block, demand)
+    assert stage.market.status(claim) == ClaimStatus.CONVICTED
+    assert stage.settle(audit, 0) == Outcome.VOID
+    stage.check()
+
+
+def test_a_demand_for_the_carry_of_a_claim_that_was_convicted_meanwhile_is_no_game() -> None:
+    stage, audit = carrying(SILENT)
+    claim = stage.trace_of(audit, 0).claim
+    demand = demanded(stage, audit)
+    stage.convict(claim, 1)
+    stage.later(ANSWER + CLOCK + 1)
+    stage.demands.settle(stage.block, demand)
+    assert stage.market.claims[claim].convicted_at == 1
+    assert stage.market.books.free[CHALLENGER] == FUNDS, "its bond came back"
+    assert stage.market.rounds[stage.job, 1].open_games == 0
+    stage.check()
+
+
+@pytest.mark.parametrize("agrees", [False, True])
+def test_who_looked_at_a_claim_that_falls_with_its_carry_is_paid(agrees: bool) -> None:
+    stage, audit = carrying(HONEST)
+    slot = stage.witnesses.duties[audit, 0].slot
+    seen = stage.seen(audit, 0)
+    word = seen if agrees else stage.word(audit, 0, StateRoot(keccak(b"its carry cannot be computed")), agrees=False)
+    stage.commit(audit, 0, word)
+    stage.reveal(audit, 0, word)
+    stage.to_lead(1)
+    stage.convict(stage.claim(slot, 0), 1)
+    stage.later(int(PARAMS.windows.challenge_seconds))
+    for r in range(2):
+        stage.market.finalize(stage.block, stage.job, r)
+    assert stage.market.status(stage.claim(slot, 1)) == ClaimStatus.VOID
+    assert stage.settle(audit, 0) == Outcome.PAID
+    assert stage.wealth(HONEST) == FUNDS + FEE
     stage.check()
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lockstep.node.ledger import AuditLedger
+from lockstep.chain.devnet import Devnet, Local
+from lockstep.node.ledger import AuditLedger, RoundLedger
 from lockstep.protocol import merkle
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.market import court, draws, ids
-from lockstep.protocol.market.types import Audit, AuditStatus, Duty, DutyStatus, Word
+from lockstep.protocol.market.types import Audit, AuditStatus, Duty, DutyStatus, Standing, Word
 from lockstep.protocol.types import Address, AuditId, Digest, JobId, Seconds, StateRoot
 from tests.support.world import World
-from verifier.witness.decide import DutyAct, agrees, decided, next_act, to_draw
+from verifier.witness.decide import DutyAct, agrees, decided, left_out, next_act, to_draw
 from verifier.witness.enrolling import LINKS
 
 JOB = JobId(b"\7" * 32)
@@ -35,11 +38,14 @@ def audit(status: DutyStatus) -> tuple[AuditLedger, Duty]:
     ("status", "now", "is_decided", "to_do"),
     [
         (DutyStatus.DRAWN, 99, False, DutyAct.LOOK),
-        (DutyStatus.DRAWN, 100, False, DutyAct.SETTLE),
+        (DutyStatus.DRAWN, 99, True, DutyAct.LOOK),
+        (DutyStatus.DRAWN, 100, False, DutyAct.NOTHING),
+        (DutyStatus.DRAWN, 100, True, DutyAct.SETTLE),
         (DutyStatus.COMMITTED, 99, False, DutyAct.NOTHING),
         (DutyStatus.COMMITTED, 100, False, DutyAct.SPEAK),
         (DutyStatus.COMMITTED, 199, False, DutyAct.SPEAK),
-        (DutyStatus.COMMITTED, 200, False, DutyAct.SETTLE),
+        (DutyStatus.COMMITTED, 200, False, DutyAct.NOTHING),
+        (DutyStatus.COMMITTED, 200, True, DutyAct.SETTLE),
         (DutyStatus.AGREED, 150, False, DutyAct.NOTHING),
         (DutyStatus.AGREED, 150, True, DutyAct.SETTLE),
         (DutyStatus.DIFFERED, 900, False, DutyAct.NOTHING),
@@ -72,10 +78,11 @@ class Audited:
 
     world: World
     secret: Digest = SECRET
+    r: int = 0
 
     @staticmethod
-    def start() -> Audited:
-        made = Audited(World.start(**WITNESSED))
+    def start(devnet: Local | None = None, **changes: Any) -> Audited:
+        made = Audited(World.start(devnet, **WITNESSED, **changes))
         head = draws.chained(made.secret, LINKS)
         made.world.to(Phase.JOINING)
         made.world.send(made.calls.enrol(made.world.job, head), "witness")
@@ -88,7 +95,7 @@ class Audited:
 
     @property
     def audit(self) -> AuditId:
-        return ids.audit_id(self.world.job, 0, 0)
+        return ids.audit_id(self.world.job, self.r, 0)
 
     @property
     def found(self) -> AuditLedger:
@@ -96,24 +103,34 @@ class Audited:
 
     def draw(self) -> AuditLedger:
         """Opens the audit and has its one witness drawn."""
-        self.world.to(Phase.ATTESTING)
+        self.world.to(Phase.ATTESTING, self.r)
         for _ in range(2):
-            self.world.send(self.calls.draw(self.world.job, 0), "requester")
+            self.world.send(self.calls.draw(self.world.job, self.r), "requester")
             self.world.devnet.mine(1)
         return self.found
 
+    def second(self) -> AuditLedger:
+        """The first round is merged; draws the witness of the second, whose claims carry."""
+        self.world.to(Phase.LEAD)
+        self.world.send(self.world.contracts.market.back(self.world.job, 0, 2), "aggregator")
+        self.r = 1
+        return self.draw()
+
     def word(self) -> Word:
         """What the witness says of its duty: it has replayed what the owner claims."""
-        duty, claim = self.found.duties[0], self.world.claim_id(self.found.duties[0].slot)
+        duty, claim = self.found.duties[0], self.world.claim_id(self.found.duties[0].slot, self.r)
         made = self.world.held[claim]
         preimage = draws.chained(self.secret, LINKS - duty.serial)
         t = draws.step_of(preimage, self.found.state.beacon, 0, made.transitions)
         proof = tuple(merkle.proof(made.levels, t - 1))
         return Word(preimage, made.trace[t - 1], keccak(b"salt"), True, made.body, proof)
 
-    def speak(self) -> None:
+    def speak(self, how: str = "agrees") -> None:
         """Commits, waits, reveals."""
-        word, claim = self.word(), self.world.claim_id(self.found.duties[0].slot)
+        if how == "silent":
+            return
+        word, claim = self.word(), self.world.claim_id(self.found.duties[0].slot, self.r)
+        word = word if how == "agrees" else replace(word, state=StateRoot(keccak(b"none")), agrees=False, proof=())
         bound = draws.commitment(claim, self.world.address("witness"), word.state, word.preimage, word.salt)
         self.world.send(self.calls.commit(self.audit, 0, bound), "witness")
         self.world.pass_to(self.found.state.commit_ends)
@@ -192,6 +209,60 @@ def test_a_spoken_duty_is_decided_with_its_round_or_by_a_conviction() -> None:
     world.send(world.contracts.market.freeze(world.job, 0, bodies), "requester")
     world.to(Phase.FINAL)
     assert decided(world.ledger(), made.found, duty)
+
+
+CARRYING = {"rounds": 3, "max_lead": 3, "carry_period": 2}
+
+
+@pytest.fixture(params=["memory", pytest.param("anvil", marks=pytest.mark.chain)])
+def carrying(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Audited]:
+    """A job whose claims carry, on both chains: the contracts decide as their twins do."""
+    if request.param == "memory":
+        yield Audited.start(**CARRYING)
+        return
+    with Devnet(tmp_path / "anvil", block_seconds=0) as devnet:
+        yield Audited.start(devnet, **CARRYING)
+
+
+def test_silence_about_a_claim_that_carries_is_decided_by_the_merge(carrying: Audited) -> None:
+    made, world, found = carrying, carrying.world, carrying.second()
+    (duty,) = found.duties
+
+    def round_() -> RoundLedger:
+        return world.ledger().jobs[world.job].rounds[1]
+
+    assert round_().claims[duty.slot].carries
+    assert not decided(world.ledger(), found, duty)
+    world.send(world.contracts.demands.carry_unavailable(world.job, 1, duty.slot, 0), "verifier")
+    assert not left_out(round_(), duty.slot)
+    world.to(Phase.FREEZING, 1)
+    world.pass_to(world.now + world.params.windows.answer_seconds + 1)
+    world.to(Phase.MERGING, 1)
+    assert left_out(round_(), duty.slot)
+    assert not left_out(round_(), 1 - duty.slot)
+    assert decided(world.ledger(), found, duty)
+    world.pass_to(found.state.commit_ends)
+    world.send(made.calls.settle(found.id, 0), "verifier")
+    stored = world.contracts.witnesses.read("witness", world.job, world.address("witness"))
+    assert stored[0] == Standing.LISTED, "it was not fined: it would have been drawn no more"
+
+
+@pytest.mark.parametrize("speaks", ["agrees", "differs", "silent"])
+def test_whoever_looked_at_a_claim_that_falls_with_its_carry_is_paid(carrying: Audited, speaks: str) -> None:
+    made, world, found = carrying, carrying.world, carrying.second()
+    (duty,) = found.duties
+    made.speak(speaks)
+    world.to(Phase.LEAD, 1)
+    signed_twice(world, duty.slot)
+    world.pass_to(max(world.now + world.params.windows.challenge_seconds, found.state.reveal_ends))
+    for r in range(2):
+        world.send(world.contracts.market.finalize(world.job, r), "requester")
+    assert world.contracts.market.claim(world.claim_id(duty.slot, 1)).status == ClaimStatus.VOID
+    assert decided(world.ledger(), found, duty)
+    world.send(made.calls.settle(found.id, 0), "verifier")
+    paid = 0 if speaks == "silent" else WITNESSED["witness_fee"]
+    assert world.contracts.vault.credits(world.address("witness")) == paid
+    assert world.contracts.market.job(world.job).fees_due == 0
 
 
 def signed_twice(world: World, slot: int) -> None:

@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 
+from lockstep.chain.events import EventReader
+from lockstep.node.replay import WrongSource
 from lockstep.protocol.errors import BlobMissing, LockstepError, ProgramInvalid, Unfit
-from lockstep.protocol.jobs import Phase
-from lockstep.protocol.market.types import DutyStatus
-from lockstep.protocol.types import ClaimId
+from lockstep.protocol.jobs import ClaimStatus, Phase
+from lockstep.protocol.market import availability
+from lockstep.protocol.market.types import Demand, DutyStatus, Standing, Status
+from lockstep.protocol.types import ClaimId, Digest
 from tests.support.constant import Lie
 from tests.support.world import World
 from tests.unit.verifier.desk import SECONDS, Desk, desk_of
+from verifier.demanding import Demander
 from verifier.journal import Journal
 from verifier.witness import enrolling
 
@@ -174,3 +178,105 @@ def test_a_replay_that_a_duty_waits_for_goes_on_while_the_process_ends(
     go_on.set()
     assert desk.until("witnessed", draining=True)["verdict"] == "agrees"
     assert len(desk.replays.begun) == 2, "the look, and the whole claim once"
+
+
+# -- claims that carry
+
+
+def carrying(desk_of: Any) -> tuple[Desk, int]:
+    """A witness that is drawn for a claim whose carry nobody stores, and the claim's slot."""
+    world = World.start(**WITNESSED, rounds=3, max_lead=3, carry_period=2)
+    world.to(Phase.JOINING)
+    made: Desk = desk_of(world, witness=True, volunteer=False)
+    made.until("enrolled")
+    world.to(Phase.LEAD)
+    world.send(world.contracts.market.back(world.job, 0, 2), "aggregator")
+    made.replays.lacking = {0, 1}
+    world.to(Phase.ATTESTING, 1)
+    while not (found := drawn_in(made, 1)):
+        made.look()
+    return made, found[0].slot
+
+
+def drawn_in(desk: Desk, r: int) -> list[Any]:
+    audits = desk.world.ledger().audits.values()
+    return [duty for audit in audits if audit.state.round == r for duty in audit.duties]
+
+
+def test_a_witness_demands_a_carry_that_is_lacking_before_it_gives_its_receipt(desk_of: Any) -> None:
+    desk, slot = carrying(desk_of)
+    told = desk.until("demanded")
+    claim = desk.world.claim_id(slot, 1)
+    assert (told["claim"], told["carry"]) == (claim.hex(), True)
+    market, begun = desk.world.contracts.market, len(desk.replays.begun)
+    assert market.claim(claim).open_games == 1
+    desk.look(6)
+    assert market.round(desk.world.job, 1).receipts == 1
+    reader = EventReader(desk.world.devnet.w3, desk.world.contracts.addresses)
+    order = [e.name for e in reader.poll(reader.start()).events if e.name in ("PayloadDemanded", "Attested")]
+    assert order == ["Attested", "Attested", "PayloadDemanded", "Attested"], "its receipt could end Attesting"
+    assert claim not in desk.replays.begun[begun:], "nothing is computed while the owner may answer"
+    assert len(desk.told("demanded")) == 1
+
+
+def test_a_witness_whose_claim_is_left_out_for_its_carry_computes_nothing_and_is_not_fined(desk_of: Any) -> None:
+    desk, slot = carrying(desk_of)
+    desk.until("demanded")
+    world, begun = desk.world, len(desk.replays.begun)
+    world.to(Phase.FREEZING, 1)
+    world.pass_to(world.now + world.params.windows.answer_seconds + 1)
+    world.to(Phase.MERGING, 1)
+    assert market_mask(world) == 1 << 1 - slot
+    while drawn_in(desk, 1)[0].status != DutyStatus.CLOSED:
+        desk.look()
+        world.pass_to(world.now + 10)
+    assert world.claim_id(slot, 1) not in desk.replays.begun[begun:]
+    assert world.contracts.witnesses.witness(world.job, desk.party.address).standing == Standing.LISTED
+    world.pass_to(world.now + world.params.windows.clock_seconds)
+    desk.look(4)
+    assert world.contracts.market.claim(world.claim_id(slot, 1)).status == ClaimStatus.CONVICTED
+    assert desk.told("settled"), "it ended its own demand"
+    assert world.contracts.vault.credits(desk.party.address) == 30 * world.params.role.slot_stake // 100
+
+
+def market_mask(world: World) -> int:
+    return int(world.contracts.market.round(world.job, 1).mask)
+
+
+def test_a_carry_that_comes_late_is_looked_at(desk_of: Any) -> None:
+    desk, slot = carrying(desk_of)
+    desk.until("demanded")
+    desk.replays.lacking.clear()
+    assert desk.until("looked", 1)["t"] in (1, 2)
+    assert desk.world.claim_id(slot, 1) in desk.replays.begun
+
+
+def test_a_carry_that_was_shown_and_is_not_stored_is_computed_again(
+    desk_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk, slot = carrying(desk_of)
+    desk.until("demanded")
+    claim = desk.world.claim_id(slot, 1)
+    shown = Demand(Digest(claim), desk.party.address, Status.ANSWERED, row=availability.CARRY)
+    monkeypatch.setattr(type(desk.world.contracts.demands), "demand", lambda _, __: shown)
+    desk.until("looked")
+    assert claim in desk.replays.begun
+
+
+def test_a_witness_that_can_demand_nothing_computes_again(desk_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Demander, "_demand", lambda *_: None)
+    desk, slot = carrying(desk_of)
+    desk.until("looked")
+    assert desk.world.claim_id(slot, 1) in desk.replays.begun
+    assert not desk.told("demanded")
+
+
+def test_a_witness_differs_from_a_claim_that_stands_on_a_wrong_one(desk_of: Any) -> None:
+    desk, slot = carrying(desk_of)
+    desk.replays.lacking.clear()
+    claim, source = (desk.world.claim_id(slot, r) for r in (1, 0))
+    found = desk.world.ledger().find(source)
+    assert found is not None
+    desk.replays.failing[claim] = WrongSource(found[2])
+    assert desk.until("witnessed")["verdict"] == "differs"
+    assert source in desk.replays.begun, "the wrong one is replayed to its end"
