@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.chain]
 ROUNDS, STEPS = 4, 300
 SHORT = {
     "attest_seconds": Seconds(2), "merge_seconds": Seconds(4), "challenge_seconds": Seconds(10),
-    "join_seconds": Seconds(6), "train_seconds": Seconds(20), "reveal_seconds": Seconds(10), "max_lead": ROUNDS + 1,
+    "join_seconds": Seconds(20), "train_seconds": Seconds(20), "reveal_seconds": Seconds(10), "max_lead": ROUNDS + 1,
 }  # fmt: skip
 
 

@@ -141,10 +141,10 @@ class Coalition:
                         continue
                     if phase == Phase.TRAINING and c.status == ClaimStatus.JOINED:
                         self.known.held.setdefault(id_, self._made(s, r))
-                        bound = ids.commitment(id_, c.worker, self.known._opened(id_))
+                        bound = ids.commitment(id_, c.worker, self.known._opened(id_, p, r))
                         yield MarketCall("JobMarket", "commit", c.worker, (job, r, slot, bound))
                     elif phase == Phase.REVEALING and c.status == ClaimStatus.COMMITTED and id_ in self.known.held:
-                        yield MarketCall("JobMarket", "reveal", c.worker, (job, r, slot, self.known._opened(id_)))
+                        yield MarketCall("JobMarket", "reveal", c.worker, (job, r, slot, self.known._opened(id_, p, r)))
             elif phase == Phase.MERGING and (merger := views.merger_of(s, b, job, r)) in self.members:
                 lie = d.choice((Lie.NONE, Lie.NONE, Lie.NONE, Lie.VALUE, Lie.PADDING))
                 made = ConstantClaim.of_merge(ro.merge_in, Lie.NONE if self.mood == "own merge" else lie)
