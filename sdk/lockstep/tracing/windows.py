@@ -151,7 +151,10 @@ def _tiled_to_input(low: Lowering, grad: Node, kernel: Node, shape: tuple[int, .
 
 @dataclass(frozen=True)
 class Phase:
-    """The taps that read the inputs s = step q + r of one remainder r: tap first + t x apart reads output q + last - t x back."""
+    """The taps that read the inputs step x q + r of one remainder r.
+
+    Tap first + t x apart, t < taps, is the one by which input q of them reads output q + last - t x back.
+    """
 
     first: int
     taps: int
