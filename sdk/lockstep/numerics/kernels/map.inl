@@ -53,7 +53,13 @@ struct Window {
 LOCKSTEP_INLINE void fill(Word* out, Word x, Index n) {
     for (Index i = 0; i < n; ++i) out[i] = x;
 }
-LOCKSTEP_INLINE void copy(Word* out, const Word* in, Index n) { __builtin_memcpy(out, in, static_cast<std::size_t>(n) * sizeof(Word)); }
+LOCKSTEP_INLINE void copy(Word* out, const Word* in, Index n) {
+    if (n > 4 * W) return void(__builtin_memcpy(out, in, static_cast<std::size_t>(n) * sizeof(Word)));
+    for (Index i = 0; i < n; i += W) {
+        const int left = static_cast<int>(n - i < W ? n - i : W);
+        store_first(out + i, load_first(in + i, left), left);
+    }
+}
 
 // out[i] = in[2 i]; reads nothing after the last of them.
 inline void copy_every_second(Word* out, const Word* in, Index n) {

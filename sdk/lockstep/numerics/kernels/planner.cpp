@@ -714,6 +714,60 @@ void find_groups(const Program& program, const std::vector<std::vector<View>>& v
     for (StripGroup& group : plan_strips(program, views, schedule.needed, std::move(taken))) take_place(std::move(group), schedule);
 }
 
+// A concat that one part of another concat alone reads, whole: its parts are copied to their place in the other one at once. This is
+// how an image gets its padding along both axes.
+void join_concats(const Program& program, std::vector<std::vector<View>>& views, Schedule& schedule) {
+    std::vector<int> readers(program.ops.size(), 0);
+    for (const int op : schedule.order) {
+        const auto i = static_cast<std::size_t>(op);
+        for (const int read : traffic_of(schedule.fused[i], op, views[i]).reads) ++readers[static_cast<std::size_t>(read)];
+    }
+    const auto alone = [&](std::size_t i) { return program.ops[i].kind == Kind::kConcat && std::holds_alternative<std::monostate>(schedule.fused[i]); };
+    std::vector<bool> joined(program.ops.size(), false);
+    for (const int op : schedule.order) {
+        const auto i = static_cast<std::size_t>(op);
+        if (!alone(i)) continue;
+        const Descriptor& outer = program.ops[i];
+        const std::vector<Index> strides = row_major(outer.extents);
+        const MapStep& own = std::get<MapStep>(schedule.steps[i]);
+        MapStep joint;
+        std::vector<View> read;
+        for (std::size_t part = 0; part < outer.views.size(); ++part) {
+            const View& view = outer.views[part];
+            const auto inside = static_cast<std::size_t>(view.tag == Tag::kOp ? view.index : 0);
+            std::vector<Index> extents = outer.extents;
+            extents[outer.p0] = outer.sizes[part];
+            const bool whole = view.tag == Tag::kOp && view.offset == 0 && view.strides == row_major(extents) && readers[inside] == 1 &&
+                               !schedule.kept[inside] && alone(inside) && program.ops[inside].elements == cuts_of(extents).back();
+            const auto placed = whole ? along(extents, strides, program.ops[inside].extents) : std::nullopt;
+            if (!placed) {
+                joint.parts.push_back(own.parts[part]);
+                joint.sources.push_back(own.sources[part]);
+                joint.out_offsets.push_back(own.out_offsets[part]);
+                read.push_back(view);
+                continue;
+            }
+            const Descriptor& inner = program.ops[inside];
+            Index before = 0;
+            for (std::size_t j = 0; j < inner.views.size(); ++j) {
+                std::vector<Index> own_extents = inner.extents;
+                own_extents[inner.p0] = inner.sizes[j];
+                joint.parts.push_back(plan_map(own_extents, *placed, {&inner.views[j]}, {}));
+                joint.sources.push_back({source_of(inner.views[j])});
+                joint.out_offsets.push_back(own.out_offsets[part] + before * (*placed)[inner.p0]);
+                before += inner.sizes[j];
+                read.push_back(inner.views[j]);
+            }
+            joined[inside] = true;
+            schedule.needed[inside] = false;
+        }
+        if (joint.parts.size() == own.parts.size()) continue;  // a concat has two parts or more
+        schedule.fused[i] = std::move(joint);
+        views[i] = std::move(read);
+    }
+    std::erase_if(schedule.order, [&](int op) { return joined[static_cast<std::size_t>(op)]; });
+}
+
 // Products that are in no group read their operands in place, and copies that nobody reads any more are not made.
 void read_products_in_place(const Program& program, std::vector<std::vector<View>>& views, Schedule& schedule) {
     for (const int op : schedule.order) {
@@ -818,6 +872,7 @@ Schedule make_schedule(const Program& original) {
     read_products_in_place(program, views, schedule);
     Program laid_out = program;
     choose_layouts(laid_out, views, schedule);
+    join_concats(program, views, schedule);
     find_loops(laid_out, views, schedule);
     for (std::size_t i = 0; i < program.ops.size(); ++i)
         if (program.ops[i].kind == Kind::kQuant) laid_out.ops[i] = cut.ops[i];
