@@ -13,10 +13,13 @@ from torch.nn import functional as F  # noqa: N812
 
 from lockstep.numerics import paths
 from lockstep.numerics.arrays import Array
+from lockstep.numerics.cuda import CudaExecutable
+from lockstep.numerics.cuda.emulator import Emulator
+from lockstep.numerics.executor import Executable
 from lockstep.protocol.programs.program import Kind, Program
 from lockstep.tracing import trace
 from lockstep.tracing.windows import Phase, Window, phases_of
-from tests.unit.numerics.comparison import CONTEXT, compare, normal, strange
+from tests.unit.numerics.comparison import CONTEXT, compare, normal, strange, words
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,38 @@ def test_convolutions_give_the_reference_bits(layer: Layer, data) -> None:  # ty
     rng = np.random.default_rng(layer.size)
     state: list[Array | None] = [data(rng, prod(shape)) for shape in layer.shapes]
     compare(layer.program(), [*state, None], threads=(1, 2))
+
+
+@pytest.mark.parametrize("layer", SMALL[:3], ids=str)
+def test_the_emulated_device_gives_the_same_bits(layer: Layer) -> None:
+    rng = np.random.default_rng(layer.size)
+    state: list[Array | None] = [*(strange(rng, prod(shape)) for shape in layer.shapes), None]
+    program = layer.program()
+    due = paths.compile(program).run(state, CONTEXT)
+    got = CudaExecutable(program, device=Emulator()).run(state, CONTEXT)
+    for array, wanted, what in zip(got, due, ("output", "input", "weight"), strict=False):
+        np.testing.assert_array_equal(words(array), words(wanted), err_msg=what)
+
+
+@pytest.mark.parametrize("size", [8, 28, 34])
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [(2, 2, 0), (3, 2, 1)])
+def test_pooling_gives_the_reference_bits(size: int, kernel: int, stride: int, padding: int) -> None:
+    """Rows of two words and of every second one, blocks cut at an image's end, iotas of several blocks."""
+
+    def step(x: Tensor) -> list[Tensor]:
+        leaf = x.detach().view(3, 5, size, size).requires_grad_()
+        y = F.max_pool2d(F.relu(leaf), kernel, stride, padding)
+        (gradient,) = torch.autograd.grad((y * y).sum(), leaf)
+        return [y.reshape(-1), gradient.reshape(-1)]
+
+    program = trace(step, torch.zeros(3 * 5 * size * size))
+    rng = np.random.default_rng(size)
+    state: list[Array | None] = [strange(rng, 3 * 5 * size * size)]
+    compare(program, state, threads=(1, 2))
+    compiled = Executable(program, fused="require")
+    for array, wanted in zip(compiled.run(state, CONTEXT), paths.compile(program).run(state, CONTEXT), strict=True):
+        if wanted is not None:
+            np.testing.assert_array_equal(words(array), words(wanted), err_msg="loops compiled")
 
 
 @pytest.mark.parametrize("layer", SMALL, ids=str)
