@@ -20,11 +20,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from measure import Training, in_turn, milliseconds, ratio, resident, wait_asleep
+from resnet import ResNet
 from torch import nn
 
 from lockstep.numerics import _native
@@ -33,19 +35,40 @@ from lockstep.protocol.programs.program import Program
 from lockstep.tracing.arithmetic import PRODUCTS, Arithmetic
 from lockstep.training.demo import BATCH, MODEL
 from lockstep.training.job import Batch, build_programs
-from lockstep.training.models import GPT, GPTConfig, Llama, LlamaConfig, next_token_loss
+from lockstep.training.losses import Loss
+from lockstep.training.models import CNN, GPT, CNNConfig, GPTConfig, Llama, LlamaConfig, next_token_loss
+from lockstep.training.models.cnn import image_loss
 from lockstep.training.strategies import diloco
 
+
+@dataclass(frozen=True)
+class Case:
+    """A model and what it trains on: rows whose elements are below `most`."""
+
+    model: nn.Module
+    batch: Batch
+    most: int
+    loss: Loss = next_token_loss
+
+
+def _images(kind: Callable[[CNNConfig], nn.Module], config: CNNConfig, rows: int) -> Case:
+    return Case(kind(config), Batch(rows, config.row_length), config.classes, image_loss)
+
+
 BIG = Batch(rows=8, row_length=257)
-MODELS: dict[str, tuple[nn.Module, Batch]] = {
-    "gpt": (GPT(GPTConfig(vocabulary=4096, context=256, layers=6, heads=6, width=384)), BIG),
-    "llama": (
+MODELS: dict[str, Case] = {
+    "gpt": Case(GPT(GPTConfig(vocabulary=4096, context=256, layers=6, heads=6, width=384)), BIG, 4096),
+    "llama": Case(
         Llama(LlamaConfig(vocabulary=4096, context=256, layers=6, heads=6, kv_heads=2, width=384, hidden=1024)),
         BIG,
+        4096,
     ),
-    "demo": (GPT(MODEL), BATCH),
+    "demo": Case(GPT(MODEL), BATCH, MODEL.vocabulary),
+    "cnn": _images(CNN, CNNConfig(), 32),
+    "resnet": _images(ResNet, CNNConfig(size=32, channels=3, width=32), 16),
 }
-"""The first two: 6 layers, width 384, 6 heads, 8 rows of 256 tokens of 4096; the third is `lockstep demo`'s."""
+"""The first two: 6 layers, width 384, 6 heads, 8 rows of 256 tokens of 4096; the third is `lockstep demo`'s. Then the
+CNN of `lockstep train --model cnn` on 32 images of 28 x 28, and ResNet-18 at half of its width on 16 of 32 x 32."""
 
 
 @dataclass(frozen=True)
@@ -76,22 +99,19 @@ class StepTime:
 class Eager:
     """The same step as people write it in PyTorch."""
 
-    def __init__(
-        self, model: nn.Module, batch: Batch, *, fused: bool, compiled: bool = False, bfloat16: bool = False
-    ) -> None:
-        self.bfloat16 = bfloat16
-        self.parameters = list(model.parameters())
-        vocabulary = model.config.vocabulary
-        self.rows = torch.randint(0, vocabulary, (batch.rows, batch.row_length))  # type: ignore[call-overload]
+    def __init__(self, case: Case, *, fused: bool, compiled: bool = False, bfloat16: bool = False) -> None:
+        self.bfloat16, self.loss = bfloat16, case.loss
+        self.parameters = list(case.model.parameters())
+        self.rows = torch.randint(0, case.most, (case.batch.rows, case.batch.row_length))
         kind = {"fused": True} if fused else {"foreach": True}
         self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-3, weight_decay=0.1, **kind)
-        self.model = torch.compile(model) if compiled else model
+        self.model = torch.compile(case.model) if compiled else case.model
 
     def step(self) -> None:
         """Forward, backward, clipping, AdamW."""
         self.optimizer.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=self.bfloat16):
-            loss = next_token_loss(self.model, self.rows)
+            loss = self.loss(self.model, self.rows)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
         self.optimizer.step()
@@ -100,17 +120,17 @@ class Eager:
 def time_step(name: str, program: Program, threads: int, runs: int, path: str, products: str) -> StepTime:
     """Ours beside eager PyTorch and `torch.compile`."""
     torch.set_num_threads(threads)
-    model, batch = MODELS[name]
-    ours = Training(program, model.config.vocabulary, threads, path)  # type: ignore[union-attr, arg-type]
-    kinds = {"foreach": Eager(model, batch, fused=False), "fused": Eager(model, batch, fused=True)}
+    case = MODELS[name]
+    ours = Training(program, case.most, threads, path)
+    kinds = {"foreach": Eager(case, fused=False), "fused": Eager(case, fused=True)}
     trial = in_turn(5, *(kind.step for kind in kinds.values()))
     eager = min(zip(kinds, trial, strict=True), key=lambda kind: statistics.median(kind[1]))[0]
     mine, theirs = in_turn(runs, ours.step_and_root, kinds[eager].step)
-    narrow = Eager(model, batch, fused=eager == "fused", bfloat16=True)
+    narrow = Eager(case, fused=eager == "fused", bfloat16=True)
     (rounded,) = in_turn(max(3, runs // 4), narrow.step)
     alone, whole = in_turn(max(3, runs // 4), ours.step, ours.step_and_root)
     try:
-        compiled = Eager(model, batch, fused=True, compiled=True)
+        compiled = Eager(case, fused=True, compiled=True)
         again, beside = in_turn(max(3, runs // 4), ours.step_and_root, compiled.step)
     except (RuntimeError, OSError) as error:  # no compiler that torch can use
         print(f"torch.compile is skipped: {error}", file=sys.stderr)
@@ -121,7 +141,7 @@ def time_step(name: str, program: Program, threads: int, runs: int, path: str, p
         products=products,
         threads=threads,
         path=path,
-        parameters=sum(p.numel() for p in model.parameters()),
+        parameters=sum(p.numel() for p in case.model.parameters()),
         ops=len(program.ops),
         ms=milliseconds(mine),
         hash_ms=round(milliseconds(whole) - milliseconds(alone), 2),
@@ -150,16 +170,16 @@ def measure_memory(side: str, name: str, threads: int, path: Path) -> float:
     """In the child: the peak over what the process held before it made anything."""
     torch.set_num_threads(threads)
     torch.ones(64, 64) @ torch.ones(64, 64)  # torch's own pools
-    model, batch = MODELS[name]
+    case = MODELS[name]
     before = resident()
     if side == "ours":
         program: Program = pickle.loads(path.read_bytes())
-        ours = Training(program, model.config.vocabulary, threads)  # type: ignore[union-attr, arg-type]
+        ours = Training(program, case.most, threads)
         step = ours.step_and_root
         held = 0.0
     else:
-        step = Eager(model, batch, fused=side == "fused").step
-        held = sum(p.nbytes for p in model.parameters()) / (1 << 20)  # made before, and part of the training
+        step = Eager(case, fused=side == "fused").step
+        held = sum(p.nbytes for p in case.model.parameters()) / (1 << 20)  # made before, and part of the training
     for _ in range(4):
         step()
     return round(resident("VmHWM") - before + held, 1)
@@ -171,7 +191,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one line of JSON on stdout")
     parser.add_argument("--runs", type=int, default=30, help="measured pairs of each figure (default 30)")
-    parser.add_argument("--models", default="gpt,llama,demo", help="of gpt, llama, demo (default all)")
+    parser.add_argument("--models", default=",".join(MODELS), help=f"of {', '.join(MODELS)} (default all)")
     parser.add_argument("--threads", default="1,2", help="numbers of threads (default 1,2)")
     parser.add_argument("--path", default="auto", help="kernel path: auto, or one that lockstep replay --path has")
     parser.add_argument("--products", choices=PRODUCTS, default="float32", help="of our side (default float32)")
@@ -184,9 +204,9 @@ def main() -> int:
     path = _native.best_isa() if arguments.path == "auto" else arguments.path
     results = []
     for name in arguments.models.split(","):
-        model, batch = MODELS[name]
+        case = MODELS[name]
         program = build_programs(
-            model, next_token_loss, diloco.Spec(), batch=batch, rounds=6, slots=3,
+            case.model, case.loss, diloco.Spec(), batch=case.batch, rounds=6, slots=3,
             arithmetic=Arithmetic(arguments.products),
         ).step  # fmt: skip
         for threads in map(int, arguments.threads.split(",")):

@@ -128,7 +128,7 @@ KERNEL_MUTANTS = {
     ),
     "log forgets that it scaled a subnormal": ("k - (23 & subnormal)", "k"),
     "tanh's threshold goes to the other side": ("word(a) < TANH_SMALL", "word(a) <= TANH_SMALL"),
-    "min takes -0 for +0": ("lesser = order(a) < order(b)", "lesser = a < b"),
+    "min takes -0 for +0": ("ordered(x < y ? x : y)", "word(a < b ? a : b)"),
     "a cast truncates": ("rounded = (a + magic) - magic", "rounded = a"),
     "a cast does not saturate": ("~SIGN + (word(a) >> 31)", "SIGN"),
 }

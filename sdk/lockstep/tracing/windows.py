@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import inf, prod
+from math import gcd, inf, prod
 
 import numpy as np
 
@@ -58,20 +58,23 @@ def windows_of(
 
 def unfolded(low: Lowering, x: Node, windows: Sequence[Window], counts: Sequence[int], fill: float = 0) -> Node:
     """[A, B, S...] -> [A, B, P, K, P, K...]: the input that each tap of each output reads, `fill` outside of x."""
-    for i, (w, count) in reversed(list(enumerate(zip(windows, counts, strict=True)))):
-        axis = 2 + i
-        after = (count - 1) * w.step + w.reach - w.pad - x.shape[axis]
-        x = low.graph.window(padded(low, x, axis, w.pad, after, fill), axis, count, w.step, w.size, w.dilation)
+    # Padding comes first: windows are read where they lie, and padding copies.
+    axes = list(enumerate(zip(windows, counts, strict=True), 2))[::-1]
+    for axis, (w, count) in axes:
+        x = padded(low, x, axis, w.pad, (count - 1) * w.step + w.reach - w.pad - x.shape[axis], fill)
+    for axis, (w, count) in axes:
+        x = low.graph.window(x, axis, count, w.step, w.size, w.dilation)
     return x
 
 
 def spread(low: Lowering, y: Node, windows: Sequence[Window], extents: Sequence[int], fill: float = 0) -> Node:
     """[A, B, P...] -> [A, B, S, K, S, K...]: at (s, j) the output whose tap K - 1 - j reads s, else `fill`."""
-    for i, (w, extent) in reversed(list(enumerate(zip(windows, extents, strict=True)))):
-        axis = 2 + i
+    axes = list(enumerate(zip(windows, extents, strict=True), 2))[::-1]
+    for axis, (w, extent) in axes:
         y = dilated(low, y, axis, w.step, fill)
         before = w.reach - 1 - w.pad
         y = padded(low, y, axis, before, extent + w.reach - 1 - before - y.shape[axis], fill)
+    for axis, (w, extent) in axes:
         y = low.graph.window(y, axis, extent, 1, w.size, w.dilation)
     return y
 
@@ -118,6 +121,8 @@ def correlate_to_input(
     shape = (grad.shape[0], groups * weight.shape[1], *extents)
     if all(w.tiles for w in windows):
         return _tiled_to_input(low, grad, kernel, shape)
+    if any(w.step > 1 for w in windows):
+        return _stepped_to_input(low, grad, kernel, windows, shape)
     read = _taps_last(low, spread(low, grad, windows, extents), groups, rank)
     kernel = low.graph.flip(kernel, range(3, 3 + rank))
     kernel = low.graph.reshape(kernel, (1, *kernel.shape[:2], *(1,) * rank, *kernel.shape[2:]))
@@ -142,6 +147,71 @@ def _tiled_to_input(low: Lowering, grad: Node, kernel: Node, shape: tuple[int, .
     for i, extent in enumerate(shape[2:]):
         result = padded(low, result, 2 + i, 0, extent - covered[i])
     return result
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The taps that read the inputs step x q + r of one remainder r.
+
+    Tap first + t x apart, t < taps, is the one by which input q of them reads output q + last - t x back.
+    """
+
+    first: int
+    taps: int
+    apart: int
+    last: int
+    back: int
+
+
+def phases_of(window: Window) -> list[Phase]:
+    """The phases of the remainders 0 .. step - 1, in order; `taps` is 0 where no tap reads the inputs."""
+    common = gcd(window.step, window.dilation)
+    found = []
+    for remainder in range(window.step):
+        reading = [j for j in range(window.size) if (remainder + window.pad - j * window.dilation) % window.step == 0]
+        first = reading[0] if reading else 0
+        last = (remainder + window.pad - first * window.dilation) // window.step
+        found.append(Phase(first, len(reading), window.step // common, last, window.dilation // common))
+    return found
+
+
+def _stepped_to_input(
+    low: Lowering, grad: Node, kernel: Node, windows: Sequence[Window], shape: tuple[int, ...]
+) -> Node:
+    """Inputs of one remainder are read by the same taps: a product for each, without the zeros between the outputs.
+
+    kernel [g, C/g, O/g, K...]
+    """
+    rank, (groups, channels) = len(windows), kernel.shape[:2]
+    counts = [-(-extent // w.step) for extent, w in zip(shape[2:], windows, strict=True)]
+    parts = []
+    for phases in product(*map(phases_of, windows)):
+        if not all(phase.taps for phase in phases):
+            parts.append(low.graph.number(0, F32, (*shape[:2], *counts)))
+            continue
+        own, read = kernel, grad
+        for axis, (phase, count) in enumerate(zip(phases, counts, strict=True)):
+            own = low.graph.slice(own, 3 + axis, phase.first, phase.taps, phase.apart)
+            before = phase.back * (phase.taps - 1) - phase.last
+            read = padded(low, read, 2 + axis, before, count + phase.last - read.shape[2 + axis])
+        for axis, (phase, count) in reversed(list(enumerate(zip(phases, counts, strict=True)))):
+            read = low.graph.window(read, 2 + axis, count, 1, phase.taps, phase.back)
+        read = _taps_last(low, read, groups, rank)
+        own = low.graph.flip(own, range(3, 3 + rank))
+        own = low.graph.reshape(own, (1, groups, channels, *(1,) * rank, *own.shape[2:]))
+        parts.append(low.graph.reshape(dot(low, read, own, 1 + rank), (*shape[:2], *counts)))
+    for axis, (window, count) in reversed(list(enumerate(zip(windows, counts, strict=True), 2))):
+        joined = []
+        for at in range(0, len(parts), window.step):
+            ones = [
+                low.graph.reshape(p, (*p.shape[: axis + 1], 1, *p.shape[axis + 1 :]))
+                for p in parts[at : at + window.step]
+            ]
+            whole = low.graph.concat(ones, axis + 1)
+            whole = low.graph.reshape(whole, (*whole.shape[:axis], count * window.step, *whole.shape[axis + 2 :]))
+            joined.append(low.graph.slice(whole, axis, 0, shape[axis]))
+        parts = joined
+    return parts[0]
 
 
 def correlate_to_weight(low: Lowering, grad: Node, x: Node, windows: Sequence[Window], groups: int) -> Node:

@@ -183,13 +183,20 @@ LOCKSTEP_INLINE float tanh(float x) { return canonical(raw::tanh(x)); }
 LOCKSTEP_INLINE Signed order(float a) {
     return integer(word(a) ^ (static_cast<Word>(integer(word(a)) >> 31) & ~SIGN));
 }
+// What `order` of it is x.
+LOCKSTEP_INLINE Word ordered(Signed x) { return static_cast<Word>(x) ^ (static_cast<Word>(x >> 31) & ~SIGN); }
+// Extrema of integers, and no choice between words or truth values: compilers make branches of those, and no vectors.
+LOCKSTEP_INLINE Word greater_magnitude(float a, float b) {
+    const Word x = word(a) & ~SIGN, y = word(b) & ~SIGN;
+    return x < y ? y : x;
+}
 LOCKSTEP_INLINE float min(float a, float b) {
-    const Word lesser = order(a) < order(b) ? word(a) : word(b);
-    return value(is_nan(word(a)) | is_nan(word(b)) ? NOT_A_NUMBER : lesser);
+    const Signed x = order(a), y = order(b);
+    return value(is_nan(greater_magnitude(a, b)) ? NOT_A_NUMBER : ordered(x < y ? x : y));
 }
 LOCKSTEP_INLINE float max(float a, float b) {
-    const Word greater = order(a) < order(b) ? word(b) : word(a);
-    return value(is_nan(word(a)) | is_nan(word(b)) ? NOT_A_NUMBER : greater);
+    const Signed x = order(a), y = order(b);
+    return value(is_nan(greater_magnitude(a, b)) ? NOT_A_NUMBER : ordered(x < y ? y : x));
 }
 LOCKSTEP_INLINE Word lt(float a, float b) { return a < b ? 1 : 0; }
 LOCKSTEP_INLINE Word le(float a, float b) { return a <= b ? 1 : 0; }

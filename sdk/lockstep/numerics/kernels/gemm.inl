@@ -41,6 +41,59 @@ inline void pack_group(Word* pack, Index pitch, const Word* in, Index row, Index
     }
 }
 
+// The same where tables tell the places of rows and terms: `at` begins with the group's first row and the first of `depth` terms.
+inline void pack_group_at(Word* pack, Index pitch, const Word* in, const Places& at, int rows, Index depth) {
+    if (at.row_run[0] >= rows) {
+        const Word* from = in + at.row[0];
+        if (rows == W)
+            for (Index k = 0; k < depth; ++k) store(pack + k * pitch, load(from + at.k_at[k]));
+        else
+            for (Index k = 0; k < depth; ++k) store(pack + k * pitch, load_first(from + at.k_at[k], rows));
+        return;
+    }
+    if (at.row_run[0] >= W / 4 && rows == W) {  // few runs
+        for (int i = 0; i < rows;) {
+            const int n = static_cast<int>(at.row_run[i] < rows - i ? at.row_run[i] : rows - i);
+            const Word* from = in + at.row[i];
+            for (Index k = 0; k < depth; ++k) store_first(pack + k * pitch + i, load_first(from + at.k_at[k], n), n);
+            i += n;
+        }
+        return;
+    }
+    for (Index k = 0; k < depth;) {
+        const Index left = depth - k < W ? depth - k : W;
+        const int n = static_cast<int>(at.k_run[k] < left ? at.k_run[k] : left);
+        const Word* from = in + at.k_at[k];
+        if (n >= W / 4) {
+            Float square[W];
+            for (int i = 0; i < W; ++i) square[i] = i < rows ? load_first(from + at.row[i], n) : zero();
+            transpose(square);
+            for (int i = 0; i < n; ++i) store(pack + (k + i) * pitch, square[i]);
+        } else {
+            for (int j = 0; j < n; ++j) {
+                Word lanes[W] = {};
+                for (int i = 0; i < rows; ++i) lanes[i] = from[at.row[i] + j];
+                store(pack + (k + j) * pitch, load(lanes));
+            }
+        }
+        k += n;
+    }
+}
+
+inline Places moved(const Places& at, Index row, Index k) { return {at.row + row, at.row_run + row, at.k_at + k, at.k_run + k}; }
+
+// Columns [n0, n1) of a chunk that begins with term k.
+inline void pack_panels_at(const GemmPlan& plan, const Word* b, Index n0, Index n1, Index k, Index depth, Word* pack) {
+    constexpr Index kTermsAtATime = 16;  // neighbouring terms lie in the same lines
+    for (Index first = 0; first < depth; first += kTermsAtATime) {
+        const Index count = first + kTermsAtATime < depth ? kTermsAtATime : depth - first;
+        for (Index n = n0; n < n1; n += W) {
+            Word* panel = pack + (n - n0) / NR * NR * depth + (n - n0) % NR;
+            pack_group_at(panel + first * NR, NR, b, moved(plan.b_at, n, k + first), lanes_left(n1, n), count);
+        }
+    }
+}
+
 // Columns [n0, n1) of one chunk of b, panel after panel of depth x NR words.
 inline void pack_panels(const GemmPlan& plan, const Word* b, Index n0, Index n1, Index depth, Word* pack) {
     constexpr Index kRowsAtATime = 8;
@@ -73,11 +126,20 @@ struct Strips {
 struct Rows {
     const Word* at;
     Index row, k_stride;
+    Places places;  // from the part's first row and the chunk's first term on
 };
 
 // Strips [begin, end) of one chunk, each depth x height words, one after the other.
 inline void pack_strips(const Rows& a, const Strips& strips, Index begin, Index end, Index depth, Word* pack) {
     constexpr Index kRowsAtATime = 8;
+    if (a.places) {
+        for (Index strip = begin; strip < end; ++strip) {
+            const Index r = strips.start(strip);
+            const int height = strips.height(strip);
+            pack_group_at(pack + (r - strips.start(begin)) * depth, height, a.at, moved(a.places, r, 0), height, depth);
+        }
+        return;
+    }
     const Index origin = strips.start(begin), step = a.row == 1 && a.k_stride != 1 ? kRowsAtATime : depth;
     for (Index first = 0; first < depth; first += step) {
         const Index count = first + step < depth ? step : depth - first;
@@ -194,6 +256,7 @@ void multiply_tile(const Tile& tile, int rows) {
 inline bool packing_pays(const GemmPlan& plan, Index columns) {
     constexpr Index kPage = 1024;
     const bool contiguous = plan.a_m == 1 || plan.a_k == 1;
+    if (plan.a_at) return true;
     return columns > 3 * NR || !contiguous || plan.a_m * plan.a_k % kPage == 0;
 }
 
@@ -234,8 +297,10 @@ void multiply_block(Tile tile, const Rows& a, bool packing, const Strips& strips
             tile.a_row = plan.a_m;
             tile.out_row = plan.out_m;
             tile.before_row = k || plan.begun ? plan.out_m : 0;
-            pack_panels(plan, b + k * plan.b_k, n0, n1, tile.depth, panels);
-            const Rows rows{a + part.m0 * plan.a_m + k * plan.a_k, plan.a_m, plan.a_k};
+            if (plan.b_at) pack_panels_at(plan, b, n0, n1, k, tile.depth, panels);
+            else pack_panels(plan, b + k * plan.b_k, n0, n1, tile.depth, panels);
+            Rows rows{a + part.m0 * plan.a_m + k * plan.a_k, plan.a_m, plan.a_k, {}};
+            if (plan.a_at) rows.places = moved(plan.a_at, part.m0, k);
             const bool packing = packing_pays(plan, n1 - n0);
             const auto block = packing || plan.a_m == 1 ? &multiply_block<true> : &multiply_block<false>;
             block(tile, rows, packing, strips, panels, out + part.m0 * plan.out_m, k == 0 && !plan.begun, n0, n1, scratch);

@@ -38,6 +38,12 @@ LOCKSTEP_INLINE unsigned lanes_not_zero(Int a) {
 }
 LOCKSTEP_INLINE Int signs(Int a) { return _mm256_srai_epi32(a, 31); }
 
+// Lanes 0, 2, 4, ... of a and then of b.
+LOCKSTEP_INLINE Float every_second(Float a, Float b) {
+    const __m256 halves = _mm256_shuffle_ps(a, b, 0x88);  // by 128 bits: a, b, a, b
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(halves), 0xd8));
+}
+
 // r[i] lane j <-> r[j] lane i: pairs of rows, then of pairs, then of 128-bit halves.
 LOCKSTEP_INLINE void transpose(Float* r) {
     Float s[8], t[8];

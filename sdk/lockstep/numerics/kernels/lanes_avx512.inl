@@ -34,6 +34,12 @@ LOCKSTEP_INLINE Int either(Int a, Int b) { return _mm512_or_si512(a, b); }
 LOCKSTEP_INLINE unsigned lanes_not_zero(Int a) { return _mm512_test_epi32_mask(a, a); }
 LOCKSTEP_INLINE Int signs(Int a) { return _mm512_srai_epi32(a, 31); }
 
+// Lanes 0, 2, 4, ... of a and then of b.
+LOCKSTEP_INLINE Float every_second(Float a, Float b) {
+    const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    return _mm512_permutex2var_ps(a, even, b);
+}
+
 // r[i] lane j <-> r[j] lane i: pairs of rows, pairs of pairs, then 128-bit quarters twice.
 LOCKSTEP_INLINE void transpose(Float* r) {
     Float s[16], t[16];

@@ -47,6 +47,9 @@ LOCKSTEP_INLINE unsigned lanes_not_zero(Int a) {
 }
 LOCKSTEP_INLINE Int signs(Int a) { return vshrq_n_s32(a, 31); }
 
+// Lanes 0, 2, 4, ... of a and then of b.
+LOCKSTEP_INLINE Float every_second(Float a, Float b) { return vuzp1q_f32(a, b); }
+
 // r[i] lane j <-> r[j] lane i: pairs of rows, then of pairs.
 LOCKSTEP_INLINE void transpose(Float* r) {
     const auto even = [](Float a, Float b) { return vreinterpretq_f64_f32(vtrn1q_f32(a, b)); };

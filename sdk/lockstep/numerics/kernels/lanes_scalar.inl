@@ -89,6 +89,16 @@ LOCKSTEP_INLINE Int signs(Int a) {
     for (int i = 0; i < W; ++i) a.lane[i] >>= 31;
     return a;
 }
+// Lanes 0, 2, 4, ... of a and then of b.
+LOCKSTEP_INLINE Float every_second(Float a, Float b) {
+    Float r;
+    for (int i = 0; i < W / 2; ++i) {
+        r.lane[i] = a.lane[2 * i];
+        r.lane[W / 2 + i] = b.lane[2 * i];
+    }
+    return r;
+}
+
 LOCKSTEP_INLINE void transpose(Float* r) {
     for (int i = 0; i < W; ++i)
         for (int j = i + 1; j < W; ++j) {

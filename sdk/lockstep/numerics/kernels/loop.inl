@@ -6,8 +6,12 @@ void run_loop(const LoopPlan& plan, LoopFunction function, const Word* const* ba
     Word starts[kMaxLoopOperands];
     Index in_stride[kMaxLoopOperands], out_stride[kMaxLoopOutputs];
     Word* out[kMaxLoopOutputs];
+    Box before{};
+    Word filled[kMaxLoopOperands];  // where the copied iotas of the block before begin
     for (Index block = begin; block < end; ++block) {
         const Box box = box_of(plan, block);
+        const bool alike = block > begin && __builtin_memcmp(box.size, before.size, static_cast<std::size_t>(box.axes) * sizeof(Index)) == 0;
+        before = box;
         const Index rows = plan.row_axis < 0 ? 1 : box.size[plan.row_axis], columns = box.elements / rows;
         const auto along_rows = [&](const Index* strides) { return plan.row_axis < 0 ? Index{0} : strides[plan.row_axis]; };
         for (int v = 0; v < plan.operands; ++v) {
@@ -27,8 +31,15 @@ void run_loop(const LoopPlan& plan, LoopFunction function, const Word* const* ba
                 continue;
             }
             Word* copied = scratch + v * (kBlock + 16);
-            if (operand.iota) fill_iota(copied, starts[v], window);
-            else gather_window(copied, in[v], window);
+            if (operand.iota && alike) {
+                const Word ahead = starts[v] - filled[v];
+                for (Index i = 0; i < box.elements; ++i) copied[i] += ahead;
+            } else if (operand.iota) {
+                fill_iota(copied, starts[v], window);
+            } else {
+                gather_window(copied, in[v], window);
+            }
+            filled[v] = starts[v];
             in[v] = copied;
             in_stride[v] = columns;
         }

@@ -53,11 +53,29 @@ struct Window {
 LOCKSTEP_INLINE void fill(Word* out, Word x, Index n) {
     for (Index i = 0; i < n; ++i) out[i] = x;
 }
-LOCKSTEP_INLINE void copy(Word* out, const Word* in, Index n) { __builtin_memcpy(out, in, static_cast<std::size_t>(n) * sizeof(Word)); }
+LOCKSTEP_INLINE void copy(Word* out, const Word* in, Index n) {
+    if (n > 4 * W) return void(__builtin_memcpy(out, in, static_cast<std::size_t>(n) * sizeof(Word)));
+    for (Index i = 0; i < n; i += W) {
+        const int left = static_cast<int>(n - i < W ? n - i : W);
+        store_first(out + i, load_first(in + i, left), left);
+    }
+}
+
+// out[i] = in[2 i]; reads nothing after the last of them.
+inline void copy_every_second(Word* out, const Word* in, Index n) {
+    for (Index i = 0; i < n; i += W) {
+        const int count = static_cast<int>(n - i < W ? n - i : W), reach = 2 * count - 1;
+        const Word* from = in + 2 * i;
+        const Float low = reach >= W ? load(from) : load_first(from, reach);
+        const Float high = reach > W ? load_first(from + W, reach - W) : zero();
+        store_first(out + i, every_second(low, high), count);
+    }
+}
 
 inline void copy_row(Word* out, const Word* in, Index stride, Index n) {
     if (stride == 1) return copy(out, in, n);
     if (stride == 0) return fill(out, *in, n);
+    if (stride == 2) return copy_every_second(out, in, n);
     for (Index i = 0; i < n; ++i) out[i] = in[i * stride];
 }
 
@@ -81,15 +99,15 @@ inline void copy_transposed(Word* out, const Word* in, Index stride, Index rows,
     }
 }
 
-// Calls row(offset, at) for every innermost run of the window; `at` counts the elements before it.
+// Calls row(offset, at) for every run of the window along its last `own` axes; `at` counts the elements before it.
 template <class Row>
-LOCKSTEP_INLINE void each_row(const Window& w, Row row) {
-    Index coordinate[kMaxAxes] = {}, offset = 0, at = 0;
-    const Index inner = w.size[w.dims - 1];
+LOCKSTEP_INLINE void each_row(const Window& w, Row row, int own = 1) {
+    Index coordinate[kMaxAxes] = {}, offset = 0, at = 0, inner = 1;
+    for (int ax = w.dims - own; ax < w.dims; ++ax) inner *= w.size[ax];
     for (;;) {
         row(offset, at);
         at += inner;
-        int ax = w.dims - 2;
+        int ax = w.dims - own - 1;
         for (; ax >= 0; --ax) {
             offset += w.stride[ax];
             if (++coordinate[ax] < w.size[ax]) break;
@@ -100,9 +118,31 @@ LOCKSTEP_INLINE void each_row(const Window& w, Row row) {
     }
 }
 
+// Rows of a few words each, which would be too short for a loop of their own.
+template <Index INNER>
+inline void copy_short_rows(Word* out, const Word* in, const Window& w) {
+    const Index rows = w.size[w.dims - 2], row = w.stride[w.dims - 2], stride = w.stride[w.dims - 1];
+    each_row(
+        w,
+        [&](Index offset, Index at) {
+            const Word* from = in + offset;
+            Word* to = out + at;
+            if (stride == 0 && row == 1)
+                for (Index i = 0; i < rows; ++i)
+                    for (Index j = 0; j < INNER; ++j) to[i * INNER + j] = from[i];
+            else
+                for (Index i = 0; i < rows; ++i)
+                    for (Index j = 0; j < INNER; ++j) to[i * INNER + j] = from[i * row + j * stride];
+        },
+        2);
+}
+
 inline void gather_window(Word* out, const Word* in, const Window& w) {
     const Index inner = w.size[w.dims - 1], stride = w.stride[w.dims - 1];
     if (w.dims == 1) return copy_row(out, in, stride, inner);
+    if (inner == 2) return copy_short_rows<2>(out, in, w);
+    if (inner == 3) return copy_short_rows<3>(out, in, w);
+    if (inner == 4) return copy_short_rows<4>(out, in, w);
     if (w.dims == 2 && w.stride[0] == 1) return copy_transposed(out, in, stride, w.size[0], inner);
     each_row(w, [&](Index offset, Index at) { copy_row(out + at, in + offset, stride, inner); });
 }
@@ -118,6 +158,20 @@ inline void scatter_window(Word* out, const Window& w, const Word* in) {
 inline void fill_iota(Word* out, Word start, const Window& w) {
     const Index inner = w.size[w.dims - 1];
     const Word stride = static_cast<Word>(w.stride[w.dims - 1]);
+    if (inner == 2 && w.dims > 1) {
+        const Index rows = w.size[w.dims - 2];
+        const Word row = static_cast<Word>(w.stride[w.dims - 2]);
+        return each_row(
+            w,
+            [&](Index offset, Index at) {
+                const Word first = start + static_cast<Word>(offset);
+                for (Index i = 0; i < rows; ++i) {
+                    out[at + 2 * i] = first + row * static_cast<Word>(i);
+                    out[at + 2 * i + 1] = first + row * static_cast<Word>(i) + stride;
+                }
+            },
+            2);
+    }
     each_row(w, [&](Index offset, Index at) {
         const Word first = start + static_cast<Word>(offset);
         for (Index i = 0; i < inner; ++i) out[at + i] = first + stride * static_cast<Word>(i);

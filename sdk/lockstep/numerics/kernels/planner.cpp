@@ -340,6 +340,75 @@ View seen_through(const Program& program, const Descriptor& op, View view) {
     return view;
 }
 
+// Places along one axis and how many neighbours from each on lie side by side.
+struct PlacesAlong {
+    std::vector<Index> at, run;
+
+    explicit PlacesAlong(std::vector<Index> places) : at(std::move(places)), run(at.size(), 1) {
+        for (std::size_t i = at.size() - 1; i-- > 0;)
+            if (at[i + 1] == at[i] + 1) run[i] = run[i + 1] + 1;
+    }
+    // The stride that tells all places, if one does.
+    std::optional<Index> stride() const {
+        const Index step = at.size() > 1 ? at[1] : 0;
+        for (std::size_t i = 0; i < at.size(); ++i)
+            if (at[i] != static_cast<Index>(i) * step) return std::nullopt;
+        return step;
+    }
+};
+
+// An operand of a product read where a copy took it from, if rows and terms each add a part of their own to an element's place there:
+// the windows of a convolution are never copied together. False if it is no such copy.
+bool read_in_place(const Program& program, GemmStep& step, std::size_t side) {
+    GemmPlan& plan = step.plan;
+    Source& source = side == 0 ? step.a : step.b;
+    if (source.tag != Tag::kOp || !is_copy(program.ops[static_cast<std::size_t>(source.index)])) return false;
+    const Descriptor& copy = program.ops[static_cast<std::size_t>(source.index)];
+    Axes axes{copy.extents, {row_major(copy.extents), copy.views[0].strides}};
+    axes.merge();
+    const auto n_axes = axes.extents.size();
+    std::vector<Index> reach(n_axes, 0);  // the largest coordinate along each axis, if the parts of an element's place add up
+    const auto places = [&](Index begin, Index extent, Index stride) {
+        std::vector<Index> found, largest(n_axes, 0);
+        for (Index i = 0; i < extent; ++i) {
+            Index rest = begin + i * stride, place = 0;
+            for (std::size_t axis = 0; axis < n_axes; ++axis) {
+                const Index coordinate = rest / axes.strides[0][axis];
+                rest %= axes.strides[0][axis];
+                largest[axis] = std::max(largest[axis], coordinate);
+                place += coordinate * axes.strides[1][axis];
+            }
+            found.push_back(place);
+        }
+        for (std::size_t axis = 0; axis < n_axes; ++axis) reach[axis] += largest[axis];
+        return PlacesAlong(std::move(found));
+    };
+    Index* const batch_strides = side == 0 ? plan.a_batch : plan.b_batch;
+    const Index row_stride = side == 0 ? plan.a_m : plan.b_n, k_stride = side == 0 ? plan.a_k : plan.b_k;
+    // What every batch shares is packed for each of them: it is copied once.
+    if (plan.batches > 1 && std::all_of(batch_strides, batch_strides + plan.batch_axes, [](Index s) { return s == 0; })) return false;
+    if (row_stride < 0 || k_stride < 0 || std::any_of(batch_strides, batch_strides + plan.batch_axes, [](Index s) { return s < 0; })) return false;
+    const Index offset = places(source.offset, 1, 0).at[0];
+    const PlacesAlong rows = places(0, side == 0 ? plan.m : plan.n, row_stride), terms = places(0, plan.k, k_stride);
+    std::vector<Index> batches;
+    for (int ax = 0; ax < plan.batch_axes; ++ax) {
+        const auto stride = places(0, plan.batch[ax], batch_strides[ax]).stride();
+        if (!stride) return false;
+        batches.push_back(*stride);
+    }
+    for (std::size_t axis = 0; axis < n_axes; ++axis)
+        if (reach[axis] >= axes.extents[axis]) return false;
+    if (rows.stride() && terms.stride()) return false;  // seen through, if that is worth it
+    source = {copy.views[0].tag, copy.views[0].index, copy.views[0].offset + offset};
+    std::copy(batches.begin(), batches.end(), batch_strides);
+    auto table = std::make_shared<std::vector<Index>>();
+    for (const std::vector<Index>* part : {&rows.at, &rows.run, &terms.at, &terms.run}) table->insert(table->end(), part->begin(), part->end());
+    const Index *row = table->data(), *k_at = row + 2 * rows.at.size();
+    (side == 0 ? plan.a_at : plan.b_at) = {row, row + rows.at.size(), k_at, k_at + terms.at.size()};
+    step.places[side] = std::move(table);
+    return true;
+}
+
 // A quant of a copy with its rows cut where the copy's axes are, so that it can be read through.
 Descriptor cut_as_copied(const Program& program, const Descriptor& op) {
     const View& view = op.views[0];
@@ -645,6 +714,87 @@ void find_groups(const Program& program, const std::vector<std::vector<View>>& v
     for (StripGroup& group : plan_strips(program, views, schedule.needed, std::move(taken))) take_place(std::move(group), schedule);
 }
 
+// A concat that one part of another concat alone reads, whole: its parts are copied to their place in the other one at once. This is
+// how an image gets its padding along both axes.
+void join_concats(const Program& program, std::vector<std::vector<View>>& views, Schedule& schedule) {
+    std::vector<int> readers(program.ops.size(), 0);
+    for (const int op : schedule.order) {
+        const auto i = static_cast<std::size_t>(op);
+        for (const int read : traffic_of(schedule.fused[i], op, views[i]).reads) ++readers[static_cast<std::size_t>(read)];
+    }
+    const auto alone = [&](std::size_t i) { return program.ops[i].kind == Kind::kConcat && std::holds_alternative<std::monostate>(schedule.fused[i]); };
+    std::vector<bool> joined(program.ops.size(), false);
+    for (const int op : schedule.order) {
+        const auto i = static_cast<std::size_t>(op);
+        if (!alone(i)) continue;
+        const Descriptor& outer = program.ops[i];
+        const std::vector<Index> strides = row_major(outer.extents);
+        const MapStep& own = std::get<MapStep>(schedule.steps[i]);
+        MapStep joint;
+        std::vector<View> read;
+        for (std::size_t part = 0; part < outer.views.size(); ++part) {
+            const View& view = outer.views[part];
+            const auto inside = static_cast<std::size_t>(view.tag == Tag::kOp ? view.index : 0);
+            std::vector<Index> extents = outer.extents;
+            extents[outer.p0] = outer.sizes[part];
+            const bool whole = view.tag == Tag::kOp && view.offset == 0 && view.strides == row_major(extents) && readers[inside] == 1 &&
+                               !schedule.kept[inside] && alone(inside) && program.ops[inside].elements == cuts_of(extents).back();
+            const auto placed = whole ? along(extents, strides, program.ops[inside].extents) : std::nullopt;
+            if (!placed) {
+                joint.parts.push_back(own.parts[part]);
+                joint.sources.push_back(own.sources[part]);
+                joint.out_offsets.push_back(own.out_offsets[part]);
+                read.push_back(view);
+                continue;
+            }
+            const Descriptor& inner = program.ops[inside];
+            Index before = 0;
+            for (std::size_t j = 0; j < inner.views.size(); ++j) {
+                std::vector<Index> own_extents = inner.extents;
+                own_extents[inner.p0] = inner.sizes[j];
+                joint.parts.push_back(plan_map(own_extents, *placed, {&inner.views[j]}, {}));
+                joint.sources.push_back({source_of(inner.views[j])});
+                joint.out_offsets.push_back(own.out_offsets[part] + before * (*placed)[inner.p0]);
+                before += inner.sizes[j];
+                read.push_back(inner.views[j]);
+            }
+            joined[inside] = true;
+            schedule.needed[inside] = false;
+        }
+        if (joint.parts.size() == own.parts.size()) continue;  // a concat has two parts or more
+        schedule.fused[i] = std::move(joint);
+        views[i] = std::move(read);
+    }
+    std::erase_if(schedule.order, [&](int op) { return joined[static_cast<std::size_t>(op)]; });
+}
+
+// Products that are in no group read their operands in place, and copies that nobody reads any more are not made.
+void read_products_in_place(const Program& program, std::vector<std::vector<View>>& views, Schedule& schedule) {
+    for (const int op : schedule.order) {
+        const auto i = static_cast<std::size_t>(op);
+        auto* gemm = std::get_if<GemmStep>(&schedule.steps[i]);
+        if (!gemm || !std::holds_alternative<std::monostate>(schedule.fused[i])) continue;
+        const bool a = read_in_place(program, *gemm, 0), b = read_in_place(program, *gemm, 1);
+        if (!a && !b) continue;
+        views[i].clear();
+        for (const Source& source : {gemm->a, gemm->b}) views[i].push_back(View{source.tag, source.index, source.offset, {}});
+        schedule.reads[i] = ops_read(views[i]);
+    }
+    std::vector<bool> read = schedule.kept;
+    std::vector<int> order;
+    for (std::size_t at = schedule.order.size(); at-- > 0;) {
+        const int op = schedule.order[at];
+        const auto i = static_cast<std::size_t>(op);
+        if (!read[i] && is_copy(program.ops[i]) && std::holds_alternative<std::monostate>(schedule.fused[i])) {
+            schedule.needed[i] = false;
+            continue;
+        }
+        for (const int source : traffic_of(schedule.fused[i], op, views[i]).reads) read[static_cast<std::size_t>(source)] = true;
+        order.insert(order.begin(), op);
+    }
+    schedule.order = std::move(order);
+}
+
 // Maps that still have a step of their own, in the Program's order, may run in loops; a group's maps are loops, too.
 void find_loops(const Program& program, const std::vector<std::vector<View>>& views, Schedule& schedule) {
     std::vector<bool> candidate(program.ops.size(), false);
@@ -719,8 +869,10 @@ Schedule make_schedule(const Program& original) {
     find_quants(cut, views, schedule);
     choose_results(program, views, schedule);
     find_groups(program, views, schedule);
+    read_products_in_place(program, views, schedule);
     Program laid_out = program;
     choose_layouts(laid_out, views, schedule);
+    join_concats(program, views, schedule);
     find_loops(laid_out, views, schedule);
     for (std::size_t i = 0; i < program.ops.size(); ++i)
         if (program.ops[i].kind == Kind::kQuant) laid_out.ops[i] = cut.ops[i];

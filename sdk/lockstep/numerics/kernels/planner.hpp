@@ -1,6 +1,7 @@
 // From a Program to plans: what runs, in which form, and where its result lies.
 #pragma once
 
+#include <memory>
 #include <variant>
 #include <vector>
 
@@ -23,6 +24,7 @@ struct MapStep {
 struct GemmStep {
     GemmPlan plan;
     Source a, b;
+    std::shared_ptr<const std::vector<Index>> places[2] = {};  // what the plan's places of a and b point into
 };
 
 struct FoldStep {

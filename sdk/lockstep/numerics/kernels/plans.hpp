@@ -45,6 +45,13 @@ struct MapPlan {
     std::uint8_t operand_buffer[kMaxOperands];
 };
 
+// Where row i and term k of an operand lie that no two strides tell: in[row[i] + k_at[k]], as in the overlapping windows of a
+// convolution. The runs count how many neighbours from there on lie side by side.
+struct Places {
+    const Index *row, *row_run, *k_at, *k_run;  // null: strides
+    explicit operator bool() const { return row != nullptr; }
+};
+
 // dot as a matrix product: out[batch, m, n] = fold_k a[batch, m, k] b[batch, n, k]; n is the output's innermost axis.
 struct GemmPlan {
     int batch_axes;
@@ -53,6 +60,7 @@ struct GemmPlan {
     Index m, n, k;
     Index a_m, a_k, b_n, b_k, out_m;
     bool begun;      // `out` holds the sum of earlier chunks
+    Places a_at, b_at;  // in the place of a_m and a_k, of b_n and b_k
 };
 
 enum class FoldMode : int { kDot, kSum, kMax, kMin, kWrappingSum };

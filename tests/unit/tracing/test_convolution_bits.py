@@ -1,0 +1,167 @@
+"""Convolutions read their windows where they lie: the bits of the separate ops on every path, and no copy of windows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from lockstep.numerics import paths
+from lockstep.numerics.arrays import Array
+from lockstep.numerics.cuda import CudaExecutable
+from lockstep.numerics.cuda.emulator import Emulator
+from lockstep.numerics.executor import Executable
+from lockstep.protocol.programs.program import Kind, Program
+from lockstep.tracing import trace
+from lockstep.tracing.windows import Phase, Window, phases_of
+from tests.unit.numerics.comparison import CONTEXT, compare, normal, strange, words
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A convolution of square images and kernels."""
+
+    images: int
+    channels: int
+    outputs: int
+    size: int
+    kernel: int = 3
+    stride: int = 1
+    padding: int = 1
+    dilation: int = 1
+    groups: int = 1
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Of the input, the weight and the output."""
+        reach = self.dilation * (self.kernel - 1) + 1
+        side = (self.size + 2 * self.padding - reach) // self.stride + 1
+        weight = (self.outputs, self.channels // self.groups, self.kernel, self.kernel)
+        return (
+            (self.images, self.channels, self.size, self.size),
+            weight,
+            (self.images, self.outputs, side, side),
+        )
+
+    def step(self, x: Tensor, weight: Tensor, wanted: Tensor) -> list[Tensor]:
+        """The output and both gradients, flat."""
+        shapes = self.shapes
+        leaves = [t.detach().view(s).requires_grad_() for t, s in zip((x, weight), shapes, strict=False)]
+        y = F.conv2d(
+            *leaves, stride=self.stride, padding=self.padding, dilation=self.dilation, groups=self.groups
+        )  # fmt: skip
+        gradients = torch.autograd.grad((y * wanted.view(shapes[2])).sum(), leaves)
+        return [t.reshape(-1) for t in (y, *gradients)]
+
+    def program(self) -> Program:
+        """The step, traced."""
+        return trace(self.step, *(torch.zeros(prod(shape)) for shape in self.shapes))
+
+
+SMALL = [
+    Layer(2, 3, 5, 9),
+    Layer(2, 4, 6, 8, stride=2),
+    Layer(2, 4, 6, 9, stride=2, groups=2),
+    Layer(1, 30, 20, 6),
+    Layer(2, 3, 4, 8, kernel=1, stride=2, padding=0),
+    Layer(1, 4, 4, 11, kernel=5, stride=3, padding=2),
+    Layer(1, 4, 4, 12, stride=2, padding=2, dilation=2),
+    Layer(2, 2, 3, 13, stride=3, dilation=2),
+    Layer(2, 2, 2, 10, kernel=2, stride=3, padding=0),
+    Layer(1, 2, 2, 9, stride=4, padding=1),
+]
+
+
+@pytest.mark.parametrize("layer", SMALL, ids=str)
+@pytest.mark.parametrize("data", [normal, strange])
+def test_convolutions_give_the_reference_bits(layer: Layer, data) -> None:  # type: ignore[no-untyped-def]
+    rng = np.random.default_rng(layer.size)
+    state: list[Array | None] = [data(rng, prod(shape)) for shape in layer.shapes]
+    compare(layer.program(), [*state, None], threads=(1, 2))
+
+
+@pytest.mark.parametrize("layer", SMALL[:3], ids=str)
+def test_the_emulated_device_gives_the_same_bits(layer: Layer) -> None:
+    rng = np.random.default_rng(layer.size)
+    state: list[Array | None] = [*(strange(rng, prod(shape)) for shape in layer.shapes), None]
+    program = layer.program()
+    due = paths.compile(program).run(state, CONTEXT)
+    got = CudaExecutable(program, device=Emulator()).run(state, CONTEXT)
+    for array, wanted, what in zip(got, due, ("output", "input", "weight"), strict=False):
+        np.testing.assert_array_equal(words(array), words(wanted), err_msg=what)
+
+
+@pytest.mark.parametrize("size", [8, 28, 34])
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [(2, 2, 0), (3, 2, 1)])
+def test_pooling_gives_the_reference_bits(size: int, kernel: int, stride: int, padding: int) -> None:
+    """Rows of two words and of every second one, blocks cut at an image's end, iotas of several blocks."""
+
+    def step(x: Tensor) -> list[Tensor]:
+        leaf = x.detach().view(3, 5, size, size).requires_grad_()
+        y = F.max_pool2d(F.relu(leaf), kernel, stride, padding)
+        (gradient,) = torch.autograd.grad((y * y).sum(), leaf)
+        return [y.reshape(-1), gradient.reshape(-1)]
+
+    program = trace(step, torch.zeros(3 * 5 * size * size))
+    rng = np.random.default_rng(size)
+    state: list[Array | None] = [strange(rng, 3 * 5 * size * size)]
+    compare(program, state, threads=(1, 2))
+    compiled = Executable(program, fused="require")
+    for array, wanted in zip(compiled.run(state, CONTEXT), paths.compile(program).run(state, CONTEXT), strict=True):
+        if wanted is not None:
+            np.testing.assert_array_equal(words(array), words(wanted), err_msg="loops compiled")
+
+
+@pytest.mark.parametrize("layer", SMALL, ids=str)
+def test_gradients_of_stepped_windows_are_those_of_float64(layer: Layer) -> None:
+    rng = np.random.default_rng(layer.kernel)
+    state = [normal(rng, prod(shape)) for shape in layer.shapes]
+    got = paths.compile(layer.program()).run([*state, None], CONTEXT)
+    due = layer.step(*(torch.from_numpy(x).double() for x in state))
+    for array, wanted, what in zip(got, due, ("output", "input", "weight"), strict=False):
+        np.testing.assert_allclose(array, wanted.detach(), rtol=1e-4, atol=1e-4, err_msg=what)
+
+
+def test_strides_multiply_no_zeros() -> None:
+    """Each input of a window with step 2 is multiplied with the taps that read it alone."""
+    layer = Layer(2, 4, 6, 8, stride=2)
+    program = layer.program()
+    terms = sorted(op.k_terms for op in program.ops if op.kind == Kind.FOLD and op.header.elements == 2 * 4 * 4 * 4)
+    assert terms == [6, 12, 12, 24], "one, two, two and four of nine taps, six channels each"
+
+
+def copies_run(program: Program, state: list[Array | None]) -> list[int]:
+    """Elements of the copies that a plain run makes."""
+    spent = paths.compile(program, path="scalar").profile(state, CONTEXT)
+    return [
+        op.header.elements
+        for op, nanoseconds in zip(program.ops, spent, strict=True)
+        if nanoseconds and op.kind == Kind.MAP and [instr.op for instr in op.instrs] == [0]
+    ]
+
+
+@pytest.mark.parametrize("layer", [Layer(3, 4, 5, 12), Layer(3, 4, 5, 12, stride=2)], ids=str)
+def test_windows_are_never_copied_together(layer: Layer) -> None:
+    program = layer.program()
+    rng = np.random.default_rng(0)
+    state: list[Array | None] = [normal(rng, prod(shape)) for shape in layer.shapes]
+    windows = max(op.header.elements for op in program.ops if op.kind == Kind.MAP)
+    assert windows >= prod(layer.shapes[0]) * 9 // layer.stride**2, "the committed form has them side by side"
+    assert all(n < windows for n in copies_run(program, [*state, None])), "and a run does not"
+
+
+@pytest.mark.parametrize(
+    ("window", "due"),
+    [
+        (Window(3, 2, 1), [Phase(1, 1, 2, 0, 1), Phase(0, 2, 2, 1, 1)]),
+        (Window(1, 2), [Phase(0, 1, 2, 0, 1), Phase(0, 0, 2, 0, 1)]),
+        (Window(3, 2, 2, 2), [Phase(0, 3, 1, 1, 1), Phase(0, 0, 1, 1, 1)]),
+    ],
+)
+def test_phases_name_the_taps_of_each_remainder(window: Window, due: list[Phase]) -> None:
+    assert phases_of(window) == due
