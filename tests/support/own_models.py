@@ -74,12 +74,35 @@ class Recurrent(nn.Module):
         return self.head(self.cells(self.table(rows))[0])
 
 
+@dataclass(frozen=True)
+class SpareConfig:
+    """The shape of `Spare`."""
+
+    width: int = 24
+
+
+class Spare(nn.Module):
+    """Tokens, scores, and between them a layer that nothing reads."""
+
+    def __init__(self, config: SpareConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.table = nn.Embedding(VOCABULARY, config.width)
+        self.spare = nn.Linear(config.width, config.width + 1)
+        self.head = nn.Linear(config.width, VOCABULARY)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """[B, T] -> scores [B, T, V]."""
+        return self.head(self.table(rows))
+
+
 @contextmanager
 def registered() -> Iterator[None]:
-    """Within, `MODELS` has both kinds."""
+    """Within, `MODELS` has these kinds."""
     own = {
         "normed": ModelKind(NormedConfig, Normed, lambda model: next_token_loss),
         "recurrent": ModelKind(RecurrentConfig, Recurrent, lambda model: next_token_loss),
+        "spare": ModelKind(SpareConfig, Spare, lambda model: next_token_loss),
     }
     MODELS.update(own)
     try:
@@ -93,6 +116,12 @@ def normed() -> Normed:
     """With weights that are the same in every run."""
     torch.manual_seed(11)
     return Normed(NormedConfig())
+
+
+def spare() -> Spare:
+    """With weights that are the same in every run."""
+    torch.manual_seed(11)
+    return Spare(SpareConfig())
 
 
 def recurrent(cell: str) -> Recurrent:
