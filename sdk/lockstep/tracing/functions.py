@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from lockstep.protocol.errors import LoweringError
 from lockstep.tracing import guards, recurrent, routed
+from lockstep.tracing.complexes import ComplexFormulas
 from lockstep.tracing.dropped import DroppedLayers
 from lockstep.tracing.known import KnownValues
 from lockstep.tracing.sources import random_words
@@ -54,6 +55,7 @@ class Replaced(TorchFunctionMode):
             torch.Tensor.le: self.below(torch.le),
             torch._assert_async: lambda *_args: None,
             **recurrent.formulas(self.dropout),
+            **ComplexFormulas(known).formulas,
         }
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
