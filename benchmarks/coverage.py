@@ -3,6 +3,7 @@
     python benchmarks/coverage.py                        a table
     python benchmarks/coverage.py --json                 one line of JSON on stdout
     python benchmarks/coverage.py --family causal --every 5      a sample
+    python benchmarks/coverage.py --every 4 --first 1            one of four samples that together are everything
     python benchmarks/coverage.py --only LlamaForCausalLM
 
 A class is *tried* if it builds with a small configuration (`small_models.py`) and its loss has a gradient in eager
@@ -161,6 +162,7 @@ def main() -> int:
     parser.add_argument("--family", choices=REGISTRIES, action="append", help="classes of this registry alone")
     parser.add_argument("--only", metavar="CLASS", action="append", help="this class alone")
     parser.add_argument("--every", type=int, default=1, help="every n-th class")
+    parser.add_argument("--first", type=int, default=0, help="the sample begins with this class, counted from 0")
     parser.add_argument("--state", type=Path, default=STATE, help="file of results")
     parser.add_argument("--again", choices=(REFUSED, LEFT_OUT, "all"), action="append", help="try these once more")
     parser.add_argument("--seconds", type=int, default=SECONDS, help="processor seconds of a class")
@@ -169,7 +171,8 @@ def main() -> int:
 
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    wanted = [(n, f) for n, f in classes().items() if not given.family or f in given.family][:: given.every]
+    wanted = [(n, f) for n, f in classes().items() if not given.family or f in given.family]
+    wanted = wanted[given.first :: given.every]
     if given.only:
         wanted = [(n, f) for n, f in classes().items() if n in given.only]
     results = known(given.state)
@@ -191,7 +194,7 @@ def main() -> int:
         print(f"{found_['traced']} of {found_['tried']} became Programs")
         for reason, count in Counter(found_["refused"].values()).most_common():
             print(f"{count:>4}  {reason}")
-    whole = not (given.family or given.only or given.every > 1)
+    whole = not (given.family or given.only or given.every > 1 or given.first)
     return 1 if whole and (found_["share"] or 0) < TARGET else 0
 
 

@@ -1,4 +1,4 @@
-"""One chain for the whole folder; every cheat begins where it was funded. A sample of five runs in the normal suite."""
+"""One chain for the whole folder; each cheat begins where it was funded. Seven runs of it are in the normal suite."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +16,11 @@ SAMPLE = frozenset(
         "test_a_withheld_trace_hides_nothing_and_proves_nothing[stored nowhere]",
         "test_a_false_challenge_is_rejected_and_pays_for_it[an invented word]",
         "test_a_lying_aggregator_is_convicted_and_succeeded[one ulp]",
+        "test_a_statistic_that_no_batch_gave_is_convicted_at_its_word[a channel's mean by one ulp]",
+        "test_a_recurrence_is_convicted_at_the_token_where_it_lies[an LSTM's cell]",
     }
 )
-"""A step, a payload, missing data, a lying challenger, a lying aggregator."""
+"""A step, a payload, missing data, a lying challenger, a lying aggregator, two models of one's own."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

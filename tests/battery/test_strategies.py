@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 
 from lockstep.demo.cheats.lies import DEVNET_CHAIN_ID, cheat_of
 from lockstep.demo.run import CARRY_CHEATS
@@ -35,6 +36,7 @@ from lockstep.training.describe import strategy_of
 from lockstep.training.job import Batch, training_job
 from lockstep.training.models import GPT, GPTConfig
 from lockstep.training.optimizers import SGD, Adam, AdamW, Muon, Nesterov, SignSGD, Yogi
+from lockstep.training.parameters import layout_of
 from lockstep.training.rehearsal import Rehearsal, Rehearsed
 from lockstep.training.strategies import (
     allreduce,
@@ -56,7 +58,7 @@ from lockstep.training.strategies import (
 from lockstep.training.strategies.base import Optimizer, Strategy
 from lockstep.training.strategies.registry import OPTIMIZERS, STRATEGIES
 from tests.adversarial.court import LONG, Court
-from tests.support import invalid
+from tests.support import invalid, own_models
 from tests.support.stored import stored_bytes
 from tests.support.toyjob import TOY_TERMS
 
@@ -319,6 +321,22 @@ ROOT = Path(__file__).parents[2]
 def digests() -> dict[str, str]:
     """The digest of the first row of each strategy."""
     return {name: digest(made[0]) for name, made in STRATEGY_CASES.items()}
+
+
+@pytest.mark.parametrize("strategy", FIRST)
+def test_parameters_that_the_loss_never_reads_stay_as_they_are(strategy: Strategy) -> None:
+    model = own_models.spare()
+    rehearsal = Rehearsal(own_models.job(model, strategy, rounds=2))
+    layout, state = layout_of(model), rehearsal.first()
+    for _ in range(2):
+        state = rehearsal.next(state)
+    before, after = (
+        layout.split(*(torch.from_numpy(np.array(x)) for x in held.shared))
+        for held in (rehearsal.genesis, state.checkpoint)
+    )
+    for name, values in before.items():
+        same = torch.equal(values, after[name])
+        assert same == name.startswith("spare"), f"{name}: as torch leaves it where a gradient is None"
 
 
 # -- one worker

@@ -28,6 +28,7 @@ from lockstep.tracing.functions import Replaced, without_checkpointing
 from lockstep.tracing.graph import Origin
 from lockstep.tracing.host import HINT, HostDraws
 from lockstep.tracing.known import KnownValues
+from lockstep.tracing.routed import counting
 
 _TORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parent)
@@ -141,9 +142,11 @@ def _captured(fn: Callable[..., Any], examples: Sequence[torch.Tensor], recorder
         with known:
             return fn(*tensors)
 
-    with recorder.recording(), without_checkpointing(), sdpa_kernel(SDPBackend.MATH), Replaced(known):
+    replaced = Replaced(known)
+    with recorder.recording(), without_checkpointing(), sdpa_kernel(SDPBackend.MATH), replaced:
         try:
-            graph_module = make_fx(watched, tracing_mode="fake", _allow_non_fake_inputs=True)(*fakes)
+            with replaced.layers.watching(), counting(known):
+                graph_module = make_fx(watched, tracing_mode="fake", _allow_non_fake_inputs=True)(*fakes)
             if any(_mutates(n) for n in graph_module.graph.nodes):
                 again = torch.func.functionalize(
                     lambda *args: _Retrace(graph_module, recorder).run(*args), remove="mutations"

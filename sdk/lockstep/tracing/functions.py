@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from lockstep.protocol.errors import LoweringError
-from lockstep.tracing import guards, recurrent
+from lockstep.tracing import guards, recurrent, routed
+from lockstep.tracing.complexes import ComplexFormulas
+from lockstep.tracing.dropped import DroppedLayers
 from lockstep.tracing.known import KnownValues
 from lockstep.tracing.sources import random_words
 
@@ -32,6 +34,7 @@ class Replaced(TorchFunctionMode):
         super().__init__()
         self.known = known
         self.dropouts = 0
+        self.layers = DroppedLayers()
         self.formulas: dict[Any, Callable[..., Any]] = {
             F.scaled_dot_product_attention: self.attention,
             F.dropout: self.dropout,
@@ -42,8 +45,17 @@ class Replaced(TorchFunctionMode):
             torch.adaptive_avg_pool1d: averaged,
             torch.Tensor.__bool__: self.truth,
             torch.Tensor.item: self.number,
+            torch.Tensor.split: routed.split,
+            F.linear: routed.linear,
+            torch.cat: routed.joined,
+            torch.Tensor.as_strided: strided,
+            torch.as_strided: strided,
+            torch.rand: self.layers.drawn,
+            torch.Tensor.lt: self.below(torch.lt),
+            torch.Tensor.le: self.below(torch.le),
             torch._assert_async: lambda *_args: None,
             **recurrent.formulas(self.dropout),
+            **ComplexFormulas(known).formulas,
         }
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -53,6 +65,8 @@ class Replaced(TorchFunctionMode):
         """A tensor as a condition: its value where it is constant; where only a guard asks, what lets it pass."""
         value = self.known.real(x)
         if value is None:
+            if self.layers.decides(x):
+                return False
             passing = guards.passing(sys._getframe(2))
             return x.__bool__() if passing is None else passing
         with _disable_current_modes():
@@ -62,6 +76,16 @@ class Replaced(TorchFunctionMode):
         """A tensor as a number: its value where it is constant; where only a guard asks, what lets it pass."""
         passing = guards.passing_number(sys._getframe(2)) if self.known.real(x) is None else None
         return x.item() if passing is None else passing
+
+    def below(self, compare: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        """`<` or `<=`; a comparison of a draw with a limit may decide if a layer is dropped."""
+
+        def compared(x: torch.Tensor, *limit: Any, **kwargs: Any) -> torch.Tensor:
+            result = compare(x, *limit, **kwargs)
+            self.layers.compared(x, result, sys._getframe(2))
+            return result
+
+        return compared
 
     def one_hot(self, x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
         """1 at the class, else 0; the number of classes must be given."""
@@ -143,6 +167,37 @@ def grouped_product(
     before = row < end
     own = torch.cat([before[:1], before[1:] & ~before[:-1]])
     return (torch.where(own.unsqueeze(-1), mat_a, 0.0) @ mat_b).sum(0)
+
+
+def strided(
+    input: torch.Tensor,  # noqa: A002  (torch's name)
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+) -> torch.Tensor:
+    """`as_strided` of a tensor that is dense in memory, as windows of the flat tensor that may overlap.
+
+    From the longest stride to the shortest, each axis is one of windows; the last ones have one element.
+    """
+    held = input.stride()
+    longest = sorted(range(input.dim()), key=lambda i: -held[i])
+    dense = input.permute(longest)
+    span = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    first = 0 if storage_offset is None else storage_offset - input.storage_offset()
+    # INVARIANT: what is read is the tensor's own, in the order in which it lies in memory.
+    if not dense.is_contiguous() or min((*size, *stride, first)) < 0 or first + span > input.numel():
+        raise LoweringError(
+            "as_strided of memory that is not the tensor's own", hint="call contiguous() first, or use unfold"
+        )
+    flat = dense.reshape(-1)[first : first + span]
+    order = sorted(range(len(size)), key=lambda i: -stride[i])
+    for i in order:
+        n, step, length = size[i], stride[i], flat.shape[-1] - (size[i] - 1) * stride[i]
+        if step:
+            flat = flat.unfold(-1, length, step)
+        else:
+            flat = flat.unsqueeze(-2).expand(*flat.shape[:-1], n, length)
+    return flat.squeeze(-1).permute([order.index(i) for i in range(len(order))])
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from math import prod
 from lockstep.numerics.scalar import MASK, Op
 from lockstep.protocol.merkle import LEAF_ELEMENTS
 from lockstep.protocol.programs.program import F32, I32, Alias, Fold, Instr, Kind, Quant, Tag, View
+from lockstep.protocol.programs.rules import MAX_AXES
 from lockstep.tracing import graph as g
 from lockstep.tracing.affine import (
     Expr,
@@ -93,7 +94,7 @@ class Schedule:
         if isinstance(val.body, Inst) and _repeats(node, val.body):
             val = self._fix(base)
         result = self._view(node, val)
-        if result is None:
+        if result is None or (_axes(result) > MAX_AXES and _axes(val) <= MAX_AXES):
             result = self._view(node, self._fix(base))
         if result is None:
             # What is broadcast was not stored: only a full copy can be cut in this way.
@@ -121,11 +122,19 @@ class Schedule:
         self._vals[node.index] = self._materialise(self._val(node), node)
         return self._vals[node.index]
 
+    def _stored(self, node: Node, dims: Sequence[int]) -> Val:
+        """The node in memory, with one axis for each of some logical dimensions."""
+        val = self._views.normal(self._fix(node))
+        if any(len(val.dims[i]) > 1 for i in dims):
+            # What is broadcast was not stored: one stride along a dimension needs a full copy.
+            val = self._vals[node.index] = self._views.normal(self._materialise(val, node, dims))
+        return val
+
     def _unified(self, nodes: Sequence[Node]) -> list[Val]:
         """Values of one logical shape over the same iteration axes."""
         vals = [self._val(n) for n in nodes]
         result = self._views.unify(vals)
-        if result is None:
+        if result is None or any(_axes(val) > MAX_AXES for val in result):
             vals = [self._fix(n) if any(len(d) > 1 for d in v.dims) else v for n, v in zip(nodes, vals, strict=True)]
             result = self._views.unify(vals)
         assert result is not None, "contiguous tensors of one shape have nesting axes"
@@ -235,7 +244,7 @@ class Schedule:
         reader = node
         while reader.index not in self._wanted and len(users := self._users[reader.index]) == 1:
             seen = self._view(users[0], chain) if users[0].kind in VIEWS else None
-            if seen is None or _batch_innermost(seen):
+            if seen is None or _batch_innermost(seen) or _axes(seen) > MAX_AXES:
                 break
             reader, chain = users[0], seen
         return reader, self._emit_fold(chain, node)
@@ -377,12 +386,14 @@ class Schedule:
                 word = val.body.imm - (1 << 32 if val.body.imm >> 31 else 0)
                 val = Val(val.dims, self._pool.leaf(Tag.IOTA, 0, word, (0,) * len(val.axes)))
             elif not isinstance(val.body, Leaf) or len(val.dims[axis]) > 1:
-                val = self._fix(arg)
+                val = self._stored(arg, (axis,))
             parts.append(val)
-        if any(p.dims[i] != parts[0].dims[i] for p in parts for i in range(len(p.dims)) if i != axis):
+        rest = [i for i in range(len(node.shape)) if i != axis]
+        if any(p.dims[i] != parts[0].dims[i] for p in parts for i in rest):
             # A part cut differently from the others is read through one axis per dimension.
             parts = [
-                p if all(len(d) < 2 for d in p.dims) else self._fix(a) for a, p in zip(node.args, parts, strict=True)
+                p if all(len(d) < 2 for d in p.dims) else self._stored(a, range(len(node.shape)))
+                for a, p in zip(node.args, parts, strict=True)
             ]
         extents = [n for i, d in enumerate(node.shape) for n in ((d,) if i == axis else parts[0].dims[i])]
         at = sum(len(d) for d in parts[0].dims[:axis])
@@ -495,6 +506,12 @@ def _weight(c: MapCost | None) -> tuple[int, int]:
 def _reads_scales(node: Node) -> bool:
     """Returns True for a tensor's scales, which are read where its codes are."""
     return node.kind == "quant" and node.attrs[0] == Quant.SCALES
+
+
+def _axes(val: Val) -> int:
+    """Returns the iteration axes along which a value varies: those that an op would have to have."""
+    strides = [x.strides for x in val.leaves()]
+    return sum(any(s[a] for s in strides) for a in range(len(val.axes)))
 
 
 def _in_rows(val: Val, rank: int) -> bool:

@@ -156,6 +156,8 @@ def dilated(low: Lowering, x: Node, axis: int, step: int, fill: float = 0) -> No
 @rule("slice_backward")
 def slice_backward(low: Lowering, grad: Node, sizes: Sequence[int], dim: int, start: int, end: int, step: int) -> Node:
     """The gradient in its place, zeros around and between."""
+    if grad.elements == 0:
+        return low.graph.number(0, grad.dtype, sizes)
     dim, n = dim % len(sizes), sizes[dim]
     first = min(max(start + n if start < 0 else start, 0), n)
     spaced = dilated(low, grad, dim, step)
@@ -194,6 +196,8 @@ def slice_scatter(
     low: Lowering, x: Node, part: Node, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Node:
     """x with a slice replaced."""
+    if part.elements == 0:
+        return x
     dim, n = dim % len(x.shape), x.shape[dim]
     first = 0 if start is None else start + n if start < 0 else start
     if step != 1:

@@ -25,6 +25,7 @@ from lockstep.tracing import (  # noqa: F401  (each fills the table of rules)
     activations,
     indexing,
     layers,
+    linear,
     losses,
     normalization,
     ordering,

@@ -11,6 +11,8 @@ and where a slot's state is carried, with both depths 2, since the moments' age 
 
     slot    [parameters, ...] [anchor, ...] [m, v, age, -] [counter, ...]      encode -> [payload, ...] [m, v, age, -]
 
+A parameter that the loss never reads stays as it is in steps and merges: no optimizer decays it, no codec rounds it.
+
 Running statistics, where the model has any, are one more tensor behind [parameters], [anchor] and [payload]: a step
 writes it, a payload carries it as it is, and a merge takes the mean over the accepted slots.
 
@@ -123,13 +125,13 @@ def build_programs(
     statistics = unallocated_statistics(layout)
     held = len(layout.held)
     quarter, width = 1 << shared_depth, 1 << payload_depth
+    read: set[str] = set()
 
     def quarters(*parts: Sequence[Tensor]) -> list[Tensor | None]:
         return [entry for part in parts for entry in padded(quarter, *part)]
 
     def step(*state: Tensor) -> list[Tensor | None]:
         live, anchor, counter = state[:count], state[quarter : quarter + held], state[3 * quarter]
-        read: set[str] = set()
         buffers = layout.buffers(state[:held])
         grad = mean_gradient(model, loss, layout, live, batch, read, buffers)
         own, parameters = rules.step(state[2 * quarter :][: len(beside)], counter, live, grad)
@@ -151,6 +153,7 @@ def build_programs(
         payloads = [state[at : at + count] for at in range(2 * half, 2 * half + slots * width, width)]
         after, mask = state[quarter : quarter + len(outer)], state[3 * half]
         moved, left = rules.merge(state[:count], after, payloads, mask, context("round"))
+        moved = layout.kept(read, state[:count], moved)
         if statistics:
             found = [state[at + count : at + held] for at in range(2 * half, 2 * half + slots * width, width)]
             mean = Average().combine(found, mask)

@@ -31,6 +31,11 @@ def chain(x: torch.Tensor, *functions: Case) -> torch.Tensor:
     return torch.cat([f(x).reshape(-1) for f in functions])  # type: ignore[attr-defined]
 
 
+def square(x: torch.Tensor) -> torch.Tensor:
+    """[3, 3], far from singular."""
+    return x[:9].view(3, 3) / 4 + 2 * torch.eye(3)
+
+
 def resized(x: torch.Tensor, mode: str, **kwargs: object) -> torch.Tensor:
     """Images of another size, larger along one axis and smaller along the other."""
     return F.interpolate(images(x), size=(5, 2), mode=mode, **kwargs)  # type: ignore[arg-type]
@@ -96,6 +101,17 @@ GRADIENTS: dict[str, Case] = {
     ),
     "diagonal diagonal_backward": lambda x: chain(
         x, lambda y: m(y).diagonal(1) * ramp(4), lambda y: m(y).diagonal(-1), lambda y: images(y).diagonal(0, 1, 3)
+    ),
+    # systems of equations
+    "linalg_solve_triangular": lambda x: chain(
+        x,
+        lambda y: torch.linalg.solve_triangular(square(y), y[9:15].view(3, 2), upper=False),
+        lambda y: torch.linalg.solve_triangular(square(y), y[9:12].view(3, 1), upper=True),
+        lambda y: torch.linalg.solve_triangular(square(y), y[9:15].view(2, 3), upper=True, left=False),
+        lambda y: torch.linalg.solve_triangular(square(y), y[9:12].view(1, 3), upper=False, left=False),
+        lambda y: torch.linalg.solve_triangular(
+            y[:16].view(1, 4, 4) / 2, y[8:24].view(2, 4, 2), upper=False, unitriangular=True
+        ),
     ),
     # folds
     "std.correction var_mean.correction std_mean.correction": lambda x: chain(

@@ -1,4 +1,4 @@
-"""Dropout by the job's own random words, batch norm's running statistics, attention in all its forms."""
+"""Functions that are replaced: dropout, batch norm, attention in all its forms, strides of one's own."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from lockstep.numerics.reference import philox
 from lockstep.protocol.errors import LoweringError
 from lockstep.tracing import trace
 from lockstep.tracing.functions import DROPOUT_STREAM
+from tests.unit.tracing.test_gradients import both, check
 
 N = 4096
 CONTEXT = StepContext(bytes(range(32)), round=2, slot=1, t=5)
@@ -99,6 +100,38 @@ def test_checkpointing_changes_nothing(reentrant: bool) -> None:
 
     saved = trace(step(lambda f, v: checkpoint(f, v, use_reentrant=reentrant)), torch.zeros(8))
     assert saved.root == trace(step(lambda f, v: f(v)), torch.zeros(8)).root
+
+
+# --- strides of one's own ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        lambda x: x.as_strided((5, 8), (4, 1)),
+        lambda x: x.view(2, 12).as_strided((3, 2, 4), (2, 12, 1)) * 2,
+        lambda x: (x * x).view(4, 6).t().as_strided((4, 3), (6, 2), 1),
+        lambda x: torch.as_strided(x * 3, (3, 2, 2), (0, 5, 7), 2),
+        lambda x: x[4:20].as_strided((3,), (6,)),
+    ],
+)
+def test_strided_views_are_float64_s(case) -> None:
+    check(both(case), 4e-6)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        lambda x: x.view(4, 6)[:, :3].as_strided((2, 2), (6, 1)),
+        lambda x: x[:12].as_strided((13,), (1,)),
+        lambda x: x[12:].as_strided((2,), (1,), 0),
+        lambda x: x[:1].expand(4).as_strided((2,), (1,)),
+    ],
+)
+def test_strides_through_another_tensor_s_memory_are_refused(case) -> None:
+    with pytest.raises(LoweringError, match="not the tensor's own") as caught:
+        trace(case, torch.zeros(24))
+    assert "unfold" in caught.value.hint
 
 
 # --- batch norm --------------------------------------------------------------------------------------------

@@ -93,7 +93,9 @@ GRADIENTS: dict[str, Case] = {
     "unsqueeze squeeze squeeze.dim squeeze.dims": lambda x: (
         x.view(1, N, 1).squeeze() * x.unsqueeze(0).squeeze(0) * x.view(1, N, 1).squeeze((0, 2))
     ),
-    "slice.Tensor slice_backward": lambda x: chain(x, lambda y: y[2:-3] * y[3:-2], lambda y: m(y)[1:, 2:]),
+    "slice.Tensor slice_backward": lambda x: chain(
+        x, lambda y: y[2:-3] * y[3:-2], lambda y: m(y)[1:, 2:], lambda y: y * y + y[30::3].sum()
+    ),
     "select.int select_backward": lambda x: m(x)[:, 3] * m(x)[:, -1] + m(x).t()[2],
     "flip": lambda x: m(x).flip(0, 1) * m(x),
     "split.Tensor": lambda x: x.split(10)[0] * x.split(10)[1],
@@ -102,7 +104,11 @@ GRADIENTS: dict[str, Case] = {
     "cat stack": lambda x: torch.cat([torch.stack([x, x * x], 1), x.view(12, 2)]),
     "repeat": lambda x: m(x).repeat(2, 3) * ramp(18),
     "constant_pad_nd": lambda x: F.pad(m(x) * m(x), (1, -2, 2, 0), value=5.0),
-    "slice_scatter": lambda x: torch.slice_scatter(m(x) * 2, m(x)[:2] * m(x)[2:], 0, 1, 3),
+    "slice_scatter": lambda x: chain(
+        x,
+        lambda y: torch.slice_scatter(m(y) * 2, m(y)[:2] * m(y)[2:], 0, 1, 3),
+        lambda y: torch.slice_scatter(m(y) * 2, m(y)[:, :0], 1, 7, 9, 3) * m(y),
+    ),
     "select_scatter": lambda x: torch.select_scatter(m(x) * 2, m(x)[:, 1] * m(x)[:, 2], 1, 4),
     "tril triu": lambda x: m(x).tril(1) * m(x).triu(-1),
     # folds
@@ -292,6 +298,33 @@ def check(case: Case, tolerance: float) -> None:
 
 @pytest.mark.parametrize(("key", "case"), ALL_GRADIENTS)
 def test_value_and_gradient_are_float64_s(key: str, case: Case) -> None:
+    check(both(case), 4e-6)
+
+
+def _unrolled(x: torch.Tensor) -> torch.Tensor:
+    """An image of 48 x 16, cut into quarters four times, as hierarchical vision models do: nine axes of the input."""
+    y = (x.view(N, 1) * ramp(32)).view(1, 48, 16)
+    for _ in range(4):
+        n, height, width = y.shape
+        y = y.view(n, height // 2, 2, width // 2, 2).permute(0, 2, 4, 1, 3).reshape(4 * n, height // 2, width // 2)
+    return y * y.mean(2, keepdim=True) + y.flip(0)
+
+
+VIEWED: dict[str, Case] = {
+    "views of nine axes": _unrolled,
+    "a part that is broadcast along the axis": lambda x: torch.cat([x.view(2, 1, 12).expand(2, 3, 12).reshape(-1), x]),
+    "a part that is broadcast along another axis": lambda x: torch.cat(
+        [x.view(2, 1, 12).expand(2, 3, 12).reshape(6, 12), (m(x).t().reshape(2, 12) * 2).repeat(3, 1)], 1
+    ),
+    "a border around what is broadcast": lambda x: F.pad(
+        x.view(2, 1, 12).expand(2, 3, 12).reshape(6, 4, 3).transpose(1, 2), (0, 1, 1, 0)
+    ),
+}
+"""What no op can read through one window as it is."""
+
+
+@pytest.mark.parametrize("case", VIEWED.values(), ids=VIEWED.keys())
+def test_what_no_window_can_read_is_stored_first(case: Case) -> None:
     check(both(case), 4e-6)
 
 

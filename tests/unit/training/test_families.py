@@ -20,7 +20,7 @@ from lockstep.training.parameters import initial_parameters
 
 transformers: Any = pytest.importorskip("transformers")
 
-ROWS, TOKENS, VOCABULARY = 4, 12, 128
+ROWS, TOKENS, VOCABULARY, SIDE = 4, 12, 128, 32
 INNER = AdamW(learning_rate=3e-4, warmup=20)
 
 
@@ -55,14 +55,29 @@ def mixture() -> SmallModel:
     return SmallModel(transformers.DeepseekV3ForCausalLM(config), next_token_loss, TOKENS + 1, VOCABULARY, "own")
 
 
+def swin() -> SmallModel:
+    """Two stages of two blocks, the second of each with shifted windows; the class is the brightness of an image."""
+    config = transformers.SwinConfig(
+        image_size=SIDE, patch_size=4, num_channels=3, embed_dim=16, depths=[2, 2], num_heads=[1, 2], window_size=2,
+        mlp_ratio=2.0, num_labels=4,
+    )  # fmt: skip
+
+    def loss(model: nn.Module, rows: torch.Tensor) -> torch.Tensor:
+        images = (rows.view(-1, 3, SIDE, SIDE).float() - 64) / 64
+        return F.cross_entropy(model(pixel_values=images).logits, rows[:, 0] // 32)
+
+    return SmallModel(transformers.SwinForImageClassification(config), loss, 3 * SIDE * SIDE, VOCABULARY, "own")
+
+
 FAMILIES: dict[str, Callable[[], SmallModel]] = {
     "LSTM": lstm,
     "Mamba": lambda: found(transformers.MambaForCausalLM, "causal"),
     "T5": lambda: found(transformers.T5ForConditionalGeneration, "sequence-to-sequence"),
     "Whisper": lambda: found(transformers.WhisperForConditionalGeneration, "speech to text"),
     "a mixture like DeepSeek's": mixture,
+    "Swin": swin,
 }
-"""Family to its model; ResNet with batch norm is in test_statistics.py, Swin is not run."""
+"""Family to its model; ResNet with batch norm is in test_statistics.py."""
 
 
 @pytest.mark.slow

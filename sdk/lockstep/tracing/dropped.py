@@ -1,0 +1,107 @@
+"""Layers that are dropped at random by an `if` (LayerDrop, Fan 2019): computed always, and passed over by a choice.
+
+    if torch.rand([]) < self.layerdrop: continue
+    hidden = layer(hidden)                              becomes  hidden = where(drawn, hidden, layer(hidden))
+
+A condition is one of these if it compares a single draw of `torch.rand` with a number whose name has "layerdrop" in it.
+It is taken as false, and the next module that is called is the layer: what it returns is its input where it is dropped.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.nn.modules import module as torch_module
+from torch.utils._pytree import tree_leaves
+
+from lockstep.protocol.errors import LoweringError
+
+_NAMED = re.compile(r"layer_?drop", re.IGNORECASE)
+HINT = "turn it off: layerdrop = 0 in the configuration, or model.eval()"
+
+
+class DroppedLayers:
+    """The layers of one trace that may be dropped."""
+
+    def __init__(self) -> None:
+        self._draws: list[torch.Tensor] = []
+        self._conditions: list[torch.Tensor] = []
+        self._decided: list[torch.Tensor] = []
+        self._pending: torch.Tensor | None = None
+        self._open: list[tuple[torch.nn.Module, torch.Tensor]] = []
+
+    def drawn(self, *size: Any, **kwargs: Any) -> torch.Tensor:
+        """`torch.rand`; a single draw is remembered."""
+        result = torch.rand(*size, **kwargs)
+        if result.dim() == 0:
+            self._draws.append(result)
+        return result
+
+    def compared(self, x: torch.Tensor, result: torch.Tensor, frame: FrameType) -> None:
+        """Remembers the result of `x < number` in a frame, if it decides on a layer."""
+        if any(x is d for d in self._draws) and _NAMED.search(_source(frame)):
+            self._conditions.append(result)
+
+    def decides(self, x: torch.Tensor) -> bool:
+        """True if a condition drops a layer. Asked for the first time it does so to the next module called."""
+        if not any(x is c for c in self._conditions):
+            return False
+        if not any(x is d for d in self._decided):
+            self._settled()
+            self._decided.append(x)
+            self._pending = x
+        return True
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Hooks calls of modules. LoweringError for a layer that is decided on and never called."""
+        handles = [
+            torch_module.register_module_forward_pre_hook(self._enter),
+            torch_module.register_module_forward_hook(self._leave, with_kwargs=True),
+        ]
+        try:
+            yield
+            self._settled()
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _settled(self) -> None:
+        # INVARIANT: each decision is about one layer.
+        if self._pending is not None:
+            raise LoweringError("a layer that is dropped at random and never called", hint=HINT)
+
+    def _enter(self, module: torch.nn.Module, _inputs: Any) -> None:
+        if self._pending is not None:
+            self._open.append((module, self._pending))
+            self._pending = None
+
+    def _leave(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        if not self._open or self._open[-1][0] is not module:
+            return None
+        _, condition = self._open.pop()
+        given = next((x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)), None)
+        first = output[0] if isinstance(output, tuple) else output
+        if given is None or not isinstance(first, torch.Tensor) or (given.shape, given.dtype) != (
+            first.shape, first.dtype,
+        ):  # fmt: skip
+            raise LoweringError("a layer that is dropped at random and returns no tensor like its input", hint=HINT)
+        chosen = torch.where(condition, given, first)
+        return (chosen, *output[1:]) if isinstance(output, tuple) else chosen
+
+
+def _source(frame: FrameType | None) -> str:
+    """The source of the expression that a frame evaluates."""
+    # Modes of torch stand between the comparison and its line.
+    while frame is not None and frame.f_code.co_name == "__torch_function__":
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    line, _, start, end = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+    return "" if line is None else linecache.getline(frame.f_code.co_filename, line)[start:end]

@@ -1,0 +1,107 @@
+"""Rows that data send to groups: split by counts, each group times its own matrix, joined again.
+
+    parts = x.split(counts.tolist())
+    y = torch.cat([F.linear(part, weight[i]) for i, part in enumerate(parts)])
+
+How many rows a group has is not known before the step, so every row meets every matrix, as zeros where it is not its
+own; what is joined is a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import functional as F  # noqa: N812
+
+from lockstep.protocol.errors import LoweringError
+from lockstep.tracing.known import KnownValues
+
+_HINT = "of rows that are split by counts of the data, torch.nn.functional.linear and torch.cat are known"
+
+
+class Counts(list[Any]):
+    """The list that `counts.tolist()` gives: of numbers that nobody knows yet."""
+
+    def __init__(self, counts: torch.Tensor) -> None:
+        super().__init__(_Unknown() for _ in range(counts.shape[0]))
+        self.counts = counts
+
+
+class _Unknown:
+    """A number that depends on data; using it is an error."""
+
+    def __index__(self) -> int:
+        raise LoweringError("a number that depends on data (tolist)", hint=_HINT)
+
+
+class RoutedRows:
+    """The rows of one group, in the place that they have among all rows."""
+
+    def __init__(self, rows: torch.Tensor, own: torch.Tensor, counts: Counts, index: int) -> None:
+        self.rows = torch.where(own.view(-1, *(1,) * (rows.dim() - 1)), rows, 0.0)
+        """Zeros where a row is another group's."""
+        self.own = own
+        """bool [S]: the rows of the group."""
+        self.counts, self.index = counts, index
+        """Counts by which the rows were split, and the group's place among them."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, _types: Any, _args: Any = (), _kwargs: Any = None) -> Any:
+        raise LoweringError(f"{getattr(func, '__name__', func)} of rows that data have chosen", hint=_HINT)
+
+
+@contextmanager
+def counting(known: KnownValues) -> Iterator[None]:
+    """`tolist` of a vector of integers that nobody knows gives `Counts`. A fake tensor's own is no torch function."""
+    original = FakeTensor.tolist
+
+    def tolist(x: FakeTensor) -> Any:
+        unknown = x.dim() == 1 and not x.is_floating_point() and known.real(x) is None
+        return Counts(x) if unknown else original(x)
+
+    FakeTensor.tolist = tolist  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        FakeTensor.tolist = original  # type: ignore[method-assign]
+
+
+def split(x: torch.Tensor, split_size: Any, dim: int = 0) -> Any:
+    """`Tensor.split`; by unknown counts into groups."""
+    if not isinstance(split_size, Counts):
+        return x.split(split_size, dim)
+    if dim % x.dim():
+        raise LoweringError(f"a split of axis {dim} by counts of the data", hint="split rows: dim=0")
+    ends = split_size.counts.cumsum(0).unsqueeze(1)
+    before = torch.arange(x.shape[0]).unsqueeze(0) < ends
+    own = torch.cat([before[:1], before[1:] & ~before[:-1]])
+    return tuple(RoutedRows(x, mask, split_size, i) for i, mask in enumerate(own))
+
+
+def linear(x: Any, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
+    """`F.linear`, of a group too."""
+    if not isinstance(x, RoutedRows):
+        return F.linear(x, weight, bias)
+    return RoutedRows(F.linear(x.rows, weight, bias), x.own, x.counts, x.index)
+
+
+def joined(tensors: Sequence[Any], *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`torch.cat`; of all groups in their order their sum, for each has its rows where the others have zeros."""
+    groups = [t for t in tensors if isinstance(t, RoutedRows)]
+    if not groups:
+        return torch.cat(tensors, *args, **kwargs)  # type: ignore[arg-type]
+    counts = groups[0].counts
+    whole = [t.index for t in groups if t.counts is counts] == list(range(len(counts)))
+    # INVARIANT: joined rows stand where they stood before they were split.
+    if args[:1] not in ((), (0,)) or any(kwargs.values()) or not whole or len(groups) < len(tensors):
+        raise LoweringError(
+            "groups of rows joined with other tensors, in another order, or along another axis", hint=_HINT
+        )
+    total: torch.Tensor = groups[0].rows
+    for group in groups[1:]:
+        total = total + group.rows
+    return total

@@ -1,0 +1,157 @@
+"""Models of one's own as jobs of a test's market: running statistics that a step writes, recurrences unrolled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from lockstep.execution.jobs import TrainingJob
+from lockstep.presets import Terms
+from lockstep.storage.dataset import Dataset
+from lockstep.training.job import Batch, training_job
+from lockstep.training.models import MODELS, ModelKind, next_token_loss
+from lockstep.training.optimizers import AdamW
+from lockstep.training.strategies import diloco
+from lockstep.training.strategies.base import Strategy
+from tests.adversarial.court import LONG
+from tests.support.toyjob import TOY_TERMS
+
+VOCABULARY, TOKENS, STEPS = 16, 6, 3
+TERMS: Terms = replace(TOY_TERMS, **{k: v for k, v in LONG.items() if k != "rounds"})
+
+
+@dataclass(frozen=True)
+class NormedConfig:
+    """The shape of `Normed`."""
+
+    width: int = 24
+    momentum: float = 0.25
+
+
+class Normed(nn.Module):
+    """Tokens, a batch norm over them (Ioffe and Szegedy 2015), scores."""
+
+    def __init__(self, config: NormedConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.table = nn.Embedding(VOCABULARY, config.width)
+        self.inner = nn.Linear(config.width, config.width)
+        self.norm = nn.BatchNorm1d(config.width, momentum=config.momentum)
+        self.head = nn.Linear(config.width, VOCABULARY)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """[B, T] -> scores [B, T, V]."""
+        inner: torch.Tensor = self.inner(self.table(rows))
+        return self.head(torch.relu(self.norm(inner.transpose(1, 2)).transpose(1, 2)))
+
+
+@dataclass(frozen=True)
+class RecurrentConfig:
+    """The shape of `Recurrent`."""
+
+    cell: str = "lstm"
+    width: int = 12
+
+
+class Recurrent(nn.Module):
+    """Tokens, an LSTM (Hochreiter and Schmidhuber 1997) or a GRU (Cho 2014) over them, scores."""
+
+    def __init__(self, config: RecurrentConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.table = nn.Embedding(VOCABULARY, config.width)
+        self.cells = {"lstm": nn.LSTM, "gru": nn.GRU}[config.cell](config.width, config.width, batch_first=True)
+        self.head = nn.Linear(config.width, VOCABULARY)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """[B, T] -> scores [B, T, V]."""
+        return self.head(self.cells(self.table(rows))[0])
+
+
+@dataclass(frozen=True)
+class SpareConfig:
+    """The shape of `Spare`."""
+
+    width: int = 24
+
+
+class Spare(nn.Module):
+    """Tokens, scores, and between them a layer that nothing reads."""
+
+    def __init__(self, config: SpareConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.table = nn.Embedding(VOCABULARY, config.width)
+        self.spare = nn.Linear(config.width, config.width + 1)
+        self.head = nn.Linear(config.width, VOCABULARY)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """[B, T] -> scores [B, T, V]."""
+        return self.head(self.table(rows))
+
+
+@contextmanager
+def registered() -> Iterator[None]:
+    """Within, `MODELS` has these kinds."""
+    own = {
+        "normed": ModelKind(NormedConfig, Normed, lambda model: next_token_loss),
+        "recurrent": ModelKind(RecurrentConfig, Recurrent, lambda model: next_token_loss),
+        "spare": ModelKind(SpareConfig, Spare, lambda model: next_token_loss),
+    }
+    MODELS.update(own)
+    try:
+        yield
+    finally:
+        for name in own:
+            del MODELS[name]
+
+
+def normed() -> Normed:
+    """With weights that are the same in every run."""
+    torch.manual_seed(11)
+    return Normed(NormedConfig())
+
+
+def spare() -> Spare:
+    """With weights that are the same in every run."""
+    torch.manual_seed(11)
+    return Spare(SpareConfig())
+
+
+def recurrent(cell: str) -> Recurrent:
+    """With weights that are the same in every run."""
+    torch.manual_seed(11)
+    return Recurrent(RecurrentConfig(cell))
+
+
+def scanned() -> nn.Module:
+    """A small Mamba (Gu and Dao 2023), whose selective scan torch unrolls."""
+    import transformers
+
+    from benchmarks.small_models import found
+
+    torch.manual_seed(11)
+    model: nn.Module = found(transformers.MambaForCausalLM, "causal").model.eval()
+    return model
+
+
+def rows() -> np.ndarray:
+    """i32 [40, T + 1]: each token follows from the last one."""
+    first = np.random.default_rng(4).integers(0, VOCABULARY, (40, 1))
+    return ((first + 5 * np.arange(TOKENS + 1)) % VOCABULARY).astype(np.int32)
+
+
+def job(model: nn.Module, strategy: Strategy | None = None, **changes: Any) -> TrainingJob:
+    """A job of one round, three slots and STEPS steps on `rows`."""
+    spec = strategy or diloco.Spec(inner=AdamW(learning_rate=1e-2, warmup=1), inner_steps=STEPS)
+    settings = {
+        "batch": Batch(4, TOKENS + 1), "rounds": 1, "slots": 3, "min_slots": 2, "terms": TERMS, **changes,
+    }  # fmt: skip
+    with registered():
+        return training_job(model, spec, Dataset(rows(), VOCABULARY), **settings)
