@@ -9,7 +9,7 @@ import pytest
 
 from lockstep.numerics import paths
 from lockstep.numerics.arrays import Array, StepContext
-from lockstep.numerics.cuda import CudaExecutable, open_device
+from lockstep.numerics.cuda import CudaExecutable, open_device, wide
 from lockstep.numerics.cuda.device import UNITS, Device
 from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.numerics.trace import layout_root
@@ -53,6 +53,21 @@ def integers(request: pytest.FixtureRequest) -> Program:
 def test_three_emulated_steps_of_integers(integers: Program, descending: bool) -> None:
     found = trained(integers, Emulator(descending=descending), 3, *start(integers))
     assert found == train(integers, 3, "auto", 1, "off")
+
+
+@pytest.mark.parametrize("model", training_run.MODELS)
+@pytest.mark.parametrize("products", ["float32", "int8"])
+def test_three_emulated_steps_with_attention_in_tiles(
+    model: str, products: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of rows of 16 tokens, whose attention is too small for tiles elsewhere."""
+    monkeypatch.setattr(wide, "LEAST_WORDS", 2 * 2 * 16 * 16)
+    monkeypatch.setattr(wide, "LEAST_BLOCKS", 1)
+    monkeypatch.setattr(wide, "LEAST_GROUP", 1)
+    program = training_run.MODELS[model](products)
+    device = Emulator(descending=model == "llama")
+    assert trained(program, device, 3, *start(program)) == train(program, 3, "auto", 1, "off")
+    assert device.intact, "a kernel wrote beyond its tensor"
 
 
 @pytest.mark.slow

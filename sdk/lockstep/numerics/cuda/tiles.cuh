@@ -201,7 +201,7 @@ struct Tiles {
     template <int B>
     LOCKSTEP_MEMBER void multiply(const Form& form, Word sweep0, Word (&to)[kOwned]) const {
         if constexpr (B < Form::BASES) {
-            if constexpr (Form::template masked<B>()) {
+            if constexpr (Form::template MASKED<B>) {
                 bool needed = false;
 #pragma unroll
                 for (int e = 0; e < kOwned; ++e)
@@ -238,7 +238,7 @@ struct Tiles {
                 *unit::place(owned.own(e) * kValueRow + 4 * (owned.sweep(e) + column)) = Four{{values[e], values[e + 1], values[e + 2], values[e + 3]}};
         }
     }
-    // Computes a tile into shared memory; false if all of its values are zeros.
+    // Computes a tile into shared memory, where others find it after the next barrier; false if all of its values are zeros.
     LOCKSTEP_MEMBER bool fill(const Form& form, Word sweep0) const {
         Word values[kOwned], none[1];
         compute(form, sweep0, values, none);
@@ -247,7 +247,6 @@ struct Tiles {
         for (int e = 0; e < kOwned; ++e) bits |= values[e];
         const bool some = unit::any((bits & ~f32::SIGN) != 0);  // and everybody has read what the values replace
         store(values, 0);
-        __syncthreads();
         return some;
     }
 };
@@ -427,9 +426,9 @@ LOCKSTEP_INLINE void multiply_code_tiles(const Form& form, Word* out) {
                     infinite |= (scales[static_cast<int>(Right::scale(at % N) + (first + at / N) * Right::SCALE_STEP)] & f32::INFINITE) == f32::INFINITE;
                 if (!unit::any(infinite)) continue;
             }
+            __syncthreads();
             const Word own = tiles.own0 + threadIdx.x / 8;
             Own::make(form, Form::quant_row(tiles.batch, own), s0, Form::limb(part));
-            __syncthreads();
             stage_codes<Right, Own::NT * 64, kSweep / 4>(0, kWideRow, right, 0, first * Form::WORDS, many * Form::WORDS);
             __syncthreads();
             for (Word c = 0; c < many; ++c) {
@@ -460,7 +459,6 @@ LOCKSTEP_INLINE void multiply_code_tiles(const Form& form, Word* out) {
                     }
                 }
             }
-            __syncthreads();
         }
     }
 #pragma unroll

@@ -51,12 +51,12 @@ class _Writer:
         values = self._values()
         right = self._right()
         if of.columns is None:
-            kind, call, shared = "fold", "fold_tiles", VALUES
+            kind, call, shared = "tile_fold", "fold_tiles", VALUES
         elif codes is None:
-            kind, call = "product", "multiply_tiles"
+            kind, call = "tile_product", "multiply_tiles"
             shared = VALUES + 4 * TERMS * (-(-of.axes[of.columns] // 32) * 32 + 4)
         else:
-            kind, call, shared = "codes", "multiply_code_tiles", self._shared_by_codes()
+            kind, call, shared = "tile_codes", "multiply_code_tiles", self._shared_by_codes()
         names = list(self.sources.values())
         streams = [] if codes is None else [f"stream{limb}" for limb in range(max(codes.limbs) + 1)]
         pointers = [*names, *(["context"] if codes is not None else [])]
@@ -264,7 +264,7 @@ LOCKSTEP_EXPORT(@)
         return f"""\
 {functions}\
     template <int B>
-    static constexpr bool masked() {{ return {masked}; }}
+    static constexpr bool MASKED = {masked};
     template <int B>
     LOCKSTEP_MEMBER bool needs({parameters}) const {{
 {alone}        {conditions}
