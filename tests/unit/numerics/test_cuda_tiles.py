@@ -343,6 +343,7 @@ CODE_DEFECTS = {
 @pytest.mark.parametrize("defect", CODE_DEFECTS)
 def test_a_defect_of_codes_shows(defect: str) -> None:
     before, after = CODE_DEFECTS[defect]
-    program = attention(Shape(1, 1, 33, 300, 20), CODES, "none")
+    backward = defect in ("the first limb alone", "another row's random words")
+    program = attention(Shape(1, 1, 33, 300, 20), CODES, "none", backward=backward)
     shown = (differs(program, Mutant(before, after, descending=descending)) for descending in (False, True))
     assert any(shown), f"the emulation does not show {defect}"
