@@ -9,12 +9,13 @@ import pytest
 
 from lockstep.numerics import paths
 from lockstep.numerics.arrays import Array, StepContext
-from lockstep.numerics.cuda import CudaExecutable, open_device
+from lockstep.numerics.cuda import CudaExecutable, open_device, wide
 from lockstep.numerics.cuda.device import UNITS, Device
 from lockstep.numerics.cuda.emulator import Emulator
+from lockstep.numerics.cuda.generate import generate
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol.errors import UsageError
-from lockstep.protocol.programs.program import Program
+from lockstep.protocol.programs.program import F32, Program
 from tests.determinism import training_run
 from tests.determinism.training_run import GOLDEN, SEED, gpt, start, train
 from tests.unit.numerics.test_cuda_codes import FORMS, take
@@ -53,6 +54,45 @@ def integers(request: pytest.FixtureRequest) -> Program:
 def test_three_emulated_steps_of_integers(integers: Program, descending: bool) -> None:
     found = trained(integers, Emulator(descending=descending), 3, *start(integers))
     assert found == train(integers, 3, "auto", 1, "off")
+
+
+@pytest.mark.parametrize("name", training_run.MODELS)
+@pytest.mark.parametrize("products", ["float32", "int8"])
+def test_emulated_steps_with_attention_in_tiles(name: str, products: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two heads, or of four of which two share keys, over 40 tokens: less than what takes tiles elsewhere."""
+    from lockstep.tracing.arithmetic import Arithmetic
+    from lockstep.training.job import Batch, build_programs
+    from lockstep.training.models import GPT, GPTConfig, Llama, LlamaConfig, next_token_loss
+    from lockstep.training.strategies import diloco
+
+    tokens, rng = 40, np.random.default_rng(5)
+    model = (
+        GPT(GPTConfig(vocabulary=32, context=tokens, layers=1, heads=2, width=48))
+        if name == "gpt"
+        else Llama(LlamaConfig(vocabulary=32, context=tokens, layers=1, heads=4, kv_heads=2, width=48, hidden=40))
+    )
+    programs = build_programs(
+        model, next_token_loss, diloco.Spec(), batch=Batch(1, tokens + 1), rounds=1, slots=2,
+        arithmetic=Arithmetic(products),
+    )  # fmt: skip
+    program = programs.step
+    begin: list[Array | None] = [
+        None if h is None else np.zeros(h.shape, np.float32 if h.dtype == F32 else np.int32) for h in program.inputs
+    ]
+    for k in (0, 2):  # the parameters and the round's anchor
+        own = begin[k]
+        assert own is not None
+        begin[k] = np.random.default_rng(1).standard_normal(own.shape, np.float32) * np.float32(0.05)
+    dataset = rng.integers(0, 32, (16, tokens + 1)).astype(np.int32)
+    monkeypatch.setattr(wide, "LEAST_WORDS", 2 * tokens * tokens)
+    monkeypatch.setattr(wide, "LEAST_BLOCKS", 1)
+    assert generate(program, 99 << 10).source.count("_tiles{") == 7, "three reductions forward, four backward"
+    device = Emulator(descending=name == "llama")
+    executable, state = paths.compile(program, fused="off"), begin
+    for t in range(1, 4):
+        state = list(executable.run(state, StepContext(SEED, 0, 1, t), dataset))
+    assert trained(program, device, 3, begin, dataset) == layout_root(program.output_layout, state).hex()
+    assert device.intact, "a kernel wrote beyond its tensor"
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ class Mutant(Emulator):
 
     def load(self, source: str) -> EmulatedKernels:
         whole = source
-        for header in ("kernels.cuh", "integers.cuh"):
+        for header in ("kernels.cuh", "integers.cuh", "tiles.cuh"):
             whole = whole.replace(f'#include "{header}"', (FOLDER / header).read_text().replace("#pragma once", ""))
         parts = whole.split(self._before)
         assert len(parts) > self._which + 1, f"{self._before} stands in the source"

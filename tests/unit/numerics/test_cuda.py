@@ -13,7 +13,7 @@ from lockstep.numerics.builder import ProgramBuilder, Quantised
 from lockstep.numerics.cuda import CudaExecutable, generate, loaded, open_device
 from lockstep.numerics.cuda.device import Kernels, RecordedLaunch
 from lockstep.numerics.cuda.emulator import Emulator
-from lockstep.numerics.cuda.generate import reads, writes
+from lockstep.numerics.cuda.launches import reads, writes
 from lockstep.numerics.cuda.memory import plan
 from lockstep.numerics.cuda.selftest import check_device
 from lockstep.numerics.trace import layout_root

@@ -34,7 +34,7 @@ ARITHMETIC = ("-fmad=false", "-ftz=false", "-prec-div=true", "-prec-sqrt=true")
 
 FOLDER = Path(__file__).parent
 HEADERS = (
-    FOLDER / "kernels.cuh", FOLDER / "integers.cuh",
+    FOLDER / "kernels.cuh", FOLDER / "integers.cuh", FOLDER / "tiles.cuh",
     FOLDER.parent / "kernels" / "f32.hpp", FOLDER.parent / "kernels" / "codes.hpp",
 )  # fmt: skip
 """Files that generated source includes."""

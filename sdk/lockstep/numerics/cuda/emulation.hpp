@@ -276,6 +276,18 @@ inline unsigned lane() { return thread_index.x % kLanes; }
 inline Word kept(Word x) { return x; }
 inline cuda::Four* place(Word at) { return static_cast<cuda::Four*>(pool.place(at)); }
 inline Word word_at(Word at) { return place(at / 16 * 16)->lane[at / 4 % 4]; }
+inline Word& cell(Word at) { return place(at / 16 * 16)->lane[at / 4 % 4]; }
+
+// Three barriers where a device has one: threads that run ahead must not see the votes of those behind them.
+inline bool any(bool own) {
+    static bool found;
+    Block::barrier();
+    found = false;
+    Block::barrier();
+    found |= own;
+    Block::barrier();
+    return found;
+}
 
 // What this thread has written is hidden until it shows it, or shown at once where threads run in descending order: a missing
 // fence shows in the one, a place that is still read in the other.

@@ -7,20 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from hashlib import sha256
 from math import prod
 from typing import NamedTuple
 
 from lockstep.numerics.builder import row_major
 from lockstep.numerics.cuda.device import SHARED_BYTES
+from lockstep.numerics.cuda.launches import (
+    NOWHERE,
+    KernelArgument,
+    Launch,
+    Launches,
+    Space,
+    boolean,
+    evaluate,
+    place_of,
+    reads,
+)
 from lockstep.numerics.cuda.matrix import Matrix, matrix_of
 from lockstep.numerics.cuda.quants import Array, QuantGroup, Target, alone, quant_groups
+from lockstep.numerics.cuda.tiles import MODES, tile_kernel
 from lockstep.numerics.cuda.views import position, seen_through, word
-from lockstep.numerics.loops import FLOATS, OTHERS
-from lockstep.numerics.scalar import Op as Opcode
+from lockstep.numerics.cuda.wide import wide_reductions
 from lockstep.protocol.errors import UsageError
-from lockstep.protocol.programs.program import CHUNK, Fold, Instr, Kind, Op, Program, Tag, View, groups_of
+from lockstep.protocol.programs.program import CHUNK, Fold, Kind, Op, Program, Tag, View, groups_of
 
 MAP_THREADS = 256
 FOLD_THREADS = 128
@@ -43,60 +53,6 @@ MOST_SPLIT_WORDS = 1 << 26
 
 CONTEXT_WORDS = 11
 """round, slot, t and the seed; the rows that the Program's draws read come after them."""
-
-
-class Space(IntEnum):
-    """The place of a kernel's argument. The first ones have the numbers of `Tag`."""
-
-    OP = 0
-    STATE = 1
-    CONST = 2
-    CONTEXT = 4
-    DATASET = 5
-    SCRATCH = 6
-    VALUE = 7
-    """Nowhere: the argument is its offset."""
-
-
-class KernelArgument(NamedTuple):
-    """An argument of a kernel: a word of a tensor or of a region, or a number."""
-
-    space: Space
-    entry: int = 0
-    offset: int = 0
-    """Words."""
-
-
-NOWHERE = KernelArgument(Space.VALUE)
-"""The address of what is not written."""
-
-
-class Launch(NamedTuple):
-    """One kernel with its grid and arguments; the places of its outputs are the last ones."""
-
-    kernel: str
-    blocks: int
-    threads: int
-    arguments: tuple[KernelArgument, ...]
-    shared: int = 0
-    """Bytes of shared memory beside what the kernel declares."""
-    outputs: int = 1
-
-
-Launches = Sequence[Sequence[Launch]]
-"""The launches in the place of each op."""
-
-
-def reads(launches: Sequence[Launch]) -> set[int]:
-    """The ops whose outputs are read."""
-    arguments = (own.arguments[: len(own.arguments) - own.outputs] for own in launches)
-    return {place.entry for own in arguments for place in own if place.space == Space.OP}
-
-
-def writes(launches: Sequence[Launch]) -> set[int]:
-    """The ops whose outputs, or parts of them, are computed."""
-    arguments = (own.arguments[len(own.arguments) - own.outputs :] for own in launches)
-    return {place.entry for own in arguments for place in own if place.space == Space.OP}
 
 
 @dataclass(frozen=True)
@@ -126,12 +82,27 @@ def generate(program: Program, shared_bytes: int = SHARED_BYTES) -> Generated:
     writer = _Writer(program, shared_bytes)
     shown = tuple(tuple(writer.op(i, op)) for i, op in enumerate(program.ops))
     launches = list(shown)
-    for group in quant_groups(program, list(map(reads, shown))):
+    groups = quant_groups(program, list(map(reads, shown)))
+    tiles = writer.tiles(groups)
+    for group in groups:
+        if group.members - {group.source} <= tiles.nowhere:
+            continue
         for i in group.members:
             launches[i] = ()
         launches[group.place] = (writer.quants(group),)
+    for i in tiles.nowhere:
+        launches[i] = ()
+    for i, launch in tiles.launches.items():
+        launches[i] = (launch,)
     source = '#include "kernels.cuh"\n\n' + "\n".join(writer.kernels.values())
     return Generated(source, tuple(launches), shown, writer.scratch_words, tuple(writer.draws))
+
+
+class _Tiles(NamedTuple):
+    """Reductions of wide tensors: their launches, and the ops that need none."""
+
+    launches: dict[int, Launch]
+    nowhere: frozenset[int]
 
 
 class _Terms(NamedTuple):
@@ -146,7 +117,7 @@ class _Terms(NamedTuple):
     def members(self) -> str:
         """The members that `fold` requires of `Fold::First` and `Fold::Second`."""
         return f"""{{
-        static constexpr bool IOTA = {_bool(self.iota)};
+        static constexpr bool IOTA = {boolean(self.iota)};
         static constexpr Word STRIDE = {word(self.stride)};
         LOCKSTEP_MEMBER static Word start([[maybe_unused]] Word i) {{ return {self.start}; }}
     }}"""
@@ -223,7 +194,7 @@ LOCKSTEP_EXPORT(@)
             f"[[maybe_unused]] const Word r{j} = {_read(view, op.extents, sources)};" for j, view in enumerate(op.views)
         ]
         lines += [
-            f"[[maybe_unused]] const Word r{len(op.views) + k} = {_evaluate(instr)};"
+            f"[[maybe_unused]] const Word r{len(op.views) + k} = {evaluate(instr)};"
             for k, instr in enumerate(op.instrs)
         ]
         return lines, f"r{len(lines) - 1}"
@@ -311,7 +282,7 @@ LOCKSTEP_EXPORT(@)
         text = f"""\
 struct @_codes {{
     static constexpr int SIDE = {side};
-    static constexpr bool SPLIT = {_bool(split)};
+    static constexpr bool SPLIT = {boolean(split)};
     static constexpr Word WORDS = {word(words)}, GROUPS = {word(1 if split else groups)};
     static constexpr Word BATCHES = {word(batches)}, ELEMENTS = {word(elements)};
     static constexpr Word ROW_STRIDE = {word(matrix.own[matrix.m])};
@@ -325,7 +296,7 @@ LOCKSTEP_KERNEL({CODE_THREADS}, {128 // side}) @({parameters}Word* out) {{
 }}
 LOCKSTEP_EXPORT(@)
 """
-        sources = [_place(op.views[j]) for j in (matrix.left[0], matrix.right[0], matrix.left[1], matrix.right[1])]
+        sources = [place_of(op.views[j]) for j in (matrix.left[0], matrix.right[0], matrix.left[1], matrix.right[1])]
         blocks, to = (tiles * groups, KernelArgument(Space.SCRATCH)) if split else (tiles, out)
         launch = Launch(self._kernel("codes", text), blocks, CODE_THREADS, (*sources, to), shared)
         return [launch, *self._above(Fold.DOT, elements, groups, out, 0)] if split else [launch]
@@ -352,7 +323,7 @@ LOCKSTEP_EXPORT(@)
         text = f"""\
 struct @_quant {{
     static constexpr Word K = {word(k)}, WORDS = {word(words)}, ROW = {word(row)}, ALL = {word(prod(extents))};
-    static constexpr bool POWER = {_bool(op.takes_powers)}, TWO = {_bool(len(limbs) == 2)};
+    static constexpr bool POWER = {boolean(op.takes_powers)}, TWO = {boolean(len(limbs) == 2)};
 {"".join(f"    const Word* {name};" + chr(10) for name in pointers)}\
     Word {", ".join(f"*{name}" for name in targets)};
 {read}
@@ -377,9 +348,9 @@ LOCKSTEP_EXPORT(@)
         those of a tensor, or of a map, which are stored if somebody else reads them."""
         op, view, k = group.op, group.op.views[0], group.op.k_extents[0]
         if group.source is None:
-            sources.append(_place(view))
+            sources.append(place_of(view))
             row = position((*op.extents[:-1], groups_of(k, op.p0) * op.p0), view.strides[:-1])
-            vector = _bool(not any(x % 4 for x in (k, view.offset, *view.strides[:-1])))
+            vector = boolean(not any(x % 4 for x in (k, view.offset, *view.strides[:-1])))
             return f"""\
     LOCKSTEP_MEMBER Four read([[maybe_unused]] Word i, Word first) const {{
         return four_of<K, {vector}>(p0 + static_cast<int>({row} + first), first);
@@ -409,6 +380,15 @@ LOCKSTEP_EXPORT(@)
         parameters = ", ".join(f"[[maybe_unused]] Word {parameter}" for parameter in ("row", "at", "x"))
         return f"    LOCKSTEP_MEMBER void {name}({parameters}) const {{\n{''.join(lines)}    }}"
 
+    def tiles(self, groups: Sequence[QuantGroup]) -> _Tiles:
+        """The reductions in tiles, if a block has the shared memory for all of them."""
+        found = wide_reductions(self.program, groups)
+        made = {reduction.op: tile_kernel(self.program, reduction) for reduction in found.reductions}
+        if any(own.launch.shared > self.shared_bytes for own in made.values()):
+            return _Tiles({}, frozenset())
+        launches = {op: own.launch._replace(kernel=self._kernel(own.kind, own.text)) for op, own in made.items()}
+        return _Tiles(launches, found.nowhere)
+
     def _levels(
         self,
         mode: Fold,
@@ -430,7 +410,7 @@ LOCKSTEP_EXPORT(@)
         second = f"struct Second {terms[1].members};" if mode == Fold.DOT else "using Second = First;"
         text = f"""\
 struct @_fold {{
-    static constexpr Mode MODE = Mode::{_MODES[mode]};
+    static constexpr Mode MODE = Mode::{MODES[mode]};
     static constexpr Word OUTPUTS = {word(outputs)}, K = {word(k)};
     struct First {terms[0].members};
     {second}
@@ -472,7 +452,7 @@ LOCKSTEP_EXPORT(@)
         text = f"""\
 struct @_dot {{
     static constexpr int SIDE = {side};
-    static constexpr bool SPLIT = {_bool(split)};
+    static constexpr bool SPLIT = {boolean(split)};
     static constexpr Word K = {word(op.k_terms)}, BATCHES = {word(batches)}, ELEMENTS = {word(prod(op.extents))};
     static constexpr Word ROW_STRIDE = {word(matrix.own[matrix.m])};
     LOCKSTEP_MEMBER static Word batch([[maybe_unused]] Word i) {{ return {matrix.place(matrix.own)}; }}
@@ -485,7 +465,7 @@ LOCKSTEP_KERNEL({PRODUCT_THREADS}, 2) @(const Word* __restrict__ left, const Wor
 LOCKSTEP_EXPORT(@)
 """
         blocks = -(-m // side) * -(-n // side) * batches * (op.chunks if split else 1)
-        sources = [_place(views[j]) for j in order]
+        sources = [place_of(views[j]) for j in order]
         to = KernelArgument(Space.SCRATCH) if split else out
         launch = Launch(self._kernel("product", text), blocks, PRODUCT_THREADS, (*sources, to))
         if not split:
@@ -498,16 +478,12 @@ def _shared_by_codes(side: int, words: int) -> int:
     return 2 * 2 * side * 128 + 2 * (2 if words <= 16 else 1) * 2 * side * 4
 
 
-def _place(view: View) -> KernelArgument:
-    return KernelArgument(Space(view.tag), view.index, view.offset)
-
-
 def _read(view: View, extents: Sequence[int], sources: list[KernelArgument], more: str = "") -> str:
     """The word that a view shows at element `i`; a tensor becomes the next pointer."""
     at = position(extents, view.strides[: len(extents)]) + more
     if view.tag == Tag.IOTA:
         return f"({word(view.offset)} + {at})"
-    sources.append(_place(view))
+    sources.append(place_of(view))
     return f"p{len(sources) - 1}[static_cast<int>({at})]"
 
 
@@ -515,12 +491,8 @@ def _terms(view: View, extents: Sequence[int], sources: list[KernelArgument]) ->
     start = position(extents, view.strides[: len(extents)])
     if view.tag == Tag.IOTA:
         return _Terms(f"{word(view.offset)} + {start}", view.strides[-1], iota=True)
-    sources.append(_place(view))
+    sources.append(place_of(view))
     return _Terms(start, view.strides[-1])
-
-
-def _bool(flag: bool) -> str:
-    return "true" if flag else "false"
 
 
 def _side(matrix: Matrix, rows: int, walk: Sequence[int], axis: int, k: int, view: View) -> str:
@@ -532,7 +504,7 @@ def _side(matrix: Matrix, rows: int, walk: Sequence[int], axis: int, k: int, vie
     vector = 1 in (term, stride) and not any(x % 4 for x in (length, other, view.offset, *along))
     return f"""{{
         static constexpr Word ROWS = {word(rows)}, ROW_STRIDE = {word(stride)}, TERM_STRIDE = {word(term)};
-        static constexpr bool VECTOR = {_bool(vector)};
+        static constexpr bool VECTOR = {boolean(vector)};
         LOCKSTEP_MEMBER static Word batch([[maybe_unused]] Word i) {{ return {matrix.place(walk)}; }}
     }}"""
 
@@ -544,18 +516,3 @@ def _tiling(m: int, n: int, batches: int, chunks: int) -> tuple[int, bool]:
         if (chunks > 1 or not split) and tiles * (chunks if split else 1) >= BUSY_BLOCKS:
             return side, split
     return 64, chunks > 1
-
-
-_MODES = {Fold.DOT: "kDot", Fold.SUM: "kSum", Fold.MAX: "kMax", Fold.MIN: "kMin", Fold.ISUM: "kWrappingSum"}
-
-
-def _evaluate(instr: Instr) -> str:
-    """The instruction's result as an expression of the registers r0, r1, ..."""
-    opcode = Opcode(instr.op)
-    if opcode == Opcode.IMM:
-        return word(instr.imm)
-    names = [f"r{register}" for register in (instr.a, instr.b, instr.c)]
-    if opcode in FLOATS:
-        raw = FLOATS[opcode].format(*(f"value({name})" for name in names))
-        return f"word(f32::canonical({raw.replace('raw::', 'f32::raw::')}))"
-    return OTHERS[opcode].format(*names)

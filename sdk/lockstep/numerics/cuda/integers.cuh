@@ -31,10 +31,14 @@ extern __shared__ __align__(1024) Four pool[];  // wgmma's swizzle takes bits of
 
 LOCKSTEP_MEMBER Four* place(Word at) { return pool + at / 16; }
 LOCKSTEP_MEMBER Word word_at(Word at) { return reinterpret_cast<const Word*>(pool)[at / 4]; }
+LOCKSTEP_MEMBER Word& cell(Word at) { return reinterpret_cast<Word*>(pool)[at / 4]; }
 LOCKSTEP_MEMBER void store(Word at, const Four& four) { *place(at) = four; }
 
 // The same word, of which the compiler does not know that it could be computed again: it stays in its register.
 LOCKSTEP_MEMBER Word kept(Word x) { return __shfl_sync(0xffffffff, x, static_cast<int>(threadIdx.x % 32)); }
+
+// True for all threads of the block if it is for one of them. A barrier, before which all that was written is there.
+LOCKSTEP_MEMBER bool any(bool own) { return __syncthreads_or(own) != 0; }
 
 #if LOCKSTEP_UNIT >= 1
 LOCKSTEP_MEMBER Word address(Word at) { return static_cast<Word>(__cvta_generic_to_shared(pool)) + at; }
@@ -47,7 +51,7 @@ LOCKSTEP_MEMBER void load_matrices(Word (&to)[4], Word at) {
 }
 #endif
 
-#if LOCKSTEP_UNIT == 2
+#if LOCKSTEP_UNIT >= 2
 // c = from + a b for 16 x 32 and 32 x 8 signed bytes.
 LOCKSTEP_MEMBER void multiply_16_8_32(Word (&c)[4], const Word (&a)[4], const Word (&b)[2], const Word (&from)[4]) {
     asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"

@@ -470,3 +470,5 @@ LOCKSTEP_KERNEL(128) hash_nodes(const Word* __restrict__ level, Word* __restrict
     sha256(1, 16, [&](Word i) { return i < 8u ? level[16u * node + i] : right[i - 8u]; }, out + 8u * node);
 }
 LOCKSTEP_EXPORT(hash_nodes)
+
+#include "tiles.cuh"

@@ -14,7 +14,8 @@ import numpy as np
 from lockstep.numerics import reference
 from lockstep.numerics.arrays import Array, StepContext, to_array
 from lockstep.numerics.cuda.device import Address, Device, Kernels, RecordedLaunch, addresses
-from lockstep.numerics.cuda.generate import Launches, Space, generate, reads
+from lockstep.numerics.cuda.generate import generate
+from lockstep.numerics.cuda.launches import Launches, Space, reads
 from lockstep.numerics.cuda.memory import plan
 from lockstep.numerics.resident import DeviceFailed
 from lockstep.protocol.merkle import EMPTY, TensorHeader, tensor_root_of_tree

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
-from lockstep.numerics.cuda.generate import Launches, reads, writes
+from lockstep.numerics.cuda.launches import Launches, reads, writes
 from lockstep.protocol.programs.program import Alias, Program
 
 ALIGNMENT = 64

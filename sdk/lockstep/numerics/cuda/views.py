@@ -36,13 +36,13 @@ def word(value: int) -> str:
     return f"{value & 0xFFFFFFFF}u"
 
 
-def position(extents: Sequence[int], strides: Strides) -> str:
-    """sum(stride x coordinate) of row-major element `i`, as a C++ expression modulo 2^32."""
+def position(extents: Sequence[int], strides: Strides, name: str = "i") -> str:
+    """sum(stride x coordinate) of the row-major element of this name, as a C++ expression modulo 2^32."""
     kept, (walk,) = merged(extents, strides)
     terms = []
     inner = 1
     for axis in reversed(range(len(kept))):
-        coordinate = "i" if inner == 1 else f"i / {word(inner)}"
+        coordinate = name if inner == 1 else f"{name} / {word(inner)}"
         if axis:
             coordinate += f" % {word(kept[axis])}"
         if walk[axis]:

@@ -1,0 +1,484 @@
+"""Reductions of wide tensors that are nowhere in memory: softmax attention, forward and backward.
+
+Scores are products of few terms. Maps of them, maxima, sums and products along an axis follow, which compute the scores
+again instead of reading them (Dao et al., "FlashAttention", 2022, section 3). The processor's planner (strips.cpp)
+finds the same ops. What does not match stays one op at a time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
+
+from lockstep.numerics.builder import row_major
+from lockstep.numerics.cuda.quants import QuantGroup
+from lockstep.numerics.cuda.views import seen_through
+from lockstep.numerics.scalar import ARITY
+from lockstep.numerics.scalar import Op as Opcode
+from lockstep.protocol.programs.program import Alias, Fold, Instr, Kind, Op, Program, Tag, View, groups_of
+
+LEAST_WORDS = 1 << 20
+"""Words of a tensor that is worth computing several times: smaller ones stay in a device's cache."""
+LEAST_BLOCKS = 60
+"""Blocks of a reduction below which a large device would be idle."""
+MOST_TERMS = 256
+"""Terms of the products, or words of their codes, that are computed again: one chunk."""
+MOST_COLUMNS = 128
+"""Columns of the other matrix of a product."""
+MOST_SWEEP = 1 << 16
+"""Terms of a reduction: 256 chunks."""
+LEAST_GROUP = 8
+"""Words of a group of codes that a reduction makes of its values: 32 codes, one product of the unit."""
+OWN = 32
+"""kOwn of tiles.cuh."""
+
+
+class Place(NamedTuple):
+    """A tensor that is read: element offset + sum(walk x loop coordinate); `view` names it."""
+
+    view: View
+    walk: tuple[int, ...]
+
+
+class Computed(NamedTuple):
+    """An instruction of a map and the nodes of its arguments."""
+
+    instr: Instr
+    arguments: tuple[int, ...]
+
+
+class Product(NamedTuple):
+    """An element of one of the products that all is made of."""
+
+    base: int
+
+
+class Base(NamedTuple):
+    """A product that is computed again: a dot of two tensors, or a qdot of two pairs of codes and scales."""
+
+    op: int
+    places: tuple[Place, ...]
+    """Those of `Op.views`, without k."""
+    own: int
+    """0 or 1: the operand that knows the rows which a block owns. The other one knows what it takes along."""
+
+
+@dataclass(frozen=True)
+class Codes:
+    """The codes that a product makes of its values."""
+
+    group: QuantGroup
+    limbs: tuple[int, ...]
+    """The limb of each part of the operand."""
+    rows: tuple[int, ...]
+    """The walk over rows of the quant."""
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A fold, or a product with another matrix, along an axis of wide tensors. Loop axes are the op's axes and the
+    folded one, each of them cut where a tensor's axes are."""
+
+    op: int
+    axes: tuple[int, ...]
+    """Extents of the loop axes."""
+    batch: tuple[int, ...]
+    """Loop axes of which each coordinate is a reduction of its own."""
+    own: int
+    """The loop axis of which a block takes a tile."""
+    sweep: tuple[int, ...]
+    """The loop axes that are folded."""
+    columns: int | None
+    """The loop axis of the other matrix's columns; None for a fold."""
+    nodes: tuple[Place | Computed | Product, ...]
+    roots: tuple[int, ...]
+    """The values, by node; two for a dot of two wide tensors."""
+    bases: tuple[Base, ...]
+    right: tuple[Place, ...]
+    """The other matrix, or its codes and scales."""
+    out: tuple[int, ...]
+    """The walk over the output."""
+    codes: Codes | None
+
+    def extents(self, axes: Sequence[int]) -> list[int]:
+        """Extents of some loop axes."""
+        return [self.axes[a] for a in axes]
+
+    @property
+    def blocks(self) -> int:
+        """Tiles of `OWN` rows in all batches."""
+        return prod(self.extents(self.batch)) * -(-self.axes[self.own] // OWN)
+
+
+@dataclass(frozen=True)
+class Wide:
+    """What is computed in tiles."""
+
+    reductions: tuple[Reduction, ...]
+    nowhere: frozenset[int]
+    """Ops that need no launch: wide tensors, and what was made of them for the reductions alone."""
+
+
+class _Unmatched(Exception):
+    """The op is no reduction that can be computed in tiles."""
+
+
+class _Cut(Exception):
+    """A loop axis runs across two axes of a tensor."""
+
+    def __init__(self, axis: int, inner: int) -> None:
+        super().__init__(axis, inner)
+        self.axis, self.inner = axis, inner
+
+
+def wide_reductions(program: Program, groups: Sequence[QuantGroup]) -> Wide:
+    """The reductions of a Program that are computed in tiles; `groups` are its quants."""
+    return _Finder(program, groups).find()
+
+
+class _Finder:
+    def __init__(self, program: Program, groups: Sequence[QuantGroup]) -> None:
+        self.program = program
+        self.readers: defaultdict[int, list[int]] = defaultdict(list)
+        for i, op in enumerate(program.ops):
+            for source in {view.index for view in op.views if view.tag == Tag.OP}:
+                self.readers[source].append(i)
+        self.kept = {alias.index for alias in program.outputs if alias.kind == Alias.OP_KIND}
+        self.groups = [group for group in groups if group.op.views[0].tag == Tag.OP]
+        self.group_of = {t.op: group for group in self.groups for t in group.targets if t.op is not None}
+        self.wide: set[int] = set()
+
+    def find(self) -> Wide:
+        """Begins with all that could be wide, and takes out what somebody else reads until nobody does."""
+        self.wide = self._candidates()
+        while True:
+            reductions = self._reductions() if self.wide else {}
+            absorbed = set[int]()
+            for group in self.groups:
+                own = group.members - {group.source}
+                outside = {reader for member in own for reader in self.readers[member]} - group.members
+                if group.op.views[0].index in self.wide and outside <= reductions.keys() and not own & self.kept:
+                    absorbed |= own
+            served = self.wide | reductions.keys() | absorbed
+            lost = {w for w in self.wide if not served.issuperset(self.readers[w]) or not self._is_made_of_wide(w)}
+            lost = lost or self.wide - self._with_maxima(reductions)
+            if not lost:
+                return Wide(tuple(reductions.values()), frozenset(self.wide | absorbed))
+            self.wide -= lost
+
+    # --- which tensors ----------------------------------------------------------------------------------------
+
+    def _candidates(self) -> set[int]:
+        """Products of few terms of which, or of maps of which, maxima are taken; the maps; the products that somebody
+        reads beside these, element by element."""
+        taken = {member for group in self.groups for member in group.members - {group.source}}
+        large = {
+            i for i, op in enumerate(self.program.ops) if op.header.elements >= LEAST_WORDS
+        } - self.kept - taken  # fmt: skip
+        bases = {i for i in large if self._is_base(self.program.ops[i])}
+        found = set[int]()
+        for base in bases:
+            maps = self._with_maps({base}, large)
+            if any(self._is_maximum(reader) for i in maps for reader in self.readers[i]):
+                found |= maps
+        while True:
+            read = {reader for i in found for reader in self.readers[i]}
+            beside = {i for i in bases - found if any(r in read and self._is_in_place(r, i) for r in self.readers[i])}
+            if not beside:
+                return found
+            found = self._with_maps(found | beside, large)
+
+    def _with_maps(self, found: set[int], large: set[int]) -> set[int]:
+        """These ops and the large maps that read one of them, or a map that does."""
+        found = set(found)
+        for i in sorted(large):
+            op = self.program.ops[i]
+            if op.kind == Kind.MAP and any(view.tag == Tag.OP and view.index in found for view in op.views):
+                found.add(i)
+        return found
+
+    def _is_in_place(self, reader: int, source: int) -> bool:
+        """True if a reader has no axis that it repeats what it reads along."""
+        op = self.program.ops[reader]
+        extents = (*op.extents, *op.k_extents)
+        own = [view.strides for view in op.views if (view.tag, view.index) == (Tag.OP, source)]
+        return all(stride for strides in own for stride, extent in zip(strides, extents, strict=True) if extent > 1)
+
+    @staticmethod
+    def _is_base(op: Op) -> bool:
+        if op.kind != Kind.FOLD or any(view.tag == Tag.IOTA for view in op.views):
+            return False
+        if op.mode == Fold.QDOT:
+            return op.k_extents[0] * op.p0 <= MOST_TERMS
+        return op.mode == Fold.DOT and op.k_extents[0] <= MOST_TERMS
+
+    def _is_made_of_wide(self, i: int) -> bool:
+        op = self.program.ops[i]
+        return op.kind == Kind.FOLD or any(view.tag == Tag.OP and view.index in self.wide for view in op.views)
+
+    def _with_maxima(self, reductions: dict[int, Reduction]) -> set[int]:
+        """The wide tensors that are connected with one of which maxima are taken: a softmax is computed in tiles, and
+        what only looks like one is not."""
+        connected = {view.index for i in reductions for view in self.program.ops[i].views if self._is_maximum(i)}
+        while True:
+            more = set[int]()
+            for i in self.wide:
+                beside = {i, *(v.index for v in self.program.ops[i].views if v.tag == Tag.OP and v.index in self.wide)}
+                if beside & connected:
+                    more |= beside
+            if more <= connected:
+                return connected
+            connected |= more
+
+    def _is_maximum(self, i: int) -> bool:
+        op = self.program.ops[i]
+        return op.kind == Kind.FOLD and op.mode == Fold.MAX
+
+    # --- which reductions -------------------------------------------------------------------------------------
+
+    def _reductions(self) -> dict[int, Reduction]:
+        found = {}
+        for i, op in enumerate(self.program.ops):
+            if op.kind != Kind.FOLD or i in self.wide or not any(map(self.is_wide, op.views)):
+                continue
+            reduction = self._reduction(i, op)
+            if reduction is not None and reduction.blocks >= LEAST_BLOCKS:
+                found[i] = reduction
+        return found
+
+    def is_wide(self, view: View) -> bool:
+        """True of a wide tensor, and of the codes of one."""
+        if view.tag != Tag.OP:
+            return False
+        group = self.group_of.get(view.index)
+        return view.index in self.wide or (group is not None and group.op.views[0].index in self.wide)
+
+    def _reduction(self, i: int, op: Op) -> Reduction | None:
+        if op.mode == Fold.QDOT:
+            left, right = map(self.is_wide, op.views[:2])
+            if left == right:
+                return None
+            own = 0 if left else 1
+            terms = self.group_of[op.views[own].index].op.k_extents[0]
+        else:
+            own, terms = 0, op.k_extents[0]
+        if terms > MOST_SWEEP:
+            return None
+        cuts = [[extent] for extent in (*op.extents, terms)]
+        while True:
+            found = _Match(self, i, cuts)
+            try:
+                return found.codes_by_right(own) if op.mode == Fold.QDOT else found.fold()
+            except _Unmatched:
+                return None
+            except _Cut as cut:
+                axis = cut.axis
+                for own_cuts in cuts:
+                    if axis < len(own_cuts):
+                        own_cuts[axis : axis + 1] = [own_cuts[axis] // cut.inner, cut.inner]
+                        break
+                    axis -= len(own_cuts)
+
+
+class _Match:
+    """One reduction with its axes cut in some way."""
+
+    def __init__(self, finder: _Finder, i: int, cuts: Sequence[Sequence[int]]) -> None:
+        self.finder, self.i, self.cuts = finder, i, cuts
+        self.op = finder.program.ops[i]
+        self.axes = [extent for own in cuts for extent in own]
+        self.folded = len(self.axes) - len(cuts[-1])
+        """The first loop axis that is folded."""
+        self.nodes: list[Place | Computed | Product] = []
+        self.known: dict[tuple[int, tuple[int, ...]], int] = {}
+        self.bases: list[tuple[int, tuple[Place, ...]]] = []
+
+    def fold(self) -> Reduction:
+        """A fold, or a product of floats."""
+        views = [(view, self._spread(view.strides)) for view in self.op.views]
+        if any(view.tag == Tag.IOTA for view, _ in views):
+            raise _Unmatched
+        wide = [j for j, (view, _) in enumerate(views) if self.finder.is_wide(view)]
+        first, walk = views[wide[0]]
+        apart = self._apart(walk)
+        if not apart:
+            roots = [self._shown(view, own) for view, own in views]
+            return self._finish(roots, None, ())
+        if len(views) != 2 or len(wide) != 1 or len(apart) != 1:
+            raise _Unmatched
+        other = seen_through(self.finder.program, self.op, self.op.views[1 - wide[0]])
+        right = Place(other, self._spread(other.strides))
+        return self._finish([self._shown(first, walk)], apart[0], (right,))
+
+    def codes_by_right(self, own: int) -> Reduction:
+        """A product of codes, of which operand `own` is made of wide values."""
+        codes_view, scales_view = self.op.views[own], self.op.views[own + 2]
+        group = self.finder.group_of[codes_view.index]
+        quant, view = group.op, group.op.views[0]
+        words, terms = quant.p0, quant.k_extents[0]
+        groups = groups_of(terms, words)
+        limbs = self._limbs(group, codes_view.index, scales=False, width=groups * words)
+        of_scales = self._limbs(group, scales_view.index, scales=True, width=groups)
+        parts = len(limbs)
+        if limbs != of_scales or codes_view.offset or scales_view.offset or self.op.k_extents[0] != parts * groups:
+            raise _Unmatched
+        if words != self.op.p0 or words < LEAST_GROUP or parts * groups > MOST_TERMS:
+            raise _Unmatched
+        along = self._spread((*codes_view.strides[:-1], 0))
+        along_scales = self._spread((*scales_view.strides[:-1], 0))
+        pitch = parts * groups
+        if scales_view.strides[-1] != 1 and pitch > 1:
+            raise _Unmatched
+        for extent, code, scale in zip(self.axes, along, along_scales, strict=True):
+            if extent > 1 and (code != scale * words or scale % pitch):
+                raise _Unmatched
+        rows = tuple(scale // pitch if extent > 1 else 0 for extent, scale in zip(self.axes, along_scales, strict=True))
+        coordinates = self._coordinates(rows, quant.extents[:-1])
+        walk = self._through(coordinates, view.strides[:-2])
+        sweep = self._spread((*(0 for _ in self.op.extents), view.strides[-1]))
+        root = self._shown(view, tuple(map(sum, zip(walk, sweep, strict=True))))
+        apart = self._apart(rows)
+        if len(apart) != 1:
+            raise _Unmatched
+        right = tuple(
+            Place(self.op.views[j], self._spread((*self.op.views[j].strides[:-1], 0))) for j in (1 - own, 3 - own)
+        )
+        return self._finish([root], apart[0], right, Codes(group, limbs, rows))
+
+    def _limbs(self, group: QuantGroup, op: int, scales: bool, width: int) -> tuple[int, ...]:
+        """The limbs that lie side by side in an op's rows."""
+        targets = sorted((t for t in group.targets if t.op == op), key=lambda target: target.offset)
+        whole = [(k * width, len(targets) * width) for k in range(len(targets))]
+        fits = [(t.offset, t.pitch) for t in targets] == whole
+        if not targets or not fits or any(t.array.scales != scales for t in targets):
+            raise _Unmatched
+        return tuple(t.array.limb for t in targets)
+
+    # --- axes -------------------------------------------------------------------------------------------------
+
+    def _spread(self, strides: Sequence[int]) -> tuple[int, ...]:
+        """Strides along the op's axes and the folded one as strides along the loop axes."""
+        return tuple(
+            stride * prod(own[k + 1 :]) for own, stride in zip(self.cuts, strides, strict=True) for k in range(len(own))
+        )
+
+    def _apart(self, walk: Sequence[int]) -> list[int]:
+        """The loop axes, of those that are not folded, that a tensor does not know."""
+        return [a for a in range(self.folded) if self.axes[a] > 1 and walk[a] == 0]
+
+    def _coordinates(self, walk: Sequence[int], extents: Sequence[int]) -> list[list[int]]:
+        """For each axis of a tensor that is read from its first word on, what each loop axis adds to its coordinate."""
+        rows = row_major(extents)
+        found = [[0] * len(self.axes) for _ in extents]
+        for a, (extent, stride) in enumerate(zip(self.axes, walk, strict=True)):
+            if extent == 1 or stride == 0:
+                continue
+            own = [j for j in range(len(extents)) if extents[j] > 1 and 0 < stride < rows[j] * extents[j]]
+            axis = next((j for j in own if stride % rows[j] == 0), None)
+            if axis is None:
+                raise _Unmatched
+            steps = stride // rows[axis]
+            if steps * (extent - 1) >= extents[axis]:
+                inner = extents[axis] // steps
+                if extents[axis] % steps or extent % inner:
+                    raise _Unmatched
+                raise _Cut(a, inner)
+            found[axis][a] = steps
+        for own_steps, limit in zip(found, extents, strict=True):
+            if sum(s * (extent - 1) for s, extent in zip(own_steps, self.axes, strict=True)) >= limit:
+                raise _Unmatched
+        return found
+
+    def _through(self, coordinates: Sequence[Sequence[int]], strides: Sequence[int]) -> tuple[int, ...]:
+        """The walk of a view with these strides along axes whose coordinates are given."""
+        return tuple(
+            sum(stride * own[a] for stride, own in zip(strides, coordinates, strict=True))
+            for a in range(len(self.axes))
+        )
+
+    # --- expressions ------------------------------------------------------------------------------------------
+
+    def _shown(self, view: View, walk: tuple[int, ...]) -> int:
+        """The node of what a view shows."""
+        if view.tag == Tag.OP and view.index in self.finder.wide:
+            if view.offset:
+                raise _Unmatched
+            return self._value(view.index, walk)
+        if self.finder.is_wide(view):
+            raise _Unmatched
+        return self._node(Place(view, walk))
+
+    def _node(self, node: Place | Computed | Product) -> int:
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+    def _value(self, i: int, walk: tuple[int, ...]) -> int:
+        """The node of an element of a wide tensor."""
+        if (i, walk) in self.known:
+            return self.known[i, walk]
+        op = self.finder.program.ops[i]
+        coordinates = self._coordinates(walk, op.extents)
+        if op.kind == Kind.FOLD:
+            views = op.views if op.mode == Fold.QDOT else [seen_through(self.finder.program, op, v) for v in op.views]
+            if any(map(self.finder.is_wide, views)):
+                raise _Unmatched
+            places = (Place(view, self._through(coordinates, view.strides[: len(op.extents)])) for view in views)
+            self.bases.append((i, tuple(places)))
+            made = self._node(Product(len(self.bases) - 1))
+        else:
+            registers = [self._shown(view, self._through(coordinates, view.strides)) for view in op.views]
+            for instr in op.instrs:
+                arguments = (registers[r] for r in (instr.a, instr.b, instr.c)[: ARITY[Opcode(instr.op)]])
+                registers.append(self._node(Computed(instr, tuple(arguments))))
+            made = registers[-1]
+        self.known[i, walk] = made
+        return made
+
+    # --- roles ------------------------------------------------------------------------------------------------
+
+    def _finish(
+        self, roots: Sequence[int], columns: int | None, right: tuple[Place, ...], codes: Codes | None = None
+    ) -> Reduction:
+        """The reduction, with the largest axis that a block can take a tile of."""
+        kinds = {self.finder.program.ops[i].is_qdot for i, _ in self.bases}
+        if len(kinds) != 1 or len(self.bases) > 2 or any(map(self.finder.is_wide, (p.view for p in right))):
+            raise _Unmatched
+        if columns is not None and self.axes[columns] > MOST_COLUMNS:
+            raise _Unmatched
+        sweep = tuple(range(self.folded, len(self.axes)))
+        outer = [a for a in range(self.folded) if a != columns]
+        # Nothing else but the other matrix may know its columns.
+        if columns is not None and any(own.walk[columns] for own in (*self._places(), *self._reads())):
+            raise _Unmatched
+        for own in sorted(outer, key=lambda a: -self.axes[a]):
+            sides = [self._side(places, own, sweep) for _, places in self.bases]
+            if any(place.walk[own] for place in right) or None in sides:
+                continue
+            bases = (
+                Base(i, places, side) for (i, places), side in zip(self.bases, sides, strict=True) if side is not None
+            )
+            batch = tuple(a for a in outer if a != own and self.axes[a] > 1)
+            out = self._spread((*row_major(self.op.extents), 0))
+            return Reduction(
+                self.i, tuple(self.axes), batch, own, sweep, columns, tuple(self.nodes), tuple(roots), tuple(bases),
+                right, out, codes,
+            )  # fmt: skip
+        raise _Unmatched
+
+    def _places(self) -> list[Place]:
+        return [place for _, places in self.bases for place in places]
+
+    def _reads(self) -> list[Place]:
+        return [node for node in self.nodes if isinstance(node, Place)]
+
+    @staticmethod
+    def _side(places: Sequence[Place], own: int, sweep: Sequence[int]) -> int | None:
+        """The operand of a product that does not change along the sweep, where the other one does not along `own`."""
+        for side in (0, 1):
+            mine, others = places[side::2], places[1 - side :: 2]
+            if not any(place.walk[a] for place in mine for a in sweep) and not any(p.walk[own] for p in others):
+                return side
+        return None
