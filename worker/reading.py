@@ -23,8 +23,11 @@ def look(
     one in which `me` has stake."""
     # INVARIANT: a look is at one block: what is read at two may be of two phases.
     books = market.job(ledger.id, block)
+    # A demand for a carry is a game, too: the chain tells it from a payload's.
+    asked = {d.claim for d in known.demands.values()}
     in_game = {g.claim for g in known.games_against(me)}
     own = {claim: known.places[claim][1] for claim in known.staked(me) if known.places[claim][0] == ledger.id}
+    in_game |= {claim for claim in own if claim in asked and market.claim(claim, block).open_games}
     idle = {claim: r for claim, r in own.items() if claim not in in_game}
     void = {r for r, seen in ledger.rounds.items() if r >= books.started and seen.phase == Phase.VOID}
     numbers = sorted({*range(max(books.settled - 1, 0), books.started), *void, *own.values()})

@@ -245,7 +245,11 @@ class Party:
         books = s.jobs[job]
         mine = {id_: c for id_, c in s.claims.items() if (c.job, c.worker) == (job, self.me)}
         own = {id_: c for id_, c in mine.items() if s.locks[id_].amount}
-        idle = {id_: c for id_, c in own.items() if not c.open_games}
+        # In a void job nobody counts games out: what is over is told by the games.
+        running = {g.claim for g in s.games.values() if g.phase != moves.GamePhase.CLOSED and g.defender == self.me}
+        asked = {ClaimId(demand.subject) for demand in s.demands.values() if demand.status == Status.OPEN}
+        running |= {id_ for id_, c in own.items() if id_ in asked and c.open_games}
+        idle = {id_: c for id_, c in own.items() if id_ not in running}
         void = {r for of, r in s.rounds if of == job and r >= books.started and s.rounds[job, r].phase == Phase.VOID}
         numbers = {*range(max(books.settled - 1, 0), books.started), *void, *(c.round for c in own.values())}
         rounds = [self._round(s, b, r, idle) for r in sorted(numbers)]

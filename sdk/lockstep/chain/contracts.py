@@ -350,9 +350,9 @@ class Market(Contract):
         """The round's phase at the block's time."""
         return Phase(self.read("phase", job, r, block=block))
 
-    def claim(self, claim: ClaimId) -> Claim:
+    def claim(self, claim: ClaimId, block: int | str = "latest") -> Claim:
         """The claim, VOID once its round is; status NONE if it does not exist."""
-        value = Claim(*self.read("claim", claim))
+        value = Claim(*self.read("claim", claim, block=block))
         value.status = ClaimStatus(value.status)
         return value
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from copy import deepcopy
 
-from lockstep.protocol.jobs import NO_SEED, Phase
+from lockstep.protocol.jobs import NO_SEED, ClaimStatus, Phase
+from lockstep.protocol.market.availability import payload_demand_id
 from tests.support.world import World
 from worker.decide import JobView
 from worker.reading import look
@@ -40,3 +41,29 @@ def test_a_look_finds_what_is_ones_own() -> None:
     assert r.slots_of(me) == [1]
     assert r.idle_locks == {1}
     assert (view.job.started, view.block) == (1, world.head)
+
+
+def test_a_failed_round_keeps_the_stake_of_a_claim_whose_carry_is_demanded() -> None:
+    world = World.start(min_slots=2, rounds=3, max_lead=3, carry_period=2)
+    market, demands, me = world.contracts.market, world.contracts.demands, world.address("worker-0")
+    world.to(Phase.LEAD)
+    world.send(market.back(world.job, 0, 2), "aggregator")
+    world.to(Phase.ATTESTING, 1)
+    world.send(demands.carry_unavailable(world.job, 1, 0, 0), "verifier")
+    claim = world.claim_id(0, 1)
+    world.to(Phase.FREEZING, 1)
+    world.pass_to(world.now + world.params.windows.answer_seconds + 1)
+    world.to(Phase.FAILED, 1)
+
+    def idle() -> frozenset[int]:
+        known = world.ledger()
+        view = look(market, known, known.jobs[world.job], world.params, me, world.now, world.head)
+        return next(r.idle_locks for r in view.rounds if r.number == 1)
+
+    assert market.claim(claim).open_games == 1
+    assert claim in world.ledger().staked(me)
+    assert idle() == frozenset(), "it waits for the demand, as for a game"
+    world.pass_to(world.now + world.params.windows.clock_seconds)
+    world.send(demands.settle(payload_demand_id(claim, 0)), "verifier")
+    assert market.claim(claim).status == ClaimStatus.CONVICTED
+    assert claim not in world.ledger().staked(me)
