@@ -1,4 +1,4 @@
-"""Convolutions read their windows where they lie: the bits of the separate ops on every path, and no copy of windows."""
+"""Convolutions read their windows where they lie: the bits of the separate ops on every path, no copy of windows."""
 
 from __future__ import annotations
 
