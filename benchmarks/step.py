@@ -68,7 +68,7 @@ MODELS: dict[str, Trained] = {
     "resnet": _images(ResNet, CNNConfig(size=32, channels=3, width=32), 16),
 }
 """The first two: 6 layers, width 384, 6 heads, 8 rows of 256 tokens of 4096; the third is `lockstep demo`'s. Then the
-CNN of `lockstep train --model cnn` on 32 images of 28 x 28, and ResNet-18 at half of its width on 16 of 32 x 32."""
+CNN of `models/cnn.py` on 32 images of 28 x 28, and ResNet-18 at half of its width on 16 of 32 x 32."""
 
 
 @dataclass(frozen=True)
