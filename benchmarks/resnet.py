@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812
 from lockstep.training.models.cnn import CNNConfig
 
 
-class Block(nn.Module):
+class Residual(nn.Module):
     """Two convolutions 3 x 3 and a shortcut around them, which is a convolution 1 x 1 where the shape changes."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
@@ -46,7 +46,7 @@ class ResNet(nn.Module):
         for stage, count in enumerate(stages):
             for i in range(count):
                 outputs = width << stage
-                blocks.append(Block(inputs, outputs, 2 if stage and not i else 1))
+                blocks.append(Residual(inputs, outputs, 2 if stage and not i else 1))
                 inputs = outputs
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(inputs, config.classes)

@@ -42,7 +42,7 @@ from lockstep.training.strategies import diloco
 
 
 @dataclass(frozen=True)
-class Case:
+class Trained:
     """A model and what it trains on: rows whose elements are below `most`."""
 
     model: nn.Module
@@ -51,24 +51,24 @@ class Case:
     loss: Loss = next_token_loss
 
 
-def _images(kind: Callable[[CNNConfig], nn.Module], config: CNNConfig, rows: int) -> Case:
-    return Case(kind(config), Batch(rows, config.row_length), config.classes, image_loss)
+def _images(kind: Callable[[CNNConfig], nn.Module], config: CNNConfig, rows: int) -> Trained:
+    return Trained(kind(config), Batch(rows, config.row_length), config.classes, image_loss)
 
 
 BIG = Batch(rows=8, row_length=257)
-MODELS: dict[str, Case] = {
-    "gpt": Case(GPT(GPTConfig(vocabulary=4096, context=256, layers=6, heads=6, width=384)), BIG, 4096),
-    "llama": Case(
+MODELS: dict[str, Trained] = {
+    "gpt": Trained(GPT(GPTConfig(vocabulary=4096, context=256, layers=6, heads=6, width=384)), BIG, 4096),
+    "llama": Trained(
         Llama(LlamaConfig(vocabulary=4096, context=256, layers=6, heads=6, kv_heads=2, width=384, hidden=1024)),
         BIG,
         4096,
     ),
-    "demo": Case(GPT(MODEL), BATCH, MODEL.vocabulary),
+    "demo": Trained(GPT(MODEL), BATCH, MODEL.vocabulary),
     "cnn": _images(CNN, CNNConfig(), 32),
     "resnet": _images(ResNet, CNNConfig(size=32, channels=3, width=32), 16),
 }
 """The first two: 6 layers, width 384, 6 heads, 8 rows of 256 tokens of 4096; the third is `lockstep demo`'s. Then the
-CNN of `lockstep train --model cnn` on 32 images of 28 x 28, and ResNet-18 at half of its width on 16 of 32 x 32."""
+CNN of `models/cnn.py` on 32 images of 28 x 28, and ResNet-18 at half of its width on 16 of 32 x 32."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class StepTime:
 class Eager:
     """The same step as people write it in PyTorch."""
 
-    def __init__(self, case: Case, *, fused: bool, compiled: bool = False, bfloat16: bool = False) -> None:
+    def __init__(self, case: Trained, *, fused: bool, compiled: bool = False, bfloat16: bool = False) -> None:
         self.bfloat16, self.loss = bfloat16, case.loss
         self.parameters = list(case.model.parameters())
         self.rows = torch.randint(0, case.most, (case.batch.rows, case.batch.row_length))

@@ -150,7 +150,7 @@ def _tiled_to_input(low: Lowering, grad: Node, kernel: Node, shape: tuple[int, .
 
 
 @dataclass(frozen=True)
-class Phase:
+class Remainder:
     """The taps that read the inputs step x q + r of one remainder r.
 
     Tap first + t x apart, t < taps, is the one by which input q of them reads output q + last - t x back.
@@ -163,7 +163,7 @@ class Phase:
     back: int
 
 
-def phases_of(window: Window) -> list[Phase]:
+def phases_of(window: Window) -> list[Remainder]:
     """The phases of the remainders 0 .. step - 1, in order; `taps` is 0 where no tap reads the inputs."""
     common = gcd(window.step, window.dilation)
     found = []
@@ -171,7 +171,7 @@ def phases_of(window: Window) -> list[Phase]:
         reading = [j for j in range(window.size) if (remainder + window.pad - j * window.dilation) % window.step == 0]
         first = reading[0] if reading else 0
         last = (remainder + window.pad - first * window.dilation) // window.step
-        found.append(Phase(first, len(reading), window.step // common, last, window.dilation // common))
+        found.append(Remainder(first, len(reading), window.step // common, last, window.dilation // common))
     return found
 
 

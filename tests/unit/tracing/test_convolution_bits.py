@@ -1,4 +1,4 @@
-"""Convolutions read their windows where they lie: bits of the separate ops on every path, and no copy of windows."""
+"""Convolutions read their windows where they lie: the bits of the separate ops on every path, no copy of windows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.numerics.executor import Executable
 from lockstep.protocol.programs.program import Kind, Program
 from lockstep.tracing import trace
-from lockstep.tracing.windows import Phase, Window, phases_of
+from lockstep.tracing.windows import Remainder, Window, phases_of
 from tests.unit.numerics.comparison import CONTEXT, compare, normal, strange, words
 
 
@@ -158,10 +158,10 @@ def test_windows_are_never_copied_together(layer: Layer) -> None:
 @pytest.mark.parametrize(
     ("window", "due"),
     [
-        (Window(3, 2, 1), [Phase(1, 1, 2, 0, 1), Phase(0, 2, 2, 1, 1)]),
-        (Window(1, 2), [Phase(0, 1, 2, 0, 1), Phase(0, 0, 2, 0, 1)]),
-        (Window(3, 2, 2, 2), [Phase(0, 3, 1, 1, 1), Phase(0, 0, 1, 1, 1)]),
+        (Window(3, 2, 1), [Remainder(1, 1, 2, 0, 1), Remainder(0, 2, 2, 1, 1)]),
+        (Window(1, 2), [Remainder(0, 1, 2, 0, 1), Remainder(0, 0, 2, 0, 1)]),
+        (Window(3, 2, 2, 2), [Remainder(0, 3, 1, 1, 1), Remainder(0, 0, 1, 1, 1)]),
     ],
 )
-def test_phases_name_the_taps_of_each_remainder(window: Window, due: list[Phase]) -> None:
+def test_phases_name_the_taps_of_each_remainder(window: Window, due: list[Remainder]) -> None:
     assert phases_of(window) == due
