@@ -6,7 +6,7 @@ Shapes: N images, C channels in, O channels out, g groups, P output and S input 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd, inf, prod
 
@@ -392,6 +392,18 @@ def _weighted(low: Lowering, y: Node, weights: np.ndarray) -> Node:
     return low.f(Op.FMUL, y, low.graph.const(F32, weights.shape, weights.astype("<f4").tobytes()))
 
 
+def _averaged(
+    sizes: Sequence[int], steps: Sequence[int], pads: Sequence[int], counts: Sequence[int], extents: Sequence[int]
+) -> list[Window]:
+    """The windows of an average, those alone on their axis no longer than the padded input: so means are of a whole."""
+    return [
+        replace(w, size=whole, step=whole) if count == 1 and w.size > (whole := n + 2 * w.pad) else w
+        for w, count, n in zip(
+            windows_of(list(sizes) * (2 // len(sizes)), steps, pads, [1]), counts, extents, strict=True
+        )
+    ]
+
+
 @rule("avg_pool2d")
 def average_pool(
     low: Lowering,
@@ -404,8 +416,8 @@ def average_pool(
     divisor: int | None = None,
 ) -> Node:
     """The mean of each window; its padding counts, or does not."""
-    windows, counts = windows_of(list(sizes) * (2 // len(sizes)), steps, pads, [1]), low.shape[-2:]
-    images = _images(low, x)
+    images, counts = _images(low, x), low.shape[-2:]
+    windows = _averaged(sizes, steps, pads, counts, images.shape[2:])
     sums = total(low, unfolded(low, images, windows, counts), (3, 5))
     weights = _weights(windows, counts, images.shape[2:], not count_include_pad, divisor)
     return low.graph.reshape(_weighted(low, low.graph.reshape(sums, (*images.shape[:2], *counts)), weights), low.shape)
@@ -424,8 +436,8 @@ def average_pool_backward(
     divisor: int | None,
 ) -> Node:
     """The weighted gradients of the windows that read each input."""
-    windows = windows_of(list(sizes) * (2 // len(sizes)), steps, pads, [1])
     grad, extents = _images(low, grad), x.shape[-2:]
+    windows = _averaged(sizes, steps, pads, grad.shape[2:], extents)
     weights = _weights(windows, grad.shape[2:], extents, not count_include_pad, divisor)
     terms = _spread_pool(low, _weighted(low, grad, weights), windows, extents, 0)
     return low.graph.reshape(_gathered(low, terms), x.shape)

@@ -177,6 +177,8 @@ GRADIENTS: dict[str, Case] = {
         x,
         lambda y: F.avg_pool2d(images(y) * images(y), 2),
         lambda y: F.avg_pool2d(images(y), 3, 2, 1, count_include_pad=False),
+        lambda y: F.avg_pool2d(images(y) * images(y), 99, ceil_mode=True),
+        lambda y: F.avg_pool2d(images(y), (99, 3), (99, 1), (1, 1), ceil_mode=True),
     ),
     "_adaptive_avg_pool2d _adaptive_avg_pool2d_backward": lambda x: F.adaptive_avg_pool2d(
         images(x) * images(x), (2, 1)
