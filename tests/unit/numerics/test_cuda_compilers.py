@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks import inner_loops
 from lockstep.numerics.builder import ProgramBuilder
+from lockstep.numerics.cuda import wide
 from lockstep.numerics.cuda.device import ARITHMETIC, HEADERS, UNITS, compile_source, compiler_version, unit_of
 from lockstep.numerics.cuda.generate import generate
 from lockstep.numerics.scalar import ARITY
@@ -19,7 +20,7 @@ from lockstep.numerics.scalar import Op as Opcode
 from lockstep.protocol.errors import DoctorError, UsageError
 from lockstep.protocol.programs.program import F32
 from tests.support.random_ops import Maker
-from tests.unit.numerics import test_cuda_codes
+from tests.unit.numerics import test_cuda_codes, test_cuda_tiles
 from tests.unit.numerics.test_cuda import products
 
 ARCHITECTURES = ("sm_70", "sm_75", "sm_80", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
@@ -38,6 +39,17 @@ def codes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     """Products of codes of every width and layout, in one of their forms."""
     test_cuda_codes.take(request.param, monkeypatch)
     return generate(test_cuda_codes.products(), inner_loops.SHARED_BYTES).source
+
+
+@pytest.fixture(params=[test_cuda_tiles.FLOATS, test_cuda_tiles.CODES])
+def tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Attention in tiles, forward and backward, with heads that share keys."""
+    monkeypatch.setattr(wide, "LEAST_WORDS", 1)
+    monkeypatch.setattr(wide, "LEAST_BLOCKS", 1)
+    program = test_cuda_tiles.attention(test_cuda_tiles.Shape(2, 2, 33, 530, 64), request.param)
+    source = generate(program, inner_loops.SHARED_BYTES).source
+    assert source.count("_tiles{") == len(test_cuda_tiles.REDUCTIONS)
+    return source
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +84,23 @@ def test_nvcc_makes_machine_code(nvcc: str, source: str, architecture: str, tmp_
 @EACH
 def test_nvcc_makes_machine_code_of_products_of_codes(nvcc: str, codes: str, architecture: str, tmp_path: Path) -> None:
     _check_machine_code(nvcc, codes, architecture, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "architecture", [a if a == "sm_90a" else pytest.param(a, marks=pytest.mark.slow) for a in inner_loops.ARCHITECTURES]
+)
+def test_nvrtc_takes_attention_in_tiles(tiles: str, architecture: str) -> None:
+    try:
+        assert compile_source(tiles, architecture)[:4] == b"\x7fELF"
+    except UsageError as error:
+        pytest.skip(str(error))
+
+
+def test_attention_in_tiles_has_no_other_float_operation_than_products_have(
+    nvcc: str, tiles: str, tmp_path: Path
+) -> None:
+    found = set(ROUNDED.findall(compiled(nvcc, tiles, tmp_path, ["-ptx", "-arch=compute_90"]).read_text()))
+    assert found == {"add.rn.f32", "sub.rn.f32", "mul.rn.f32", "fma.rn.f32", "div.rn.f32"}
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lockstep.numerics import paths
+from lockstep.numerics.arrays import Array
 from lockstep.numerics.builder import Expression, ProgramBuilder, Quantised, Tensor
 from lockstep.numerics.cuda import CudaExecutable, wide
 from lockstep.numerics.cuda.device import UNITS, Device
@@ -314,7 +315,7 @@ def test_a_tile_left_out_although_it_meets_an_infinity_shows() -> None:
     assert differs(program, Mutant(before, after), infinite_values)
 
 
-def infinite_values(rng: np.random.Generator, n: int) -> object:
+def infinite_values(rng: np.random.Generator, n: int) -> Array:
     x = normal(rng, n)
     x[-1] = np.inf
     return x
