@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from lockstep.numerics.cuda.launches import KernelArgument, Launch, Space, boolean, evaluate, place_of
 from lockstep.numerics.cuda.views import position, word
-from lockstep.numerics.cuda.wide import OWN, Computed, Place, Product, Reduction
+from lockstep.numerics.cuda.wide import OWN, Computed, Product, Reduction, WideOperand
 from lockstep.numerics.scalar import ARITY
 from lockstep.numerics.scalar import Op as Opcode
 from lockstep.protocol.programs.program import Fold, Program, Tag, groups_of
@@ -33,10 +33,10 @@ class TileKernel(NamedTuple):
 
 def tile_kernel(program: Program, reduction: Reduction) -> TileKernel:
     """The kernel of one reduction, which is launched in the place of its op."""
-    return _Writer(program, reduction).kernel()
+    return _TileWriter(program, reduction).kernel()
 
 
-class _Writer:
+class _TileWriter:
     def __init__(self, program: Program, reduction: Reduction) -> None:
         self.program, self.of = program, reduction
         self.op = program.ops[reduction.op]
@@ -94,16 +94,16 @@ LOCKSTEP_EXPORT(@)
 
     # --- places -----------------------------------------------------------------------------------------------
 
-    def _pointer(self, place: Place) -> str:
+    def _pointer(self, place: WideOperand) -> str:
         """The name of the argument where a place begins."""
         return self.sources.setdefault(place_of(place.view), f"p{len(self.sources)}")
 
     def _along(self, walk: Sequence[int], axes: Sequence[int], name: str = "i") -> str:
-        """What a walk adds for the element of this name of some loop axes."""
+        """The words that a walk adds for the element of this name of some loop axes."""
         return position(self.of.extents(axes), [walk[a] for a in axes], name)
 
     def _at(self, walk: Sequence[int]) -> str:
-        """Where a walk is in a batch, at a row that is owned and a term of the sweep."""
+        """The position of a walk in a batch, at a row that is owned and a term of the sweep."""
         axes = (("batch", self.of.batch), ("own", (self.of.own,)), ("sweep", self.of.sweep))
         parts = [self._along(walk, own, name) for name, own in axes]
         return " + ".join(part for part in parts if part != "0u") or "0u"
@@ -112,7 +112,7 @@ LOCKSTEP_EXPORT(@)
         body = self._along(walk, axes)
         return f"        LOCKSTEP_MEMBER static Word {name}([[maybe_unused]] Word i) {{ return {body}; }}\n"
 
-    def _by_four(self, place: Place, along: int, length: int, others: Sequence[int]) -> bool:
+    def _by_four(self, place: WideOperand, along: int, length: int, others: Sequence[int]) -> bool:
         """True if four words at a time are contiguous, aligned, and all inside or all outside."""
         rest = [place.walk[a] for a in range(len(place.walk)) if a != along]
         return place.walk[along] == 1 and not any(x % 4 for x in (length, place.view.offset, *rest, *others))
@@ -238,7 +238,7 @@ LOCKSTEP_EXPORT(@)
                 needs.append(tuple("true" if b == node.base else "false" for b in bases))
                 continue
             names.append(f"n{k}")
-            if isinstance(node, Place):
+            if isinstance(node, WideOperand):
                 iota = node.view.tag == Tag.IOTA
                 at = self._at(node.walk)
                 text = f"{word(node.view.offset)} + {at}" if iota else f"{self._pointer(node)}[static_cast<int>({at})]"

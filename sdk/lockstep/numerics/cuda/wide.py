@@ -36,7 +36,7 @@ OWN = 32
 """kOwn of tiles.cuh."""
 
 
-class Place(NamedTuple):
+class WideOperand(NamedTuple):
     """A tensor that is read: element offset + sum(walk x loop coordinate); `view` names it."""
 
     view: View
@@ -56,11 +56,11 @@ class Product(NamedTuple):
     base: int
 
 
-class Base(NamedTuple):
+class InnerProduct(NamedTuple):
     """A product that is computed again: a dot of two tensors, or a qdot of two pairs of codes and scales."""
 
     op: int
-    places: tuple[Place, ...]
+    places: tuple[WideOperand, ...]
     """Those of `Op.views`, without k."""
     own: int
     """0 or 1: the operand that knows the rows which a block owns. The other one knows what it takes along."""
@@ -93,11 +93,11 @@ class Reduction:
     """The loop axes that are folded."""
     columns: int | None
     """The loop axis of the other matrix's columns; None for a fold."""
-    nodes: tuple[Place | Computed | Product, ...]
+    nodes: tuple[WideOperand | Computed | Product, ...]
     roots: tuple[int, ...]
     """The values, by node; two for a dot of two wide tensors."""
-    bases: tuple[Base, ...]
-    right: tuple[Place, ...]
+    bases: tuple[InnerProduct, ...]
+    right: tuple[WideOperand, ...]
     """The other matrix, or its codes and scales."""
     out: tuple[int, ...]
     """The walk over the output."""
@@ -114,8 +114,8 @@ class Reduction:
 
 
 @dataclass(frozen=True)
-class Wide:
-    """What is computed in tiles."""
+class WideReductions:
+    """The reductions that are computed in tiles."""
 
     reductions: tuple[Reduction, ...]
     nowhere: frozenset[int]
@@ -134,12 +134,12 @@ class _Cut(Exception):
         self.axis, self.inner = axis, inner
 
 
-def wide_reductions(program: Program, groups: Sequence[QuantGroup]) -> Wide:
+def wide_reductions(program: Program, groups: Sequence[QuantGroup]) -> WideReductions:
     """The reductions of a Program that are computed in tiles; `groups` are its quants."""
-    return _Finder(program, groups).find()
+    return _ReductionFinder(program, groups).find()
 
 
-class _Finder:
+class _ReductionFinder:
     def __init__(self, program: Program, groups: Sequence[QuantGroup]) -> None:
         self.program = program
         self.readers: defaultdict[int, list[int]] = defaultdict(list)
@@ -151,7 +151,7 @@ class _Finder:
         self.group_of = {t.op: group for group in self.groups for t in group.targets if t.op is not None}
         self.wide: set[int] = set()
 
-    def find(self) -> Wide:
+    def find(self) -> WideReductions:
         """Begins with all that could be wide, and takes out what somebody else reads until nobody does."""
         self.wide = self._candidates()
         while True:
@@ -166,7 +166,7 @@ class _Finder:
             lost = {w for w in self.wide if not served.issuperset(self.readers[w]) or not self._is_made_of_wide(w)}
             lost = lost or self.wide - self._with_maxima(reductions)
             if not lost:
-                return Wide(tuple(reductions.values()), frozenset(self.wide | absorbed))
+                return WideReductions(tuple(reductions.values()), frozenset(self.wide | absorbed))
             self.wide -= lost
 
     # --- which tensors ----------------------------------------------------------------------------------------
@@ -286,15 +286,15 @@ class _Finder:
 class _Match:
     """One reduction with its axes cut in some way."""
 
-    def __init__(self, finder: _Finder, i: int, cuts: Sequence[Sequence[int]]) -> None:
+    def __init__(self, finder: _ReductionFinder, i: int, cuts: Sequence[Sequence[int]]) -> None:
         self.finder, self.i, self.cuts = finder, i, cuts
         self.op = finder.program.ops[i]
         self.axes = [extent for own in cuts for extent in own]
         self.folded = len(self.axes) - len(cuts[-1])
         """The first loop axis that is folded."""
-        self.nodes: list[Place | Computed | Product] = []
+        self.nodes: list[WideOperand | Computed | Product] = []
         self.known: dict[tuple[int, tuple[int, ...]], int] = {}
-        self.bases: list[tuple[int, tuple[Place, ...]]] = []
+        self.bases: list[tuple[int, tuple[WideOperand, ...]]] = []
 
     def fold(self) -> Reduction:
         """A fold, or a product of floats."""
@@ -310,7 +310,7 @@ class _Match:
         if len(views) != 2 or len(wide) != 1 or len(apart) != 1:
             raise _Unmatched
         other = seen_through(self.finder.program, self.op, self.op.views[1 - wide[0]])
-        right = Place(other, self._spread(other.strides))
+        right = WideOperand(other, self._spread(other.strides))
         return self._finish([self._shown(first, walk)], apart[0], (right,))
 
     def codes_by_right(self, own: int) -> Reduction:
@@ -344,7 +344,7 @@ class _Match:
         if len(apart) != 1:
             raise _Unmatched
         right = tuple(
-            Place(self.op.views[j], self._spread((*self.op.views[j].strides[:-1], 0))) for j in (1 - own, 3 - own)
+            WideOperand(self.op.views[j], self._spread((*self.op.views[j].strides[:-1], 0))) for j in (1 - own, 3 - own)
         )
         return self._finish([root], apart[0], right, Codes(group, limbs, rows))
 
@@ -409,9 +409,9 @@ class _Match:
             return self._value(view.index, walk)
         if self.finder.is_wide(view):
             raise _Unmatched
-        return self._node(Place(view, walk))
+        return self._node(WideOperand(view, walk))
 
-    def _node(self, node: Place | Computed | Product) -> int:
+    def _node(self, node: WideOperand | Computed | Product) -> int:
         self.nodes.append(node)
         return len(self.nodes) - 1
 
@@ -425,7 +425,7 @@ class _Match:
             views = op.views if op.mode == Fold.QDOT else [seen_through(self.finder.program, op, v) for v in op.views]
             if any(map(self.finder.is_wide, views)):
                 raise _Unmatched
-            places = (Place(view, self._through(coordinates, view.strides[: len(op.extents)])) for view in views)
+            places = (WideOperand(view, self._through(coordinates, view.strides[: len(op.extents)])) for view in views)
             self.bases.append((i, tuple(places)))
             made = self._node(Product(len(self.bases) - 1))
         else:
@@ -440,7 +440,7 @@ class _Match:
     # --- roles ------------------------------------------------------------------------------------------------
 
     def _finish(
-        self, roots: Sequence[int], columns: int | None, right: tuple[Place, ...], codes: Codes | None = None
+        self, roots: Sequence[int], columns: int | None, right: tuple[WideOperand, ...], codes: Codes | None = None
     ) -> Reduction:
         """The reduction, with the largest axis that a block can take a tile of."""
         kinds = {self.finder.program.ops[i].is_qdot for i, _ in self.bases}
@@ -458,7 +458,9 @@ class _Match:
             if any(place.walk[own] for place in right) or None in sides:
                 continue
             bases = (
-                Base(i, places, side) for (i, places), side in zip(self.bases, sides, strict=True) if side is not None
+                InnerProduct(i, places, side)
+                for (i, places), side in zip(self.bases, sides, strict=True)
+                if side is not None
             )
             batch = tuple(a for a in outer if a != own and self.axes[a] > 1)
             out = self._spread((*row_major(self.op.extents), 0))
@@ -468,14 +470,14 @@ class _Match:
             )  # fmt: skip
         raise _Unmatched
 
-    def _places(self) -> list[Place]:
+    def _places(self) -> list[WideOperand]:
         return [place for _, places in self.bases for place in places]
 
-    def _reads(self) -> list[Place]:
-        return [node for node in self.nodes if isinstance(node, Place)]
+    def _reads(self) -> list[WideOperand]:
+        return [node for node in self.nodes if isinstance(node, WideOperand)]
 
     @staticmethod
-    def _side(places: Sequence[Place], own: int, sweep: Sequence[int]) -> int | None:
+    def _side(places: Sequence[WideOperand], own: int, sweep: Sequence[int]) -> int | None:
         """The operand of a product that does not change along the sweep, where the other one does not along `own`."""
         for side in (0, 1):
             mine, others = places[side::2], places[1 - side :: 2]
