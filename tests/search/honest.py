@@ -23,7 +23,7 @@ from lockstep.protocol.market.job_rules import PART
 from lockstep.protocol.market.precommitted import digest_of
 from lockstep.protocol.market.receipts import Report
 from lockstep.protocol.market.state import State
-from lockstep.protocol.market.types import Duty, Standing, Status, Word
+from lockstep.protocol.market.types import Duty, DutyStatus, Standing, Status, Word
 from lockstep.protocol.types import MERGE_SLOT, Address, AuditId, ClaimId, Digest, GameId, Seconds, TraceRoot, Wei
 from tests.search.scene import AGGREGATOR, VERIFIER, WITNESS, WORKERS, Scene, row_of, sign
 from tests.support.constant import ConstantClaim
@@ -367,7 +367,8 @@ class Party:
                 continue
             a = s.audits[audit]
             claim = ids.claim_id(a.job, a.round, a.attempt, duty.slot)
-            said = next_act(SimpleNamespace(state=a), duty, self._decided(s, audit, claim), b.time)  # type: ignore[arg-type]
+            decided = self._decided(s, audit, duty, claim)
+            said = next_act(SimpleNamespace(state=a), duty, decided, b.time)  # type: ignore[arg-type]
             if said in (DutyAct.LOOK, DutyAct.SPEAK):
                 yield self._word(audit, i, duty, a.beacon, claim, reveals=said == DutyAct.SPEAK)
             elif said == DutyAct.SETTLE and b.time >= self.rests.get((audit, i), 0):
@@ -375,10 +376,12 @@ class Party:
                 self.rests[audit, i] = b.time + REST_BLOCKS * max(1, int(self.scene.setting.chain.inclusion))
                 yield MarketCall("Witnesses", "settle", self.me, (audit, i))
 
-    def _decided(self, s: State, audit: AuditId, claim: ClaimId) -> bool:
+    def _decided(self, s: State, audit: AuditId, duty: Duty, claim: ClaimId) -> bool:
         a = s.audits[audit]
         ro = s.rounds[a.job, a.round]
         over = s.jobs[a.job].status == JobStatus.DONE or ro.phase in (Phase.FINAL, Phase.FAILED, Phase.VOID)
+        if duty.status in (DutyStatus.DRAWN, DutyStatus.COMMITTED) and not s.claims[claim].carries:
+            return True
         return over or ro.attempt != a.attempt or s.claims[claim].status == ClaimStatus.CONVICTED
 
     def _word(self, audit: AuditId, i: int, duty: Duty, beacon: Digest, claim: ClaimId, *, reveals: bool) -> MarketCall:
