@@ -55,7 +55,8 @@ def job_of(court: Arena, held: defects.Held) -> JobId:
     job = held.job
     terms = Terms(step, encode, merge, job.dataset_root, job.dataset_rows, job.row_length, job.genesis_shared,
                   job.genesis_outer, job.zero_carry, job.shared_depth, job.payload_depth, 1)  # type: ignore[arg-type] # fmt: skip
-    named = {name: getattr(job, name) for name in defects.JOB_FIELDS}
+    named = {name: getattr(job, name) for name in defects.JOB_FIELDS if name != "carry"}
+    named["carry_period"] = job.carry
     params = amended(params_of(terms, job.slots), **named)
     court.send(court.contracts.market.create(params, court.jobs, params.escrow), court.worker)
     return court.last_job()
