@@ -32,14 +32,14 @@ class AggregatorRound:
     """(slot, report) of every revealed claim, in slot order."""
     receipts: frozenset[int] = frozenset()
     """Slots whose owners have handed over their receipts."""
-    convicted: frozenset[int] = frozenset()
-    """Slots of revealed claims whose owners may not speak any more."""
     merger: Address | None = None
     """The account that may merge now."""
     turns_over: bool = False
     """Every merge turn has passed."""
     mine: bool = False
     """This coordinator's stake is locked in the round's merge."""
+    convicted: frozenset[int] = frozenset()
+    """Slots of revealed claims whose owners may not speak any more."""
 
 
 @dataclass(frozen=True)

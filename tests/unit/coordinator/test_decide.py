@@ -93,6 +93,7 @@ class CoordinatedPlayer(GamingPlayer):
             self.market.merger_of(self.block, self.job, r) if merging else None,
             merging and views.turn(self.params, stored, self.block.time) > stored.accepted,
             lock is not None and lock.account == AGGREGATOR,
+            frozenset(s for s in range(self.params.role.slots) if self._convicted(r, s)),
         )
 
     def _given(self, r: int) -> frozenset[int]:
@@ -108,6 +109,10 @@ class CoordinatedPlayer(GamingPlayer):
 
     def _stored(self, r: int) -> Round:
         return self.market.rounds.get((self.job, r), Round())
+
+    def _convicted(self, r: int, s: int) -> bool:
+        claim = self.market.claims.get(self._claim(r, s))
+        return claim is not None and claim.status == ClaimStatus.CONVICTED
 
     def _revealed(self, r: int, s: int) -> bool:
         claim = self.market.claims.get(self._claim(r, s))
