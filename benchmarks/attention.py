@@ -74,11 +74,9 @@ def step(model: str, products: str, program: Program, tiles: bool) -> tuple[Step
     with patch.object(wide, "LEAST_WORDS", wide.LEAST_WORDS if tiles else 1 << 62):
         generated = generate(program, SHARED_BYTES)
     arena = plan(program, generated.launches)
-    launches = sum(len(own) for own, runs in zip(generated.launches, arena.needed, strict=True) if runs)
-    names = {
-        launch.kernel for own, runs in zip(generated.launches, arena.needed, strict=True) if runs for launch in own
-    }
-    return Step(model, products, tiles, round(4e-9 * arena.words, 2), launches, len(names)), generated
+    launched = arena.launched(generated.launches)
+    kernels = {launch.kernel for launch in launched}
+    return Step(model, products, tiles, round(4e-9 * arena.words, 2), len(launched), len(kernels)), generated
 
 
 def layer_kernels(generated: Generated) -> list[str]:
@@ -88,7 +86,7 @@ def layer_kernels(generated: Generated) -> list[str]:
 
 
 def frames(products: str, generated: Generated, architecture: str) -> list[Frame]:
-    """What the compiler made of each kernel."""
+    """Registers and stack that the compiler gave each kernel."""
     names = layer_kernels(generated)
     parts = EXPORT.split(generated.source.partition('#include "kernels.cuh"\n')[2])
     own = [part for part in parts if any(f" {name}(" in part for name in names)]

@@ -197,8 +197,7 @@ def time_kernels(device: Device, name: str, products: str, program: Program) -> 
             begin = time.perf_counter()
             device.load(generated.source)
             seconds.append(round(time.perf_counter() - begin, 3))
-    needed = plan(program, generated.launches).needed
-    launches = sum(len(own) for own, runs in zip(generated.launches, needed, strict=True) if runs)
+    launches = len(plan(program, generated.launches).launched(generated.launches))
     need = CudaExecutable(program, device=device).need
     step, shown = round(1e-6 * need.step, 1), round(1e-6 * need.shown, 1)
     cold, warm = seconds

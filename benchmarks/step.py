@@ -42,7 +42,7 @@ from lockstep.training.strategies import diloco
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingCase:
     """A model and what it trains on: rows whose elements are below `most`."""
 
     model: nn.Module
@@ -51,19 +51,19 @@ class Trained:
     loss: Loss = next_token_loss
 
 
-def _images(kind: Callable[[CNNConfig], nn.Module], config: CNNConfig, rows: int) -> Trained:
-    return Trained(kind(config), Batch(rows, config.row_length), config.classes, image_loss)
+def _images(kind: Callable[[CNNConfig], nn.Module], config: CNNConfig, rows: int) -> TrainingCase:
+    return TrainingCase(kind(config), Batch(rows, config.row_length), config.classes, image_loss)
 
 
 BIG = Batch(rows=8, row_length=257)
-MODELS: dict[str, Trained] = {
-    "gpt": Trained(GPT(GPTConfig(vocabulary=4096, context=256, layers=6, heads=6, width=384)), BIG, 4096),
-    "llama": Trained(
+MODELS: dict[str, TrainingCase] = {
+    "gpt": TrainingCase(GPT(GPTConfig(vocabulary=4096, context=256, layers=6, heads=6, width=384)), BIG, 4096),
+    "llama": TrainingCase(
         Llama(LlamaConfig(vocabulary=4096, context=256, layers=6, heads=6, kv_heads=2, width=384, hidden=1024)),
         BIG,
         4096,
     ),
-    "demo": Trained(GPT(MODEL), BATCH, MODEL.vocabulary),
+    "demo": TrainingCase(GPT(MODEL), BATCH, MODEL.vocabulary),
     "cnn": _images(CNN, CNNConfig(), 32),
     "resnet": _images(ResNet, CNNConfig(size=32, channels=3, width=32), 16),
 }
@@ -99,7 +99,7 @@ class StepTime:
 class Eager:
     """The same step as people write it in PyTorch."""
 
-    def __init__(self, case: Trained, *, fused: bool, compiled: bool = False, bfloat16: bool = False) -> None:
+    def __init__(self, case: TrainingCase, *, fused: bool, compiled: bool = False, bfloat16: bool = False) -> None:
         self.bfloat16, self.loss = bfloat16, case.loss
         self.parameters = list(case.model.parameters())
         self.rows = torch.randint(0, case.most, (case.batch.rows, case.batch.row_length))

@@ -40,7 +40,7 @@ class Observation:
     beacon: Digest
     salt: Digest
     roots: tuple[StateRoot, ...]
-    """None, if the claim that its carry comes from is wrong: it differs then, whatever the claim says."""
+    """S_1 .. S_t*; empty if the claim that its carry comes from is wrong: the word is then "differs"."""
 
     @property
     def state(self) -> StateRoot:

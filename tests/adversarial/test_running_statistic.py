@@ -135,7 +135,7 @@ def averaged(court: Court, handle: JobHandle, end: Ended, slots: tuple[int, ...]
 
 
 def payload_of_run(claimed: ClaimRun) -> list[np.ndarray]:
-    """What a slot puts out."""
+    """The payload that a slot puts out."""
     *_, (_, final, _) = claimed.states()
     return [x for x in final[:2] if x is not None]
 

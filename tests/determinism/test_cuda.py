@@ -59,7 +59,7 @@ def test_three_emulated_steps_of_integers(integers: Program, descending: bool) -
 @pytest.mark.parametrize("name", training_run.MODELS)
 @pytest.mark.parametrize("products", ["float32", "int8"])
 def test_emulated_steps_with_attention_in_tiles(name: str, products: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two heads, or of four of which two share keys, over 40 tokens: less than what takes tiles elsewhere."""
+    """Models of two heads, or of four of which two share keys, over 40 tokens: less than what takes tiles elsewhere."""
     from lockstep.tracing.arithmetic import Arithmetic
     from lockstep.training.job import Batch, build_programs
     from lockstep.training.models import GPT, GPTConfig, Llama, LlamaConfig, next_token_loss

@@ -174,7 +174,7 @@ class World:
                 self.send(market.finalize(self.job, r), "requester")
 
     def opened(self, claim: ClaimId) -> Reveal:
-        """What a claim says, with its list and its payload in the open; it carries wherever it may."""
+        """The reveal of a claim, with its list and its payload in the open; it carries wherever it may."""
         made, period = self.held[claim], self.params.role.carry_period
         carries = bool(period and self.contracts.market.claim(claim).round % period)
         proof = tuple(merkle.proof(made.levels, 1))

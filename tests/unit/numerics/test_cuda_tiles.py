@@ -175,7 +175,7 @@ def test_attention_and_its_gradients_have_the_processors_words(shape: Shape, ari
 @pytest.mark.parametrize("arithmetic", [FLOATS, CODES])
 @pytest.mark.parametrize("mask", MASKS)
 def test_every_mask(mask: str, arithmetic: str) -> None:
-    """Of several chunks, some of which a mask leaves nothing of: also where an infinity waits behind it."""
+    """Rows of several chunks, some of which a mask leaves nothing of: also where an infinity waits behind it."""
     program = attention(Shape(1, 1, 33, 530, 24), arithmetic, mask, backward=mask == "window")
     both = Both(program)
     for data in (normal, strange):

@@ -38,7 +38,7 @@ class Layer:
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Of the input, the weight and the output."""
+        """Shapes of the input, the weight and the output."""
         reach = self.dilation * (self.kernel - 1) + 1
         side = (self.size + 2 * self.padding - reach) // self.stride + 1
         weight = (self.outputs, self.channels // self.groups, self.kernel, self.kernel)

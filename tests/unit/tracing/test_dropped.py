@@ -108,7 +108,7 @@ class Wide(nn.Module):
 
 
 class Refused(nn.Module):
-    """What is none of these, or cannot be passed over."""
+    """Code that is none of these, or cannot be passed over."""
 
     def __init__(self, what: str) -> None:
         super().__init__()

@@ -322,7 +322,7 @@ VIEWED: dict[str, Case] = {
         x.view(2, 1, 12).expand(2, 3, 12).reshape(6, 4, 3).transpose(1, 2), (0, 1, 1, 0)
     ),
 }
-"""What no op can read through one window as it is."""
+"""Values that no op can read through one window as they are."""
 
 
 @pytest.mark.parametrize("case", VIEWED.values(), ids=VIEWED.keys())

@@ -182,7 +182,7 @@ def test_long_recurrence_is_refused_with_what_to_do() -> None:
 
 
 def test_a_dtype_far_behind_the_inputs_is_refused_as_soon_as_one_beside_them() -> None:
-    """Whether such a value is a constant is asked once, not along each of the 2^80 ways to the input."""
+    """Such a value is asked once if it is a constant, not along each of the 2^80 ways to the input."""
 
     def residual(x: torch.Tensor) -> torch.Tensor:
         for _ in range(80):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
-from lockstep.numerics.cuda.launches import Launches, reads, writes
+from lockstep.numerics.cuda.launches import Launch, Launches, reads, writes
 from lockstep.protocol.programs.program import Alias, Program
 
 ALIGNMENT = 64
@@ -20,6 +20,10 @@ class Arena(NamedTuple):
     offsets: dict[int, int]
     """Offsets, in words, of the outputs that are computed and not outputs of the Program."""
     words: int
+
+    def launched(self, launches: Launches) -> list[Launch]:
+        """The launches of one step in their order, of those that the arena was planned for."""
+        return [launch for own, runs in zip(launches, self.needed, strict=True) if runs for launch in own]
 
 
 def plan(program: Program, launches: Launches, shown: bool = False) -> Arena:

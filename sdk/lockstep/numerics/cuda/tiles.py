@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from lockstep.numerics.cuda.launches import KernelArgument, Launch, Space, boolean, evaluate, place_of
 from lockstep.numerics.cuda.views import position, word
-from lockstep.numerics.cuda.wide import OWN, Computed, Product, Reduction, WideOperand
+from lockstep.numerics.cuda.wide import OWN, Computed, ProductElement, Reduction, WideOperand
 from lockstep.numerics.scalar import ARITY
 from lockstep.numerics.scalar import Op as Opcode
 from lockstep.protocol.programs.program import Fold, Program, Tag, groups_of
@@ -232,7 +232,7 @@ LOCKSTEP_EXPORT(@)
         """Per node, for each product the condition under which its value matters."""
         bases = range(len(self.of.bases))
         for k, node in enumerate(self.of.nodes):
-            if isinstance(node, Product):
+            if isinstance(node, ProductElement):
                 names.append(f"b{node.base}")
                 pure.append(False)
                 needs.append(tuple("true" if b == node.base else "false" for b in bases))

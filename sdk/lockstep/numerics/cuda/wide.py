@@ -50,7 +50,7 @@ class Computed(NamedTuple):
     arguments: tuple[int, ...]
 
 
-class Product(NamedTuple):
+class ProductElement(NamedTuple):
     """An element of one of the products that all is made of."""
 
     base: int
@@ -67,7 +67,7 @@ class InnerProduct(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Codes:
+class MadeCodes:
     """The codes that a product makes of its values."""
 
     group: QuantGroup
@@ -93,7 +93,7 @@ class Reduction:
     """The loop axes that are folded."""
     columns: int | None
     """The loop axis of the other matrix's columns; None for a fold."""
-    nodes: tuple[WideOperand | Computed | Product, ...]
+    nodes: tuple[WideOperand | Computed | ProductElement, ...]
     roots: tuple[int, ...]
     """The values, by node; two for a dot of two wide tensors."""
     bases: tuple[InnerProduct, ...]
@@ -101,7 +101,7 @@ class Reduction:
     """The other matrix, or its codes and scales."""
     out: tuple[int, ...]
     """The walk over the output."""
-    codes: Codes | None
+    codes: MadeCodes | None
 
     def extents(self, axes: Sequence[int]) -> list[int]:
         """Extents of some loop axes."""
@@ -292,7 +292,7 @@ class _Match:
         self.axes = [extent for own in cuts for extent in own]
         self.folded = len(self.axes) - len(cuts[-1])
         """The first loop axis that is folded."""
-        self.nodes: list[WideOperand | Computed | Product] = []
+        self.nodes: list[WideOperand | Computed | ProductElement] = []
         self.known: dict[tuple[int, tuple[int, ...]], int] = {}
         self.bases: list[tuple[int, tuple[WideOperand, ...]]] = []
 
@@ -346,7 +346,7 @@ class _Match:
         right = tuple(
             WideOperand(self.op.views[j], self._spread((*self.op.views[j].strides[:-1], 0))) for j in (1 - own, 3 - own)
         )
-        return self._finish([root], apart[0], right, Codes(group, limbs, rows))
+        return self._finish([root], apart[0], right, MadeCodes(group, limbs, rows))
 
     def _limbs(self, group: QuantGroup, op: int, scales: bool, width: int) -> tuple[int, ...]:
         """The limbs that lie side by side in an op's rows."""
@@ -411,7 +411,7 @@ class _Match:
             raise _Unmatched
         return self._node(WideOperand(view, walk))
 
-    def _node(self, node: WideOperand | Computed | Product) -> int:
+    def _node(self, node: WideOperand | Computed | ProductElement) -> int:
         self.nodes.append(node)
         return len(self.nodes) - 1
 
@@ -427,7 +427,7 @@ class _Match:
                 raise _Unmatched
             places = (WideOperand(view, self._through(coordinates, view.strides[: len(op.extents)])) for view in views)
             self.bases.append((i, tuple(places)))
-            made = self._node(Product(len(self.bases) - 1))
+            made = self._node(ProductElement(len(self.bases) - 1))
         else:
             registers = [self._shown(view, self._through(coordinates, view.strides)) for view in op.views]
             for instr in op.instrs:
@@ -440,7 +440,7 @@ class _Match:
     # --- roles ------------------------------------------------------------------------------------------------
 
     def _finish(
-        self, roots: Sequence[int], columns: int | None, right: tuple[WideOperand, ...], codes: Codes | None = None
+        self, roots: Sequence[int], columns: int | None, right: tuple[WideOperand, ...], codes: MadeCodes | None = None
     ) -> Reduction:
         """The reduction, with the largest axis that a block can take a tile of."""
         kinds = {self.finder.program.ops[i].is_qdot for i, _ in self.bases}

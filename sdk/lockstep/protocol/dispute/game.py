@@ -630,11 +630,11 @@ def _require_block(h: HeaderFields, move: moves.Defend) -> None:
     up, shown = h.depth - h.s_out, levels(h.depth)
     _require_length(1 << shown, len(move.children))
     level = min(up, shown)
-    nodes = merkle.levels(move.children, shown)[shown - level]
+    tree = merkle.levels(move.children, shown)
     # INVARIANT: S_t is the last aligned block of 2^s_out leaves of G_t.
-    _require_proof(nodes[-1], move.state, (1 << up - level) - 1, up - level, move.block_proof)
+    _require_proof(tree[shown - level][-1], move.state, (1 << up - level) - 1, up - level, move.block_proof)
     # INVARIANT: what is shown are the descendants of G_t.
-    if merkle.tree(nodes) != move.graph:
+    if tree[-1][0] != move.graph:
         raise MoveRefused("ProofInvalid")
 
 
