@@ -7,7 +7,7 @@ posted in parts, one a block: whoever copies a part out of the mempool would hav
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import count, takewhile
+from itertools import chain, count
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,6 +42,8 @@ class Asks:
         self._me = me
         self._since: dict[JobId, Seconds] = {}
         """When a row of a job was first seen to be missing."""
+        self._own: dict[ClaimId, int] = {}
+        """Where among the demands on a claim this account's own for its carry was found."""
 
     def row(self, job: JobId, params: JobParams, missing: RowMissing, now: Seconds) -> tuple[str, Call] | None:
         """(key, transaction) of a demand for a row that the store does not hold; None while there is none to make.
@@ -76,10 +78,20 @@ class Asks:
         return f"demand/carry/{claim.hex()}", self._demands.carry_unavailable(job, r, slot, wanted)
 
     def carry_demand(self, claim: ClaimId) -> Demand | None:
-        """This account's own demand for that carry, as stored; None if it made none."""
-        stored = (self._demands.demand(availability.payload_demand_id(claim, n)) for n in count())
-        own = (d for d in takewhile(lambda d: d is not None, stored) if d and d.asker == self._me)
-        return next((d for d in own if d.row == availability.CARRY), None)
+        """This account's own demand for that carry, as stored; None if it made none.
+
+        Before it stand as many of others as somebody pays bonds for: they are read until it is found. A reorganisation
+        may move it.
+        """
+        found = self._own.get(claim)
+        for number in count() if found is None else chain([found], count()):
+            stored = self._demands.demand(availability.payload_demand_id(claim, number))
+            if stored is not None and (stored.asker, stored.row) == (self._me, availability.CARRY):
+                self._own[claim] = number
+                return stored
+            if stored is None and number != found:
+                return None
+        return None
 
 
 def to_demand(reports: Mapping[int, Report], stored: Round) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,11 +15,12 @@ from lockstep.node.demands import Asks, to_demand
 from lockstep.protocol.errors import BlobMissing, RowMissing
 from lockstep.protocol.jobs import Phase, Round
 from lockstep.protocol.market import receipts
-from lockstep.protocol.market.availability import row_demand_id
+from lockstep.protocol.market.availability import CARRY, payload_demand_id, row_demand_id
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.market.prices import PROVER_PERCENT
 from lockstep.protocol.market.receipts import Report
-from lockstep.protocol.types import Seconds
+from lockstep.protocol.market.types import Demand, Status
+from lockstep.protocol.types import Address, ClaimId, Digest, Seconds
 from tests.support.world import World
 
 MISSING = RowMissing(BlobMissing("no block", "ask its owner"), 0)
@@ -123,3 +125,26 @@ def test_a_payload_is_demanded_where_the_others_would_merge_it(
     assert to_demand({**reports, 1: Report.REFUSED}, after(*given)) == slot
     assert to_demand({**reports, 1: Report.UNREACHABLE}, after(*given)) is None, "nobody answered: nothing is known"
     assert to_demand({**reports, 1: Report.DECODED}, after(*given)) is None
+
+
+def test_ones_own_demand_for_a_carry_is_looked_for_among_all_others_once() -> None:
+    me, other, claim = Address("0x" + "11" * 20), Address("0x" + "22" * 20), ClaimId(Digest(b"c" * 32))
+    made = [Demand(claim, other, Status.OPEN, row=CARRY) for _ in range(16)]
+    asked: list[int] = []
+
+    def demand(id_: Digest) -> Demand | None:
+        asked.append(next(n for n in range(99) if payload_demand_id(claim, n) == id_))
+        return made[asked[-1]] if asked[-1] < len(made) else None
+
+    asks = Asks(SimpleNamespace(demands=SimpleNamespace(demand=demand)), me)  # type: ignore[arg-type]
+    assert asks.carry_demand(claim) is None
+    made += [Demand(claim, me, Status.OPEN), Demand(claim, me, Status.OPEN, row=CARRY), made[0]]
+    assert asks.carry_demand(claim) is made[17], "the other one is for the payload"
+    del asked[:]
+    assert asks.carry_demand(claim) is made[17]
+    assert asked == [17], "one request, however many others have asked"
+    # A reorganisation orders them anew.
+    made.insert(0, made.pop(17))
+    assert asks.carry_demand(claim) is made[0]
+    del made[:]
+    assert asks.carry_demand(claim) is None
