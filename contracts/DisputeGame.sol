@@ -10,6 +10,7 @@ import {IStakeVault} from "./interfaces/IStakeVault.sol";
 import {Clock} from "./libraries/Clock.sol";
 import {BYTE_GAS, CHUNK, COMBINED, LEVELS, MAX_SPENT, PARTIALS, SCAN, TRANSACTION_GAS, TWO_MOVES, WINNERS} from "./libraries/Constants.sol";
 import {ProofInvalid, Unauthorized} from "./libraries/Errors.sol";
+import {GameStates} from "./libraries/GameStates.sol";
 import {Ids} from "./libraries/Ids.sol";
 import {Merkle} from "./libraries/Merkle.sol";
 import {Openings} from "./libraries/Openings.sol";
@@ -22,22 +23,13 @@ import {ClaimId, GameId, NO_GAME} from "./types/Ids.sol";
 /// @notice The court: two parties descend from a claim to one element, the Arbiter recomputes it, the loser pays.
 /// @dev No owner, no setter. The Python twins: protocol/dispute/game.py has the rules, protocol/market/court.py what is stored and paid.
 contract DisputeGame is IDisputeGame {
+    using GameStates for GameState;
     using Statement for bytes;
 
     IJobMarket public immutable market;
     IStakeVault public immutable vault;
     IArbiter public immutable arbiter;
 
-    /// Of storage, that a game takes.
-    uint256 private constant GAME_WORDS = 6;
-    /// The word of it with the phase, and where its fields begin: phase u8, rem u8, deadline u40, verdict u8, leftDefender u24,
-    /// leftChallenger u24.
-    uint256 private constant TURN_WORD = 4;
-    uint256 private constant DEADLINE_AT = 16;
-    uint256 private constant LEFT_DEFENDER_AT = 64;
-    uint256 private constant LEFT_CHALLENGER_AT = 88;
-    uint256 private constant CLOCK_MASK = type(uint24).max;
-    uint256 private constant TURN_MASK = uint256(type(uint40).max) << DEADLINE_AT | type(uint8).max;
     /// The phases in which the defender moves, a bit each.
     uint256 private constant DEFENDERS = 1 << uint256(Phase.TraceReveal) | 1 << uint256(Phase.Defend)
         | 1 << uint256(Phase.GraphReveal) | 1 << uint256(Phase.Tensor) | 1 << uint256(Phase.TensorReveal)
@@ -47,6 +39,9 @@ contract DisputeGame is IDisputeGame {
         1 << uint256(Phase.TraceReveal) | 1 << uint256(Phase.GraphReveal) | 1 << uint256(Phase.TensorReveal);
     uint256 private constant PICKS =
         1 << uint256(Phase.TracePick) | 1 << uint256(Phase.GraphPick) | 1 << uint256(Phase.TensorPick);
+    /// Those in which operands are shown.
+    uint256 private constant PROOFS =
+        1 << uint256(Phase.Element) | 1 << uint256(Phase.PartialPick) | 1 << uint256(Phase.Proof);
     /// Those in which partials are posted.
     uint256 private constant POSTS = 1 << uint256(Phase.Partials) | 1 << uint256(Phase.LowPartials);
     /// What `staged` is for a fold: this, the chunk from bit 32, its word.
@@ -56,7 +51,7 @@ contract DisputeGame is IDisputeGame {
         "Claim(bytes32 job,uint32 round,uint32 attempt,uint32 slot,bytes32 seed,bytes32 base,bytes32 traceRoot,uint32 transitions,bytes32 out,bytes32 out2)"
     );
 
-    mapping(GameId id => Game) private _games;
+    mapping(GameId id => Stored) private _games;
     /// Games in the order of their opening, by how many the market had seen before; those before `_firstLive` are closed.
     mapping(ClaimId claim => mapping(uint256 number => GameId)) private _gamesOn;
     mapping(ClaimId claim => uint256) private _firstLive;
@@ -83,62 +78,76 @@ contract DisputeGame is IDisputeGame {
     ) external returns (GameId id) {
         uint256 begun = gasleft();
         id = gameIdOf(claim, msg.sender, nonce);
-        Game storage g = _games[id];
         // INVARIANT: a claim, a challenger and a nonce name one game.
-        if (g.phase != Phase.None) revert GameExists(id);
+        if (_games[id].standing != 0 || _isClosed(_games[id])) revert GameExists(id);
         IJobMarket.GameTerms memory terms = market.onOpen(claim, body);
         // INVARIANT: a game is about one of the claim's transitions, or about all of them (t = 0).
         if (t > terms.transitions) revert StepOutOfRange(t);
 
-        g.claim = claim;
-        g.defender = terms.defender;
+        GameState memory standing;
+        standing.claim = claim;
+        standing.parties = GameStates.partiesOf(terms.defender, terms.transitions);
         // INVARIANT: every game that an account defends lengthens its clock in the next: many games starve nobody.
-        g.leftDefender = Clock.budget(terms.clockSeconds, terms.stepSeconds, defending[terms.defender]++);
-        g.leftChallenger = Clock.budget(terms.clockSeconds, 0, 0);
-        emit Opened(id, claim, msg.sender, terms.defender, nonce, t);
+        standing.setLeftDefender(Clock.budget(terms.clockSeconds, terms.stepSeconds, defending[terms.defender]++));
+        standing.setLeftChallenger(Clock.budget(terms.clockSeconds, 0, 0));
 
-        uint256 depth = Program.depthOf(terms.transitions);
+        bytes memory statement;
+        Phase phase = Phase.Defend;
         if (t == 0) {
-            g.node = body.traceRoot;
-            g.statement = body.traceRoot;
-            g.rem = uint8(depth);
-            g.size = terms.transitions;
-            _turn(g, depth == 0 ? Phase.Adjacent : Phase.TraceReveal);
+            (standing.node, standing.statement) = (body.traceRoot, body.traceRoot);
+            standing.setRem(uint8(Program.depthOf(standing.size())));
+            phase = standing.rem() == 0 ? Phase.Adjacent : Phase.TraceReveal;
         } else {
-            bytes32 node = Merkle.leaf(next);
+            standing.node = Merkle.leaf(next);
             // INVARIANT: the step's end is the claim's own.
-            Merkle.verify(body.traceRoot, node, t - 1, depth, nextProof);
-            g.node = node;
-            _argue(id, g, body.traceRoot, depth, t, step);
+            Merkle.verify(body.traceRoot, standing.node, t - 1, Program.depthOf(standing.size()), nextProof);
+            statement = _argue(standing, body.traceRoot, t, step);
         }
-        _gamesOn[claim][terms.games] = id;
+        _turn(id, standing, phase);
+        _begin(id, standing, nonce, statement, terms);
+        _spend(id, begun);
+    }
+
+    function _begin(
+        GameId id,
+        GameState memory standing,
+        uint32 nonce,
+        bytes memory statement,
+        IJobMarket.GameTerms memory terms
+    ) private {
+        emit Opened(id, standing, standing.claim, msg.sender, standing.defender(), nonce, standing.t());
+        if (standing.t() != 0) emit Argued(id, standing, statement);
+        _gamesOn[standing.claim][terms.games] = id;
         vault.lock(msg.sender, GameId.unwrap(id), terms.bond);
-        _spend(g, begun);
     }
 
     /// @inheritdoc IDisputeGame
-    function adjacent(GameId id, bytes32 answered, Step calldata step) external metered(id) {
-        (Game storage g,) = _move(id, answered, 1 << uint256(Phase.Adjacent));
-        _argue(id, g, g.statement, Program.depthOf(g.size), g.position + 1, step);
+    function adjacent(GameId id, GameState memory standing, Step calldata step) external metered(id) {
+        _move(id, standing, 1 << uint256(Phase.Adjacent));
+        bytes memory statement = _argue(standing, standing.statement, standing.position() + 1, step);
+        _turn(id, standing, Phase.Defend);
+        emit Argued(id, standing, statement);
     }
 
-    /// @dev Fixes what is argued: transition t from `step.prev` to the S_t under the stored trace leaf.
-    function _argue(GameId id, Game storage g, bytes32 traceRoot, uint256 depth, uint32 t, Step calldata step) private {
-        IJobMarket.Facts memory facts = market.factsOf(g.claim, t, step.prevProof);
+    /// @dev Fixes what is argued: transition t from `step.prev` to the S_t under the trace leaf that is the node.
+    function _argue(GameState memory standing, bytes32 traceRoot, uint32 t, Step calldata step)
+        private
+        view
+        returns (bytes memory statement)
+    {
+        IJobMarket.Facts memory facts = market.factsOf(standing.claim, t, step.prevProof);
         if (t == 1) {
             // INVARIANT: the first step starts at the state that the contract computes.
             if (step.prev != facts.stateZero) revert ProofInvalid();
         } else {
             // INVARIANT: the step's start is the claim's own.
-            Merkle.verify(traceRoot, Merkle.leaf(step.prev), t - 2, depth, step.prevProof);
+            Merkle.verify(traceRoot, Merkle.leaf(step.prev), t - 2, Program.depthOf(standing.size()), step.prevProof);
         }
         // INVARIANT: the job names the Program of every transition.
         if (Statement.programRoot(step.header, step.opsRoot, step.constsRoot) != facts.program) revert ProofInvalid();
-        bytes memory statement = _statement(facts, t, step);
-        g.statement = keccak256(statement);
-        g.t = t;
-        emit Argued(id, t, g.node, statement);
-        _turn(g, Phase.Defend);
+        statement = _statement(facts, t, step);
+        standing.statement = keccak256(statement);
+        standing.setT(t);
     }
 
     function _statement(IJobMarket.Facts memory f, uint32 t, Step calldata step) private pure returns (bytes memory) {
@@ -154,224 +163,234 @@ contract DisputeGame is IDisputeGame {
     /// @inheritdoc IDisputeGame
     function defend(
         GameId id,
-        bytes32 answered,
+        GameState memory standing,
         bytes calldata context,
         bytes32 graph,
         bytes32 state,
         bytes32[] calldata blockProof,
         bytes32[] calldata children
     ) external {
-        (Game storage g,) = _move(id, answered, 1 << uint256(Phase.Defend));
-        _requireStatement(g, context);
+        _move(id, standing, 1 << uint256(Phase.Defend));
+        _requireStatement(standing, context);
         Program.Header memory h = context.head();
         // INVARIANT: what is defended is the S_t of the claim's trace.
-        if (Merkle.leaf(state) != answered) revert ProofInvalid();
+        if (Merkle.leaf(state) != standing.node) revert ProofInvalid();
         _requireBlock(h, graph, state, blockProof, children);
 
-        g.statement = keccak256(context.withGraph(graph));
-        g.node = graph;
-        g.rem = uint8(h.depth);
-        g.position = 0;
-        g.size = uint32(h.n);
-        g.block_ = uint32((1 << h.depth) - (1 << h.stateOut));
-        emit Defended(id, graph, state, children);
-        _turn(g, Phase.GraphPick);
+        standing.statement = keccak256(context.withGraph(graph));
+        standing.node = graph;
+        standing.setRem(uint8(h.depth));
+        standing.setPosition(0);
+        standing.setSize(uint32(h.n));
+        standing.setStateBlock(uint32((1 << h.depth) - (1 << h.stateOut)));
+        _turn(id, standing, Phase.GraphPick);
+        emit Defended(id, standing, state, children);
     }
 
     /// @inheritdoc IDisputeGame
-    function reveal(GameId id, bytes32 answered, bytes32[] calldata children) external {
-        (Game storage g, Phase phase) = _move(id, answered, REVEALS);
-        _requireChildren(answered, g.rem, children);
-        emit Revealed(id, answered, children);
-        _turn(g, Phase(uint8(phase) + 1));
+    function reveal(GameId id, GameState memory standing, bytes32[] calldata children) external {
+        _move(id, standing, REVEALS);
+        _requireChildren(standing.node, standing.rem(), children);
+        _turn(id, standing, Phase(uint8(standing.phase()) + 1));
+        emit Revealed(id, standing, children);
     }
 
     /// @inheritdoc IDisputeGame
     function revealTensor(
         GameId id,
-        bytes32 answered,
+        GameState memory standing,
         bytes calldata context,
         bytes calldata descriptor,
         bytes32[] calldata descriptorProof,
         bytes32 tree,
         bytes32[] calldata children
     ) external {
-        (Game storage g,) = _move(id, answered, 1 << uint256(Phase.Tensor));
-        _requireStatement(g, context);
-        uint256 at = g.position;
-        _requireDescriptor(context, at, descriptor, descriptorProof);
+        _move(id, standing, 1 << uint256(Phase.Tensor));
+        _descend(standing, context, descriptor, descriptorProof, tree);
+        if (standing.rem() != 0) _requireChildren(tree, standing.rem(), children);
+        _turn(id, standing, standing.rem() == 0 ? Phase.Leaf : Phase.TensorPick);
+        emit TensorRevealed(id, standing, children);
+    }
+
+    /// @dev From an op in G to the tree of its output.
+    function _descend(
+        GameState memory standing,
+        bytes calldata context,
+        bytes calldata descriptor,
+        bytes32[] calldata descriptorProof,
+        bytes32 tree
+    ) private view {
+        _requireStatement(standing, context);
+        _requireDescriptor(context, standing.position(), descriptor, descriptorProof);
         Program.Op memory op = Program.decode(descriptor);
         // INVARIANT: dtype, rank and dims of an op's output come from its descriptor, never from a mover.
-        if (Program.outputRoot(descriptor, op, tree) != answered) revert ProofInvalid();
+        if (Program.outputRoot(descriptor, op, tree) != standing.node) revert ProofInvalid();
         uint256 size = Program.elements(descriptor, op);
-        uint256 depth = Program.depthOf(Program.leaves(size));
-        if (depth != 0) _requireChildren(tree, depth, children);
 
-        g.statement = _below(context, descriptor);
-        g.node = tree;
-        g.rem = uint8(depth);
-        g.position = 0;
-        g.size = uint32(size);
-        g.terms = _termsOf(descriptor, op);
-        g.op = uint16(at);
-        emit TensorRevealed(id, uint16(at), tree, children);
-        _turn(g, depth == 0 ? Phase.Leaf : Phase.TensorPick);
+        standing.statement = _below(context, descriptor);
+        standing.node = tree;
+        standing.setRem(uint8(Program.depthOf(Program.leaves(size))));
+        standing.setSize(uint32(size));
+        standing.setTerms(_termsOf(descriptor, op));
+        standing.setOp(uint16(standing.position()));
+        standing.setPosition(0);
     }
 
     /// @inheritdoc IDisputeGame
-    function postLeaf(GameId id, bytes32 answered, bytes calldata data) external {
-        (Game storage g,) = _move(id, answered, 1 << uint256(Phase.Leaf));
-        uint256 rest = 4 * (g.size - CHUNK * g.position);
+    function postLeaf(GameId id, GameState memory standing, bytes calldata data) external {
+        _move(id, standing, 1 << uint256(Phase.Leaf));
+        uint256 rest = 4 * (standing.size() - CHUNK * standing.position());
         // INVARIANT: a leaf has 1 KiB, the last one what is left.
         _requireLength(rest < 4 * CHUNK ? rest : 4 * CHUNK, data.length);
         // INVARIANT: the bytes are those that the leaf commits to.
-        if (Openings.leafHash(data) != answered) revert ProofInvalid();
-        emit LeafPosted(id, data);
-        _turn(g, Phase.Element);
+        if (Openings.leafHash(data) != standing.node) revert ProofInvalid();
+        _turn(id, standing, Phase.Element);
+        emit LeafPosted(id, standing, data);
     }
 
     /// @inheritdoc IDisputeGame
-    function postPartials(GameId id, bytes32 answered, bytes calldata words) external {
-        (Game storage g, Phase phase) = _move(id, answered, POSTS);
-        uint256 count = Program.leaves(g.terms);
-        bool grouped = _isGrouped(g);
+    function postPartials(GameId id, GameState memory standing, bytes calldata words) external {
+        _move(id, standing, POSTS);
+        uint256 count = Program.leaves(standing.terms());
+        bool grouped = _isGrouped(standing);
         if (grouped) {
-            count = phase == Phase.Partials ? Program.leaves(count) : count - CHUNK * g.group;
+            count = standing.phase() == Phase.Partials ? Program.leaves(count) : count - CHUNK * standing.group();
             if (count > CHUNK) count = CHUNK;
         }
         // INVARIANT: a level has as many partials as the fold's terms imply.
         _requireLength(4 * count, words.length);
 
-        g.node = keccak256(bytes.concat(words, answered));
-        emit PartialsPosted(id, words);
-        _turn(g, grouped && phase == Phase.Partials ? Phase.PartialPick : Phase.Proof);
+        standing.node = keccak256(bytes.concat(words, standing.node));
+        Phase then = grouped && standing.phase() == Phase.Partials ? Phase.PartialPick : Phase.Proof;
+        _turn(id, standing, then);
+        emit PartialsPosted(id, standing, words);
     }
 
     // -- the challenger's moves ------------------------------------------------------------------------------------
 
     /// @inheritdoc IDisputeGame
-    function pick(GameId id, bytes32 answered, uint256 i, bytes32 child, bytes32[] calldata siblings)
+    function pick(GameId id, GameState memory standing, uint256 i, bytes32 child, bytes32[] calldata siblings)
         external
         metered(id)
     {
-        (Game storage g, Phase phase) = _move(id, answered, PICKS);
-        (uint256 rem, uint256 position) = (g.rem, g.position);
+        _move(id, standing, PICKS);
+        (uint256 rem, uint256 position) = (standing.rem(), standing.position());
         uint256 levels = _levels(rem);
         // INVARIANT: what is picked is one of the nodes that were revealed.
         _requireLength(levels, siblings.length);
-        if (Merkle.climb(child, i, siblings) != answered) revert ProofInvalid();
+        if (Merkle.climb(child, i, siblings) != standing.node) revert ProofInvalid();
 
         rem -= levels;
         position = uint32((position << levels) | i);
-        g.node = child;
-        g.rem = uint8(rem);
-        g.position = uint32(position);
-        Phase then = rem != 0 ? Phase(uint8(phase) - 1) : _bottom(g, phase, position);
-        emit Picked(id, then, uint64(position), child);
-        _turn(g, then);
+        standing.node = child;
+        standing.setRem(uint8(rem));
+        standing.setPosition(uint32(position));
+        Phase then = rem != 0 ? Phase(uint8(standing.phase()) - 1) : _bottom(standing);
+        _turn(id, standing, then);
+        emit Picked(id, standing);
     }
 
     /// @dev What stands at `position` of the tree that was descended: the phase in which it is argued about.
-    function _bottom(Game storage g, Phase phase, uint256 position) private view returns (Phase) {
-        if (phase == Phase.TracePick) return position < g.size ? Phase.Adjacent : Phase.Padding;
-        if (phase == Phase.TensorPick) return position < Program.leaves(g.size) ? Phase.Leaf : Phase.Padding;
-        if (position < g.size) return Phase.Tensor;
-        return position >= g.block_ ? Phase.Alias : Phase.Padding;
+    function _bottom(GameState memory standing) private pure returns (Phase) {
+        (Phase phase, uint256 position) = (standing.phase(), standing.position());
+        if (phase == Phase.TracePick) return position < standing.size() ? Phase.Adjacent : Phase.Padding;
+        if (phase == Phase.TensorPick) return position < Program.leaves(standing.size()) ? Phase.Leaf : Phase.Padding;
+        if (position < standing.size()) return Phase.Tensor;
+        return position >= standing.stateBlock() ? Phase.Alias : Phase.Padding;
     }
 
     /// @inheritdoc IDisputeGame
-    function pickElement(GameId id, bytes32 answered, uint256 i) external metered(id) {
+    function pickElement(GameId id, GameState memory standing, uint256 i) external metered(id) {
+        _move(id, standing, 1 << uint256(Phase.Element));
         // What has no partials is picked by its proof.
-        if (_games[id].terms <= CHUNK) revert PhaseWrong(_games[id].phase);
-        (Game storage g,) = _move(id, answered, 1 << uint256(Phase.Element));
-        _pickElement(g, i);
-        g.node = _under(answered, g.position);
-        emit ElementPicked(id, g.position);
-        _turn(g, Phase.Partials);
+        if (standing.terms() <= CHUNK) revert PhaseWrong(standing.phase());
+        _pickElement(standing, i);
+        standing.node = _under(standing.node, standing.position());
+        _turn(id, standing, Phase.Partials);
+        emit ElementPicked(id, standing);
     }
 
-    function _pickElement(Game storage g, uint256 i) private {
-        uint256 words = g.size - CHUNK * g.position;
+    function _pickElement(GameState memory standing, uint256 i) private pure {
+        uint256 words = standing.size() - CHUNK * standing.position();
         if (words > CHUNK) words = CHUNK;
         // INVARIANT: an element that is picked was posted.
         if (i >= words) revert LengthWrong(words, i);
-        g.position = uint32(g.position * CHUNK + i);
+        standing.setPosition(uint32(standing.position() * CHUNK + i));
     }
 
     /// @inheritdoc IDisputeGame
-    function pickPartial(GameId id, bytes32 answered, uint16 i, bytes calldata posted) external metered(id) {
-        (Game storage g,) = _move(id, answered, 1 << uint256(Phase.PartialPick));
-        uint32 word = _wordAt(_posted(answered, posted), i);
-        g.group = uint8(i);
-        g.word = word;
-        g.node = _under(answered, i);
-        emit PartialPicked(id, i, word);
-        _turn(g, Phase.LowPartials);
+    function pickPartial(GameId id, GameState memory standing, uint16 i, bytes calldata posted) external metered(id) {
+        _move(id, standing, 1 << uint256(Phase.PartialPick));
+        uint32 word = _wordAt(_posted(standing.node, posted), i);
+        standing.setGroup(uint8(i));
+        standing.setWord(word);
+        standing.node = _under(standing.node, i);
+        _turn(id, standing, Phase.LowPartials);
+        emit PartialPicked(id, standing);
     }
 
     /// @inheritdoc IDisputeGame
-    function stage(GameId id, bytes32 answered, Proof calldata proof) external metered(id) {
-        bool picks = _games[id].phase == Phase.Element;
-        Game storage g = _execution(id, answered, proof, false);
-        if (picks) emit ElementPicked(id, g.position);
+    function stage(GameId id, GameState memory standing, Proof calldata proof) external metered(id) {
+        _execution(id, standing, proof, false);
+        bool picks = standing.phase() == Phase.Element;
         uint256 staged;
-        if (g.terms == 0) {
-            bytes memory where = abi.encode(proof.context.roots(), proof.context.context(g.op), g.position);
-            staged = _ask(proof, IArbiter.stage.selector, where, g.staged);
+        if (standing.terms() == 0) {
+            bytes memory where = abi.encode(proof.context.roots(), proof.context.context(standing.op()), standing.position());
+            staged = _ask(proof, IArbiter.stage.selector, where, standing.staged);
         } else {
-            (, uint32 chunk) = _claimed(g, answered, proof);
-            staged = STAGED_CHUNK | uint256(chunk) << 32 | _execute(g, proof, chunk);
+            (, uint32 chunk) = _claimed(standing, proof);
+            staged = STAGED_CHUNK | uint256(chunk) << 32 | _execute(standing, proof, chunk);
         }
-        g.staged = staged;
-        emit Staged(id, staged);
-        _turn(g, Phase.Proof);
+        standing.staged = staged;
+        _turn(id, standing, Phase.Proof);
+        if (picks) emit ElementPicked(id, standing);
+        emit Staged(id, standing);
     }
 
     /// @inheritdoc IDisputeGame
-    function proveOp(GameId id, bytes32 answered, Proof calldata proof) external {
+    function proveOp(GameId id, GameState memory standing, Proof calldata proof) external {
         uint256 begun = gasleft();
-        Game storage g = _execution(id, answered, proof, proof.chunk == COMBINED);
-        (uint32 claimed, uint32 chunk) = _claimed(g, answered, proof);
-        bool executed = g.terms != 0 && g.staged >> 32 == STAGED_CHUNK >> 32 | chunk;
-        uint32 computed = executed ? uint32(g.staged) : _execute(g, proof, chunk);
+        _execution(id, standing, proof, proof.chunk == COMBINED);
+        (uint32 claimed, uint32 chunk) = _claimed(standing, proof);
+        bool executed = standing.terms() != 0 && standing.staged >> 32 == STAGED_CHUNK >> 32 | chunk;
+        uint32 computed = executed ? uint32(standing.staged) : _execute(standing, proof, chunk);
         // INVARIANT: equal bits convict nobody.
         if (computed == claimed) revert EqualBits(bytes32(uint256(computed)));
-        Finding memory found = _finding(Wrong.Op, g.op, bytes32(uint256(claimed)), bytes32(uint256(computed)));
+        Finding memory found = _finding(Wrong.Op, standing.op(), bytes32(uint256(claimed)), bytes32(uint256(computed)));
         (found.program, found.t) = (proof.context.program(), proof.context.t());
-        (found.element, found.chunk) = (g.position, chunk);
-        _convict(id, g, found, begun);
+        (found.element, found.chunk) = (standing.position(), chunk);
+        _convict(id, standing, found, begun);
     }
 
     /// @dev A move that shows an op's operands begins. Where nothing is posted below a leaf, it picks the leaf's element, too.
     /// @param combined Whether it is about the combination of the words that are posted.
-    function _execution(GameId id, bytes32 answered, Proof calldata proof, bool combined) private returns (Game storage g) {
-        g = _games[id];
-        Phase phase = g.phase;
-        bool picks = phase == Phase.Element && g.terms <= CHUNK;
+    function _execution(GameId id, GameState memory standing, Proof calldata proof, bool combined) private view {
+        _move(id, standing, PROOFS);
+        Phase phase = standing.phase();
+        bool picks = phase == Phase.Element && standing.terms() <= CHUNK;
         if (phase != Phase.Proof && !picks && !(phase == Phase.PartialPick && combined)) revert PhaseWrong(phase);
-        _move(id, answered, 1 << uint256(phase));
         // INVARIANT: a game argues about one statement, and below an op about that op.
-        if (_below(proof.context, proof.descriptor) != g.statement) revert StatementWrong();
-        if (!picks) return g;
-        _pickElement(g, proof.chunk);
+        if (_below(proof.context, proof.descriptor) != standing.statement) revert StatementWrong();
+        if (!picks) return;
+        _pickElement(standing, proof.chunk);
         // INVARIANT: the bytes are those that the leaf commits to.
-        if (Openings.leafHash(proof.posted) != answered) revert ProofInvalid();
-        g.word = uint32(Openings.word(proof.posted, proof.chunk));
+        if (Openings.leafHash(proof.posted) != standing.node) revert ProofInvalid();
+        standing.setWord(uint32(Openings.word(proof.posted, proof.chunk)));
     }
 
     /// @dev What is claimed of the element, or of the chunk that the proof names among the posted words, or of their combination;
     /// and which chunk it is.
-    function _claimed(Game storage g, bytes32 answered, Proof calldata proof) private view returns (uint32, uint32) {
-        if (g.terms <= CHUNK) return (g.word, 0);
-        bytes calldata words = _posted(answered, proof.posted);
-        if (proof.chunk != COMBINED) return (_wordAt(words, proof.chunk), uint32(CHUNK * g.group + proof.chunk));
-        if (g.phase == Phase.Proof && _isGrouped(g)) return (g.word, COMBINED);
+    function _claimed(GameState memory standing, Proof calldata proof) private view returns (uint32, uint32) {
+        if (standing.terms() <= CHUNK) return (standing.word(), 0);
+        bytes calldata words = _posted(standing.node, proof.posted);
+        if (proof.chunk != COMBINED) return (_wordAt(words, proof.chunk), uint32(CHUNK * standing.group() + proof.chunk));
+        if (standing.phase() == Phase.Proof && _isGrouped(standing)) return (standing.word(), COMBINED);
         // INVARIANT: an element reads exactly the openings that its descriptor implies.
         if (proof.openings.length != 1) revert IArbiter.OpeningsWrong(proof.openings.length);
         bytes calldata leaf = proof.openings[0].data;
         // INVARIANT: the bytes are those that the leaf commits to.
-        if (_under(Openings.leafHash(leaf), g.position) != bytes32(proof.posted[words.length:])) revert ProofInvalid();
-        return (uint32(Openings.word(leaf, g.position % CHUNK)), COMBINED);
+        if (_under(Openings.leafHash(leaf), standing.position()) != bytes32(proof.posted[words.length:])) revert ProofInvalid();
+        return (uint32(Openings.word(leaf, standing.position() % CHUNK)), COMBINED);
     }
 
     /// @dev The node of what was picked in a leaf, or among partials: an answer to one pick answers no other.
@@ -380,17 +399,17 @@ contract DisputeGame is IDisputeGame {
     }
 
     /// @dev The partials in `posted`, where the node that they answered stands behind them.
-    function _posted(bytes32 answered, bytes calldata posted) private pure returns (bytes calldata) {
+    function _posted(bytes32 node, bytes calldata posted) private pure returns (bytes calldata) {
         // INVARIANT: the words are those that were posted.
-        if (keccak256(posted) != answered) revert ProofInvalid();
+        if (keccak256(posted) != node) revert ProofInvalid();
         return posted[:posted.length - 32];
     }
 
-    function _execute(Game storage g, Proof calldata proof, uint32 chunk) private view returns (uint32) {
+    function _execute(GameState memory standing, Proof calldata proof, uint32 chunk) private view returns (uint32) {
         // INVARIANT: partials combine to the word that they explain.
         if (chunk == COMBINED) return arbiter.combine(uint8(proof.descriptor[1]), proof.posted[:proof.posted.length - 32]);
-        bytes memory where = abi.encode(proof.context.roots(), proof.context.context(g.op), g.position, chunk);
-        return uint32(_ask(proof, IArbiter.execute.selector, where, g.staged));
+        bytes memory where = abi.encode(proof.context.roots(), proof.context.context(standing.op()), standing.position(), chunk);
+        return uint32(_ask(proof, IArbiter.execute.selector, where, standing.staged));
     }
 
     /// @dev What the Arbiter says about the proof's op at `where`. Descriptor and openings go on as they came: behind the arguments
@@ -423,29 +442,29 @@ contract DisputeGame is IDisputeGame {
     }
 
     /// @dev Whether a fold shows the partials of its groups before those of a group's chunks.
-    function _isGrouped(Game storage g) private view returns (bool) {
-        return Program.leaves(g.terms) > PARTIALS;
+    function _isGrouped(GameState memory standing) private pure returns (bool) {
+        return Program.leaves(standing.terms()) > PARTIALS;
     }
 
     /// @inheritdoc IDisputeGame
     function proveAlias(
         GameId id,
-        bytes32 answered,
+        GameState memory standing,
         bytes calldata context,
         bytes calldata header,
         bytes32 value,
         bytes32[] calldata proof
     ) external {
         uint256 begun = gasleft();
-        (Game storage g,) = _move(id, answered, 1 << uint256(Phase.Alias));
-        _requireStatement(g, context);
-        uint256 entry = g.position - g.block_;
+        _move(id, standing, 1 << uint256(Phase.Alias));
+        _requireStatement(standing, context);
+        uint256 entry = standing.position() - standing.stateBlock();
         value = _named(context, header, entry, value, proof);
         // INVARIANT: equal bits convict nobody.
-        if (value == answered) revert EqualBits(value);
-        Finding memory found = _finding(Wrong.Alias, uint64(entry), answered, value);
+        if (value == standing.node) revert EqualBits(value);
+        Finding memory found = _finding(Wrong.Alias, uint64(entry), standing.node, value);
         (found.program, found.t) = (context.program(), context.t());
-        _convict(id, g, found, begun);
+        _convict(id, standing, found, begun);
     }
 
     /// @dev What an entry of the state block is, by the Program's state table: `value`, which the proof shows, or EMPTY.
@@ -463,14 +482,14 @@ contract DisputeGame is IDisputeGame {
     }
 
     /// @inheritdoc IDisputeGame
-    function provePadding(GameId id, bytes32 answered) external {
+    function provePadding(GameId id, GameState memory standing) external {
         uint256 begun = gasleft();
-        (Game storage g,) = _move(id, answered, 1 << uint256(Phase.Padding));
+        _move(id, standing, 1 << uint256(Phase.Padding));
         // INVARIANT: equal bits convict nobody; padding is EMPTY.
-        if (answered == 0) revert EqualBits(0);
-        Finding memory found = _finding(Wrong.Padding, g.position, answered, 0);
-        found.t = g.t;
-        _convict(id, g, found, begun);
+        if (standing.node == 0) revert EqualBits(0);
+        Finding memory found = _finding(Wrong.Padding, standing.position(), standing.node, 0);
+        found.t = standing.t();
+        _convict(id, standing, found, begun);
     }
 
     /// @inheritdoc IDisputeGame
@@ -500,14 +519,12 @@ contract DisputeGame is IDisputeGame {
     // -- the end ---------------------------------------------------------------------------------------------------
 
     /// @inheritdoc IDisputeGame
-    function resolve(GameId id) external {
-        Game storage g = _games[id];
-        Phase phase = g.phase;
-        if (phase == Phase.None || phase == Phase.Closed) revert PhaseWrong(phase);
+    function resolve(GameId id, GameState memory standing) external {
+        _requireStanding(id, standing);
         // INVARIANT: a claim is convicted once; games on it that come too late cost their challengers nothing.
-        if (!market.live(g.claim)) return _close(id, g, Verdict.Void);
-        Clock.requireExpired(g.deadline);
-        _close(id, g, _isDefenders(phase) ? Verdict.Timeout : Verdict.Rejected);
+        if (!market.live(standing.claim)) return _close(id, standing, Verdict.Void);
+        Clock.requireExpired(standing.deadline());
+        _close(id, standing, _isDefenders(standing.phase()) ? Verdict.Timeout : Verdict.Rejected);
     }
 
     function _finding(Wrong wrong, uint64 position, bytes32 claimed, bytes32 computed)
@@ -521,19 +538,18 @@ contract DisputeGame is IDisputeGame {
         found.contractBits = computed;
     }
 
-    function _convict(GameId id, Game storage g, Finding memory found, uint256 begun) private {
-        emit Convicted(id, g.claim, found);
-        _spend(g, begun);
-        _close(id, g, Verdict.Fraud);
+    function _convict(GameId id, GameState memory standing, Finding memory found, uint256 begun) private {
+        emit Convicted(id, standing.claim, found);
+        _spend(id, begun);
+        _close(id, standing, Verdict.Fraud);
     }
 
-    function _close(GameId id, Game storage g, Verdict verdict) private {
-        (ClaimId claim, address challenger, address defender) = (g.claim, _challengerOf(id), g.defender);
+    function _close(GameId id, GameState memory standing, Verdict verdict) private {
+        (ClaimId claim, address challenger, address defender) = (standing.claim, _challengerOf(id), standing.defender());
         // A missed deadline proves no step wrong.
-        (uint32 t, uint256 spent) = (verdict == Verdict.Fraud ? g.t : 0, g.spent);
+        (uint32 t, uint256 spent) = (verdict == Verdict.Fraud ? standing.t() : 0, _games[id].spent);
         defending[defender] -= 1;
-        _clear(g);
-        (g.phase, g.verdict) = (Phase.Closed, verdict);
+        _games[id] = Stored(0, 0, verdict);
         address winner = verdict == Verdict.Rejected ? defender : verdict == Verdict.Void ? address(0) : challenger;
         emit Resolved(id, claim, verdict, winner);
         if (verdict == Verdict.Rejected) {
@@ -543,13 +559,6 @@ contract DisputeGame is IDisputeGame {
         } else {
             if (verdict != Verdict.Void) _award(claim, t, winner, spent);
             vault.unlock(GameId.unwrap(id));
-        }
-    }
-
-    /// @dev Deletes all but the claim, a word at a time: the compiler would do it field by field.
-    function _clear(Game storage g) private {
-        assembly ("memory-safe") {
-            for { let i := 1 } lt(i, GAME_WORDS) { i := add(i, 1) } { sstore(add(g.slot, i), 0) }
         }
     }
 
@@ -563,11 +572,11 @@ contract DisputeGame is IDisputeGame {
         uint256 i = _firstLive[claim];
         for (uint256 end = i + SCAN; i < end; i++) {
             GameId id = _gamesOn[claim][i];
-            Game storage g = _games[id];
-            if (g.phase == Phase.None) break;
-            if (g.phase == Phase.Closed) continue;
+            Stored storage stored = _games[id];
+            if (_isClosed(stored)) continue;
+            if (stored.standing == 0) break;
             if (sharing < WINNERS) winners[sharing++] = _challengerOf(id);
-            refunds[refunded++] = IStakeVault.Refund(_challengerOf(id), g.spent);
+            refunds[refunded++] = IStakeVault.Refund(_challengerOf(id), stored.spent);
         }
         assembly ("memory-safe") {
             mstore(winners, sharing)
@@ -580,62 +589,57 @@ contract DisputeGame is IDisputeGame {
     function _skipClosed(ClaimId claim) private {
         uint256 from = _firstLive[claim];
         uint256 i = from;
-        while (i < from + SCAN && _games[_gamesOn[claim][i]].phase == Phase.Closed) i++;
+        while (i < from + SCAN && _isClosed(_games[_gamesOn[claim][i]])) i++;
         if (i != from) _firstLive[claim] = i;
     }
 
     // -- turns -----------------------------------------------------------------------------------------------------
 
-    /// @dev A move begins: in one of `phases`, the right answer, in time, by the side whose turn it is.
-    function _move(GameId id, bytes32 answered, uint256 phases) private view returns (Game storage g, Phase phase) {
-        g = _games[id];
-        phase = g.phase;
+    function _requireStanding(GameId id, GameState memory standing) private view {
+        Stored storage stored = _games[id];
+        if (stored.standing == 0) revert PhaseWrong(_isClosed(stored) ? Phase.Closed : Phase.None);
+        // INVARIANT: a move answers the game as it stands.
+        if (standing.digest() != stored.standing) revert StandingStale(stored.standing);
+    }
+
+    /// @dev A move begins: about the game as it stands, in one of `phases`, in time, by the side whose turn it is.
+    function _move(GameId id, GameState memory standing, uint256 phases) private view {
+        _requireStanding(id, standing);
+        Phase phase = standing.phase();
         if (phases >> uint256(phase) & 1 == 0) revert PhaseWrong(phase);
-        // INVARIANT: a move answers the node that is stored.
-        if (g.node != answered) revert AnsweredStale(g.node);
-        Clock.stop(g.deadline);
+        uint24 left = Clock.stop(standing.deadline());
         if (_isDefenders(phase)) {
             // INVARIANT: the defender or its delegate answers.
-            if (msg.sender != g.defender && !vault.mayAct(g.defender, msg.sender)) revert Unauthorized(msg.sender);
+            if (msg.sender != standing.defender() && !vault.mayAct(standing.defender(), msg.sender)) revert Unauthorized(msg.sender);
+            standing.setLeftDefender(left);
         } else {
             // INVARIANT: the challenger alone points.
             if (msg.sender != _challengerOf(id)) revert Unauthorized(msg.sender);
+            standing.setLeftChallenger(left);
         }
     }
 
-    /// @dev A move ends: the mover's clock stops, and that of whoever moves in `phase` starts. They are in one word with the phase,
-    ///      which is read once and written once: the compiler would do it field by field.
-    function _turn(Game storage g, Phase phase) private {
-        uint256 turn;
-        assembly ("memory-safe") {
-            turn := sload(add(g.slot, TURN_WORD))
-        }
-        uint40 deadline = uint40(turn >> DEADLINE_AT);
-        uint256 at = _clockOf(Phase(uint8(turn)));
-        // No clock runs before the game is open.
-        if (deadline != 0) turn = turn & ~(CLOCK_MASK << at) | uint256(Clock.stop(deadline)) << at;
-        deadline = Clock.start(uint24(turn >> _clockOf(phase)));
-        turn = turn & ~TURN_MASK | uint256(deadline) << DEADLINE_AT | uint256(phase);
-        assembly ("memory-safe") {
-            sstore(add(g.slot, TURN_WORD), turn)
-        }
+    /// @dev A move ends: the clock of whoever moves in `phase` starts, and the hash of the game as it then stands is stored.
+    function _turn(GameId id, GameState memory standing, Phase phase) private {
+        standing.setTurn(phase, Clock.start(_isDefenders(phase) ? standing.leftDefender() : standing.leftChallenger()));
+        _games[id].standing = standing.digest();
     }
 
-    /// @dev The bit of the word with the phase at which the clock stands of whoever moves in `phase`.
-    function _clockOf(Phase phase) private pure returns (uint256) {
-        return _isDefenders(phase) ? LEFT_DEFENDER_AT : LEFT_CHALLENGER_AT;
+    function _isClosed(Stored storage stored) private view returns (bool) {
+        return stored.verdict != Verdict.None;
     }
 
     /// @dev Counts the gas of a challenger's move.
     modifier metered(GameId id) {
         uint256 begun = gasleft();
         _;
-        _spend(_games[id], begun);
+        _spend(id, begun);
     }
 
-    function _spend(Game storage g, uint256 begun) private {
-        uint256 spent = g.spent + TRANSACTION_GAS + BYTE_GAS * msg.data.length + begun - gasleft();
-        g.spent = uint24(Math.min(spent, MAX_SPENT));
+    function _spend(GameId id, uint256 begun) private {
+        Stored storage stored = _games[id];
+        uint256 spent = stored.spent + TRANSACTION_GAS + BYTE_GAS * msg.data.length + begun - gasleft();
+        stored.spent = uint24(Math.min(spent, MAX_SPENT));
     }
 
     /// @dev The account that opened the game: its id ends with it.
@@ -685,9 +689,9 @@ contract DisputeGame is IDisputeGame {
         if (expected != given) revert LengthWrong(expected, given);
     }
 
-    function _requireStatement(Game storage g, bytes calldata context) private view {
+    function _requireStatement(GameState memory standing, bytes calldata context) private pure {
         // INVARIANT: a game argues about one statement.
-        if (keccak256(context) != g.statement) revert StatementWrong();
+        if (keccak256(context) != standing.statement) revert StatementWrong();
     }
 
     function _requireDescriptor(
@@ -718,7 +722,7 @@ contract DisputeGame is IDisputeGame {
     // -- views -----------------------------------------------------------------------------------------------------
 
     /// @inheritdoc IDisputeGame
-    function game(GameId id) external view returns (Game memory) {
+    function game(GameId id) external view returns (Stored memory) {
         return _games[id];
     }
 
@@ -726,10 +730,5 @@ contract DisputeGame is IDisputeGame {
     function gameIdOf(ClaimId claim, address challenger, uint32 nonce) public pure returns (GameId) {
         bytes32 digest = keccak256(abi.encode(claim, challenger, nonce));
         return GameId.wrap(bytes32((uint256(digest) >> 160) << 160 | uint160(challenger)));
-    }
-
-    /// @inheritdoc IDisputeGame
-    function defenderMoves(GameId id) external view returns (bool) {
-        return _isDefenders(_games[id].phase);
     }
 }

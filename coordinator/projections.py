@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 
 from coordinator.folds import GAME, MARKET, VAULT, added, on
 from coordinator.models import ClaimRow, EventRow, GameRow, JobRow, NodeRow, RoundRow
+from lockstep.protocol.dispute.game import PARTIES
 from lockstep.protocol.dispute.moves import COMBINED
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.types import MERGE_SLOT, JobId
@@ -236,7 +237,8 @@ def _move(session: Session, event: EventRow) -> None:
     if event.name == "Argued":
         # Opening a game with t argues it in the same transaction: one move, two events.
         game.moves += int(event.block != game.block or game.step == 0)
-        game.step = event.args["t"]
+        at, bits = PARTIES["t"]
+        game.step = int(event.args["standing"]["parties"]) >> at & (1 << bits) - 1
     else:
         game.moves += 1
 

@@ -11,9 +11,9 @@ import {ClaimId, GameId, JobId} from "../types/Ids.sol";
 ///   [TraceReveal - TracePick ...- Adjacent -] Defend - GraphPick [- GraphReveal - GraphPick ...] - Tensor | Alias | Padding
 ///   Tensor - TensorPick [- TensorReveal - TensorPick ...] - Leaf - Element [- Partials [- PartialPick - LowPartials] - Proof]
 ///
-/// The defender only opens its own commitments; the challenger only points. One node is stored per game. `reveal` shows the 2^r
+/// The defender only opens its own commitments; the challenger only points. A game stands at one node. `reveal` shows the 2^r
 /// descendants r levels below it, r = ceil(rem / ceil(rem / 6)), 7 of 13; `pick` proves the first of them that differs from the
-/// challenger's own tree. Every move names `answered`, the stored node that it answers. Any number of games run on a claim, keyed
+/// challenger's own tree. Every move shows the game as it stands, of which a hash is stored. Any number of games run on a claim, keyed
 /// (claim, challenger, nonce); a lost game affects no other.
 interface IDisputeGame {
     enum Phase {
@@ -45,52 +45,47 @@ interface IDisputeGame {
     /// signed for the same work.
     enum Wrong { Op, Alias, Padding, Equivocation }
 
-    /// @dev In the order of how often it changes: most moves write one word, from `phase` to `block_`, or that one and `node`. Of a
-    /// closed game the claim, the phase and the verdict stay. Who opened the game is in its id.
+    /// @notice A game as it stands, which movers show and events say. Who opened it is in its id.
     /// @param claim What is challenged.
-    /// @param defender The claim's worker.
-    /// @param size T while the trace is descended, the number of ops while G is, then the elements of the op's output.
-    /// @param t The transition that is argued about; 0 until it is known.
-    /// @param terms K of a fold; 0 for other kinds.
+    /// @param parties The fields below that change least, packed (libraries/GameStates.sol):
+    ///   defender    the claim's worker
+    ///   size        T until a step is defended, then the number of ops, below an op the elements of its output
+    ///   t           the transition that is argued about; 0 until it is known
+    ///   terms       K of a fold; 0 for other kinds
     /// @param node The node that the next move answers; of an element that has partials keccak(leaf node, element u64), once posted
     /// keccak(words, node that they answer), of a group of them keccak(that, group u64).
     /// @param statement keccak of the statement's bytes (libraries/Statement.sol); below an op, keccak of that and of the op's
     /// descriptor; the claim's trace root until t is known.
-    /// @param phase Whose turn it is, at what.
-    /// @param rem Levels left below `node` in the tree being descended.
-    /// @param deadline The mover's (seconds).
-    /// @param verdict Once Closed.
-    /// @param leftDefender Seconds left when its clock last stopped.
-    /// @param leftChallenger Likewise.
-    /// @param word The claimed bits of an element of at most 256 terms, once it is picked, or of the picked group of chunks.
-    /// @param position Of `node` in its tree; from `Element` on, the flat element.
-    /// @param spent Gas of the challenger's moves so far.
-    /// @param op Position of the op in G.
-    /// @param group The picked top partial of a fold of two levels.
-    /// @param block_ Position in G of the state block's first entry.
+    /// @param turn Those that change most, packed:
+    ///   phase            whose turn it is, at what
+    ///   rem              levels left below `node` in the tree being descended
+    ///   deadline         the mover's (seconds)
+    ///   leftDefender     seconds left when its clock last stopped
+    ///   leftChallenger   likewise
+    ///   word             the claimed bits of an element of at most 256 terms, once it is picked, or of the picked group of chunks
+    ///   position         of `node` in its tree; from `Element` on, the flat element
+    ///   op               position of the op in G
+    ///   group            the picked top partial of a fold of two levels
+    ///   stateBlock       position in G of the state block's first entry
     /// @param staged Words of a map's first tensor operands: the k-th in bits 32k, their number from bit 248. Of a fold, a chunk that
     /// was executed: its word, the chunk from bit 32, 1 from bit 248.
-    struct Game {
+    struct GameState {
         ClaimId claim;
-        address defender;
-        uint32 size;
-        uint32 t;
-        uint32 terms;
+        uint256 parties;
         bytes32 node;
         bytes32 statement;
-        Phase phase;
-        uint8 rem;
-        uint40 deadline;
-        Verdict verdict;
-        uint24 leftDefender;
-        uint24 leftChallenger;
-        uint32 word;
-        uint32 position;
-        uint24 spent;
-        uint16 op;
-        uint8 group;
-        uint32 block_;
+        uint256 turn;
         uint256 staged;
+    }
+
+    /// @notice What the contract stores of a game: one word.
+    /// @param standing The first 224 bits of keccak of the game as it stands; 0 once it is closed.
+    /// @param spent Gas of the challenger's moves so far.
+    /// @param verdict Once closed.
+    struct Stored {
+        bytes28 standing;
+        uint24 spent;
+        Verdict verdict;
     }
 
     /// @notice A transition's Program and the state before it.
@@ -154,27 +149,35 @@ interface IDisputeGame {
         bytes32 contractBits;
     }
 
-    event Opened(GameId indexed game, ClaimId indexed claim, address indexed challenger, address defender, uint32 nonce, uint32 t);
-    /// @notice t is known from here on. `node` is the leaf of S_t in the trace.
-    event Argued(GameId indexed game, uint32 t, bytes32 node, bytes statement);
-    event Defended(GameId indexed game, bytes32 graph, bytes32 state, bytes32[] children);
-    event Revealed(GameId indexed game, bytes32 node, bytes32[] children);
-    event Picked(GameId indexed game, Phase phase, uint64 position, bytes32 node);
-    event TensorRevealed(GameId indexed game, uint16 op, bytes32 tree, bytes32[] children);
-    event LeafPosted(GameId indexed game, bytes data);
-    event ElementPicked(GameId indexed game, uint64 element);
-    event PartialsPosted(GameId indexed game, bytes words);
-    event PartialPicked(GameId indexed game, uint16 group, uint32 claimed);
-    /// @notice Some tensor operands of the picked element are known; `staged` as in `Game`.
-    event Staged(GameId indexed game, uint256 staged);
+    event Opened(
+        GameId indexed game,
+        GameState standing,
+        ClaimId indexed claim,
+        address indexed challenger,
+        address defender,
+        uint32 nonce,
+        uint32 t
+    );
+    /// @notice t is known from here on; the node is the leaf of S_t in the trace.
+    event Argued(GameId indexed game, GameState standing, bytes statement);
+    event Defended(GameId indexed game, GameState standing, bytes32 state, bytes32[] children);
+    event Revealed(GameId indexed game, GameState standing, bytes32[] children);
+    event Picked(GameId indexed game, GameState standing);
+    event TensorRevealed(GameId indexed game, GameState standing, bytes32[] children);
+    event LeafPosted(GameId indexed game, GameState standing, bytes data);
+    event ElementPicked(GameId indexed game, GameState standing);
+    event PartialsPosted(GameId indexed game, GameState standing, bytes words);
+    event PartialPicked(GameId indexed game, GameState standing);
+    /// @notice Some tensor operands of the picked element are known.
+    event Staged(GameId indexed game, GameState standing);
     /// @notice Emitted before `Resolved` where a proof decided; game 0 for an equivocation, which needs none.
     event Convicted(GameId indexed game, ClaimId indexed claim, Finding finding);
     event Resolved(GameId indexed game, ClaimId indexed claim, Verdict verdict, address winner);
 
     /// The game is in another phase.
     error PhaseWrong(Phase current);
-    /// The move answers a node that is not the one stored (a reorganised chain, or a second answer).
-    error AnsweredStale(bytes32 stored);
+    /// The game stands elsewhere than where the mover shows it (a reorganised chain, or a second answer).
+    error StandingStale(bytes28 stored);
     /// This claim, challenger and nonce have a game already.
     error GameExists(GameId game);
     /// The step is not one of the claim's transitions.
@@ -203,31 +206,31 @@ interface IDisputeGame {
     ) external returns (GameId game);
 
     /// @notice The i-th of the revealed nodes is `child`.
-    function pick(GameId game, bytes32 answered, uint256 i, bytes32 child, bytes32[] calldata siblings) external;
+    function pick(GameId game, GameState calldata standing, uint256 i, bytes32 child, bytes32[] calldata siblings) external;
 
     /// @notice A game without t, once a leaf of the trace is picked: the state before it, and the Program between the two.
-    function adjacent(GameId game, bytes32 answered, Step calldata step) external;
+    function adjacent(GameId game, GameState calldata standing, Step calldata step) external;
 
     /// @notice Word `i` of the posted leaf is wrong, and it is a fold's that has partials.
-    function pickElement(GameId game, bytes32 answered, uint256 i) external;
+    function pickElement(GameId game, GameState calldata standing, uint256 i) external;
 
     /// @notice Word `i` of the posted partials of groups is wrong; `posted` as in `Proof`.
-    function pickPartial(GameId game, bytes32 answered, uint16 i, bytes calldata posted) external;
+    function pickPartial(GameId game, GameState calldata standing, uint16 i, bytes calldata posted) external;
 
     /// @notice Opens the next tensor operands of a map, or executes a chunk of a fold, for `proveOp` to find: a verdict and six full
     /// leaves, or 256 terms, do not fit one transaction well.
-    function stage(GameId game, bytes32 answered, Proof calldata proof) external;
+    function stage(GameId game, GameState calldata standing, Proof calldata proof) external;
 
     /// @notice Executes the picked element or chunk, or combines the posted partials. Convicts, or reverts `EqualBits`. An element of
     /// at most 256 terms is picked by its proof, or by its first `stage`.
-    function proveOp(GameId game, bytes32 answered, Proof calldata proof) external;
+    function proveOp(GameId game, GameState calldata standing, Proof calldata proof) external;
 
     /// @notice The picked entry of the state block is not what the Program's state table names.
     /// @param header The Program's.
     /// @param value What it should be: the leaf of G at the op's position, or of S_{t-1} at the entry; ignored for EMPTY.
     function proveAlias(
         GameId game,
-        bytes32 answered,
+        GameState calldata standing,
         bytes calldata context,
         bytes calldata header,
         bytes32 value,
@@ -235,18 +238,18 @@ interface IDisputeGame {
     ) external;
 
     /// @notice The picked leaf must be EMPTY, and is not.
-    function provePadding(GameId game, bytes32 answered) external;
+    function provePadding(GameId game, GameState calldata standing) external;
 
     // -- the defender, or its delegate
 
-    /// @notice Shows the descendants of the stored node.
-    function reveal(GameId game, bytes32 answered, bytes32[] calldata children) external;
+    /// @notice Shows the descendants of the node.
+    function reveal(GameId game, GameState calldata standing, bytes32[] calldata children) external;
 
     /// @notice Shows G_t, whose state block is S_t, and its first descendants.
     /// @param blockProof From S_t up to the last of `children`: siblings; none if S_t stands above them.
     function defend(
         GameId game,
-        bytes32 answered,
+        GameState calldata standing,
         bytes calldata context,
         bytes32 graph,
         bytes32 state,
@@ -257,7 +260,7 @@ interface IDisputeGame {
     /// @notice Shows the tree of the picked op's output and its first descendants (none for a tensor of one leaf).
     function revealTensor(
         GameId game,
-        bytes32 answered,
+        GameState calldata standing,
         bytes calldata context,
         bytes calldata descriptor,
         bytes32[] calldata descriptorProof,
@@ -266,10 +269,10 @@ interface IDisputeGame {
     ) external;
 
     /// @notice Shows the picked leaf.
-    function postLeaf(GameId game, bytes32 answered, bytes calldata data) external;
+    function postLeaf(GameId game, GameState calldata standing, bytes calldata data) external;
 
     /// @notice Shows one level of a fold: big-endian words, said to combine to the claimed one.
-    function postPartials(GameId game, bytes32 answered, bytes calldata words) external;
+    function postPartials(GameId game, GameState calldata standing, bytes calldata words) external;
 
     // -- anyone
 
@@ -277,13 +280,12 @@ interface IDisputeGame {
     function equivocate(Work calldata work, Signed calldata a, Signed calldata b) external;
 
     /// @notice Ends a game whose mover's clock has run out, or whose claim was decided elsewhere.
-    function resolve(GameId game) external;
+    function resolve(GameId game, GameState calldata standing) external;
 
     // -- views
 
-    function game(GameId game) external view returns (Game memory);
+    /// @notice What is stored; its last event has the game as it stands.
+    function game(GameId game) external view returns (Stored memory);
     /// @notice The first 96 bits of keccak(abi.encode(claim, challenger, nonce)), then the challenger.
     function gameIdOf(ClaimId claim, address challenger, uint32 nonce) external pure returns (GameId);
-    /// @notice Whether the next move is the defender's.
-    function defenderMoves(GameId game) external view returns (bool);
 }

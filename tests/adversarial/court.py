@@ -442,7 +442,7 @@ class Court:
             if any(turn(now) is not None for turn in turns):
                 continue
             self.advance(state.deadline - now + 1)
-            self.send(games.call(self.contracts.game, moves.Resolve(), game), "requester")
+            self.send(games.call(self.contracts.game, moves.Resolve(state.standing), game), "requester")
         return games.read(self.contracts.game, game).verdict
 
     def audit_and_play(self) -> list[GameId]:

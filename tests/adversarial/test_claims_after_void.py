@@ -40,7 +40,7 @@ def play(court: Court, opened_late: bool) -> Ended:
         if not opened_late:
             # The owner has gone home: it owes nobody an answer.
             court.advance(games.read(game, opened).deadline - court.now() + 1)
-            court.send(games.call(game, moves.Resolve(), opened), "accomplice")
+            court.send(games.call(game, moves.Resolve(games.read(game, opened).standing), opened), "accomplice")
             assert court.verdict(opened) == Verdict.VOID
             assert game.defending(court.address("worker-0")) == 0
 

@@ -21,7 +21,7 @@ from tests.adversarial.court import Court, Turn, Where, reveal_of
 from tests.adversarial.lies import lying, named
 from tests.adversarial.test_moment_flip import ELEMENT, STEP, flips
 
-PLACES = ("answered", "claim", "nonce", "t", "i", "chunk", "leaf_index")
+PLACES = ("standing", "claim", "nonce", "t", "i", "chunk", "leaf_index")
 """Fields that name a move's place, and prove nothing."""
 BLOBS = ("data", "posted", "words", "context", "descriptor", "header")
 """Fields of any length; all other bytes are words of 32."""

@@ -30,7 +30,7 @@ def play(court: Court, late: int) -> Ended:
             return defender(now) if now < state.deadline else None
         court.advance(state.deadline - now - late - 1)
         if late < 0:
-            move = moves.PostLeaf(state.node, b"")
+            move = moves.PostLeaf(state.standing, b"")
             stalled.append(court.refused(games.call(court.contracts.game, move, game), "worker-0"))
             return None
         stalled.append("moved")

@@ -71,7 +71,7 @@ def play(court: Court) -> Ended:
         if state.phase == moves.GamePhase.PARTIALS and not refusals:
             shown = list(step.shown)
             for bad in (shown[:-1], [*shown, 0], []):
-                call = games.call(court.contracts.game, moves.PostPartials(state.node, pack(bad)), game)
+                call = games.call(court.contracts.game, moves.PostPartials(state.standing, pack(bad)), game)
                 refusals.append(court.refused(call, "worker-0"))
         return defender(now)
 
@@ -91,7 +91,7 @@ def play_right_ones(court: Court) -> Ended:
         state = games.read(court.contracts.game, game)
         if state.phase == moves.GamePhase.PARTIALS:
             right = found.held.step(STEP).partials(*step.cell, None)
-            move = moves.PostPartials(state.node, pack(list(right)))
+            move = moves.PostPartials(state.standing, pack(list(right)))
             court.send(games.call(court.contracts.game, move, game), "worker-0")
             return move
         return defender(now)

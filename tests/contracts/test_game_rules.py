@@ -9,6 +9,7 @@ from eth_utils import keccak, to_checksum_address
 ZERO = "0x" + "00" * 32
 STEP = (ZERO, [], "0x", ZERO, ZERO)
 CLAIM = "0x" + "11" * 32
+STANDING = (CLAIM, 0, ZERO, ZERO, 0, 0)
 
 
 @pytest.fixture(scope="module")
@@ -68,12 +69,12 @@ def test_game_on_no_claim_reverts(deployed, accounts):
 )
 def test_move_without_a_game_reverts(deployed, accounts, call, arguments):
     with brownie.reverts():
-        getattr(deployed[0], call)(CLAIM, ZERO, *arguments, {"from": accounts[1]})
+        getattr(deployed[0], call)(CLAIM, STANDING, *arguments, {"from": accounts[1]})
 
 
 def test_resolve_without_a_game_reverts(deployed, accounts):
     with brownie.reverts():
-        deployed[0].resolve(CLAIM, {"from": accounts[1]})
+        deployed[0].resolve(CLAIM, STANDING, {"from": accounts[1]})
 
 
 def test_verdicts_come_from_the_game_alone(deployed, accounts):

@@ -213,18 +213,18 @@ PROGRAM = sha256(b"\x03" + leaf(HEADER) + OPS + ZERO).digest()
 
 
 def open_on_slot(parts, job, claim, nonce=0):
-    """A game over the whole trace of a slot."""
+    """A game over the whole trace of a slot: its id, and how it stands."""
     step = (ZERO, [], b"", ZERO, ZERO)
     tx = parts.game.open(claim, job.body(claim), nonce, 0, ZERO, [], step, {"from": job.challenger})
-    return tx.events["Opened"]["game"]
+    return tx.events["Opened"]["game"], tx.events["Opened"]["standing"]
 
 
 def open_on_merge(parts, job, claim, nonce=0):
-    """A game over the one transition of a merge."""
+    """A game over the one transition of a merge: its id, and how it stands."""
     step = (job.round()["mergeIn"], [], HEADER, OPS, ZERO)
     end = node(leaf(b"next"), leaf(b"outer"))
     tx = parts.game.open(claim, job.body(claim), nonce, 1, end, [], step, {"from": job.challenger})
-    return tx.events["Opened"]["game"]
+    return tx.events["Opened"]["game"], tx.events["Opened"]["standing"]
 
 
 def test_a_silent_liar_loses_its_stake_by_the_clock(parts):
@@ -232,13 +232,13 @@ def test_a_silent_liar_loses_its_stake_by_the_clock(parts):
     job.to_lead()
     claim = job.claim(1)
     game = open_on_slot(parts, job, claim)
-    assert parts.vault.lockOf(game)[1] == BOND
+    assert parts.vault.lockOf(game[0])[1] == BOND
     with reverts("ClockRunning"):
-        parts.game.resolve(game, {"from": accounts[8]})
+        parts.game.resolve(*game, {"from": accounts[8]})
     later(101)
     with reverts("GamesOpen"):
         job.finalize()
-    parts.game.resolve(game, {"from": accounts[8]})
+    parts.game.resolve(*game, {"from": accounts[8]})
     assert status(job, claim) == CONVICTED
     assert parts.vault.free(job.challenger) == 10**5, "the bond is back"
     assert parts.vault.credits(job.challenger) == STAKE * 30 // 100
@@ -254,10 +254,10 @@ def test_games_on_what_a_conviction_voids_go_on(parts):
     second = open_on_merge(parts, job, bad, 1)
     on_void = open_on_slot(parts, job, job.claim(0, 1))
     later(101)
-    parts.game.resolve(first, {"from": accounts[8]})
+    parts.game.resolve(*first, {"from": accounts[8]})
     assert status(job, bad) == CONVICTED
     for game in (second, on_void):
-        parts.game.resolve(game, {"from": accounts[8]})
+        parts.game.resolve(*game, {"from": accounts[8]})
     assert parts.vault.free(job.challenger) == 10**5, "three bonds went out, three came back"
     assert status(job, job.claim(0, 1)) == CONVICTED, "a liar does not escape with its base"
     prizes = MERGE_STAKE * 30 // 100 + STAKE * 30 // 100

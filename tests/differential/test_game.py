@@ -289,7 +289,7 @@ WRONG = {
     "StatementWrong": lambda m: replace(m, context=m.context + b"\0"),
     "LengthWrong": lambda m: replace(m, children=m.children[:-1]),
     "ProofInvalid": lambda m: replace(m, graph=GARBAGE),
-    "AnsweredStale": lambda m: replace(m, answered=GARBAGE),
+    "StandingStale": lambda m: replace(m, standing=m.standing._replace(node=GARBAGE)),
 }
 
 
@@ -305,8 +305,8 @@ def test_wrong_moves_are_refused_with_the_same_rule(stage: Stage) -> None:
     wrong: list[tuple[str, moves.Move, object]] = [(rule, change(good), arena.worker) for rule, change in WRONG.items()]
     wrong += [
         ("Unauthorized", good, arena.challenger),
-        ("PhaseWrong", moves.PostLeaf(good.answered, b""), arena.worker),
-        ("ClockRunning", moves.Resolve(), arena.worker),
+        ("PhaseWrong", moves.PostLeaf(good.standing, b""), arena.worker),
+        ("ClockRunning", moves.Resolve(good.standing), arena.worker),
         ("GameExists", opening, arena.challenger),
     ]
     for rule, move, sender in wrong:
@@ -399,7 +399,7 @@ def test_a_combination_is_shown_with_the_leaf_that_was_posted(stage: Stage) -> N
         other = replace(shown, data=leaf.data[:-1] + bytes([leaf.data[-1] ^ 1]))
         step = truth.step(1)
         combined = moves.ProveOp(
-            state.node, step.program.descriptors[state.op], moves.COMBINED, honest.GameLog(log).posted, (shown,),
+            state.standing, step.program.descriptors[state.op], moves.COMBINED, honest.GameLog(log).posted, (shown,),
             honest.GameLog(log).statement.encode(),
         )  # fmt: skip
         both_refuse(stage, twin, opening, combined, "EqualBits", worker=False)
@@ -428,8 +428,8 @@ def test_what_has_partials_is_picked_before_it_is_proved_and_nothing_else(stage:
         def challenger(state: Game, log: Sequence[moves.GameEvent]) -> moves.Move | None:
             move = honest.point(state, log, truth)  # noqa: B023 - played before the next
             if state.phase == moves.GamePhase.ELEMENT:
-                proof = moves.ProveOp(state.node, b"", 0, b"", (), b"")
-                other = moves.PickElement(state.node, 0) if rule == "pickElement" else proof  # noqa: B023
+                proof = moves.ProveOp(state.standing, b"", 0, b"", (), b"")
+                other = moves.PickElement(state.standing, 0) if rule == "pickElement" else proof  # noqa: B023
                 both_refuse(stage, twin, opening, other, "PhaseWrong", worker=False)  # noqa: B023
                 if isinstance(move, moves.PickElement):
                     both_refuse(stage, twin, opening, replace(move, i=256), "LengthWrong", worker=False)  # noqa: B023

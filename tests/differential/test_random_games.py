@@ -65,7 +65,7 @@ def test_contracts_and_twin_agree_on_every_move_of_a_thousand_games(repository: 
     assert seen["games"] >= 1_000
     assert seen["moves"] >= 4 * seen["games"], "games are played, not only opened"
     rules = {"PhaseWrong", "ProofInvalid", "EqualBits", "StatementWrong", "LengthWrong", "ClockRunning"}
-    assert rules | {"AnsweredStale", "OutOfRange", "OpeningsWrong", "Unauthorized"} <= seen.keys()
+    assert rules | {"StandingStale", "OutOfRange", "OpeningsWrong", "Unauthorized"} <= seen.keys()
 
 
 def test_a_difference_is_seen(repository: Path) -> None:

@@ -21,16 +21,16 @@ import {Merkle} from "../../contracts/libraries/Merkle.sol";
 import {TestToken} from "../../contracts/test/TestToken.sol";
 import {ClaimId, JobId} from "../../contracts/types/Ids.sol";
 import {CHEATS} from "./Cheats.sol";
+import {Watching} from "./Watching.sol";
 
 /// @title Deployed
 /// @notice The whole system, as it is deployed: nothing is a double.
-contract Deployed {
+contract Deployed is Watching {
     uint32 internal constant MERGE = 0xffffffff;
     uint256 internal constant KEY = 0xacc0;
     TestToken internal token;
     StakeVault internal vault;
     JobMarket internal market;
-    DisputeGame internal game;
     Validator internal validator;
     Witnesses internal witnesses;
     Availability internal availability;

@@ -9,16 +9,20 @@ import {StakeVault} from "../../contracts/StakeVault.sol";
 import {IArbiter} from "../../contracts/interfaces/IArbiter.sol";
 import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
+import {GameStates} from "../../contracts/libraries/GameStates.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
 import {DescriptorInvalid} from "../../contracts/libraries/Program.sol";
 import {TestToken} from "../../contracts/test/TestToken.sol";
 import {ClaimId, GameId} from "../../contracts/types/Ids.sol";
 import {CHEATS} from "./Cheats.sol";
 import {ClaimDouble} from "./ClaimDouble.sol";
+import {Watching} from "./Watching.sol";
 
 /// @title DisputeGameTest
 /// @notice A Program that adds one to a letter, for T steps: money, clocks and turns under fuzz.
-contract DisputeGameTest {
+contract DisputeGameTest is Watching {
+    using GameStates for IDisputeGame.GameState;
+
     uint32 private constant T = 8;
     uint32 private constant CLOCK = 120;
     uint32 private constant TAU = 10;
@@ -35,7 +39,6 @@ contract DisputeGameTest {
 
     ClaimDouble private market;
     StakeVault private vault;
-    DisputeGame private game;
 
     uint32 private letter;
     uint32 private vector;
@@ -74,7 +77,7 @@ contract DisputeGameTest {
         _claim(from, at);
         GameId id = _open(withT ? at : 0, 0);
         _descend(id, at);
-        require(_phase(id) == IDisputeGame.Phase.Element, "at the proof");
+        require(phaseOf(id) == IDisputeGame.Phase.Element, "at the proof");
         _next(id, at);
         require(game.game(id).verdict == IDisputeGame.Verdict.Fraud, "convicted");
         require(vault.credits(CHALLENGER) == uint256(STAKE) * 30 / 100, "the challenger's part");
@@ -90,8 +93,8 @@ contract DisputeGameTest {
         // With a true opening the bits are equal; with any other the opening fails.
         require(!_tryProve(id, at, _value(at - 1)), "equal bits convict nobody");
         require(!_tryProve(id, at, other), "an untrue opening convicts nobody");
-        CHEATS.warp(game.game(id).deadline + 1);
-        game.resolve(id);
+        CHEATS.warp(standingOf(id).deadline() + 1);
+        game.resolve(id, standingOf(id));
         require(game.game(id).verdict == IDisputeGame.Verdict.Rejected, "rejected");
         require(vault.credits(WORKER) == uint256(BOND) * 60 / 100, "the defender's part");
         require(vault.lockOf(ClaimId.unwrap(CLAIM)).amount == STAKE, "the stake stays");
@@ -103,12 +106,12 @@ contract DisputeGameTest {
         uint256 begun = block.timestamp;
         GameId id = _open(0, 0);
         uint256 step = 0;
-        while (_phase(id) != IDisputeGame.Phase.Closed) {
-            IDisputeGame.Game memory g = game.game(id);
-            uint256 left = g.deadline - block.timestamp;
+        while (phaseOf(id) != IDisputeGame.Phase.Closed) {
+            IDisputeGame.GameState memory g = standingOf(id);
+            uint256 left = g.deadline() - block.timestamp;
             CHEATS.warp(block.timestamp + waits[step++ % 10] % (left + 2));
-            if (block.timestamp > g.deadline) {
-                game.resolve(id);
+            if (block.timestamp > g.deadline()) {
+                game.resolve(id, standingOf(id));
             } else {
                 _next(id, 3);
             }
@@ -121,16 +124,16 @@ contract DisputeGameTest {
         if (stranger == WORKER || stranger == CHALLENGER) return;
         _claim(from, 2);
         GameId id = _open(2, 0);
-        bytes32 stored = game.game(id).node;
+        IDisputeGame.GameState memory g = standingOf(id);
         CHEATS.prank(stranger);
-        try game.defend(id, stored, "", 0, 0, none, none) {
+        try game.defend(id, g, "", 0, 0, none, none) {
             revert("a stranger defended");
         } catch {}
         _next(id, 2);
         bytes32[] memory siblings = _one(_root(2));
-        bytes32 graph = game.game(id).node;
+        g = standingOf(id);
         CHEATS.prank(stranger);
-        try game.pick(id, graph, 0, siblings[0], siblings) {
+        try game.pick(id, g, 0, siblings[0], siblings) {
             revert("a stranger picked");
         } catch {}
     }
@@ -138,11 +141,14 @@ contract DisputeGameTest {
     function test_delegate_defends() external {
         _claim(7, 2);
         GameId id = _open(2, 0);
+        address delegate = address(0x3333);
         CHEATS.prank(WORKER);
-        vault.setDelegate(address(this));
-        bytes32 node = game.game(id).node;
-        game.defend(id, node, _statement(2), _graph(2), _root(2), none, _children(2));
-        require(_phase(id) == IDisputeGame.Phase.GraphPick, "defended");
+        vault.setDelegate(delegate);
+        bytes memory move =
+            abi.encodeCall(game.defend, (id, standingOf(id), _statement(2), _graph(2), _root(2), none, _children(2)));
+        (bool taken,,) = _sends(delegate, move);
+        require(taken, "taken");
+        require(phaseOf(id) == IDisputeGame.Phase.GraphPick, "defended");
     }
 
     function test_games_after_a_conviction_are_void_and_cost_nothing() external {
@@ -151,7 +157,7 @@ contract DisputeGameTest {
         GameId second = _open(2, 1);
         _descend(first, 2);
         _next(first, 2);
-        game.resolve(second);
+        game.resolve(second, standingOf(second));
         require(game.game(second).verdict == IDisputeGame.Verdict.Void, "void");
         require(vault.free(CHALLENGER) == 1e9, "both bonds came back");
         _requireConserved();
@@ -168,18 +174,18 @@ contract DisputeGameTest {
         );
         _claim(7, 2);
         GameId id = _open(2, 0);
-        while (_phase(id) != IDisputeGame.Phase.Leaf) _next(id, 2);
-        bytes32 node = game.game(id).node;
-        CHEATS.prank(WORKER);
-        (bool longer,) = address(game).call(abi.encodeCall(game.postLeaf, (id, node, bytes.concat(_leaf(2), hex"00000000"))));
-        require(!longer, "a word more is refused");
+        while (phaseOf(id) != IDisputeGame.Phase.Leaf) _next(id, 2);
+        IDisputeGame.GameState memory g = standingOf(id);
+        bytes memory longer = bytes.concat(_leaf(2), hex"00000000");
+        (bool taken,,) = _sends(WORKER, abi.encodeCall(game.postLeaf, (id, g, longer)));
+        require(!taken, "a word more is refused");
         _next(id, 2);
-        require(_phase(id) == IDisputeGame.Phase.Element, "as long as it is, it is taken");
+        require(phaseOf(id) == IDisputeGame.Phase.Element, "as long as it is, it is taken");
     }
 
     function test_terms_are_counted_in_32_bits() external {
         (bool taken,, GameId id) = _revealOf((1 << 24) - 1);
-        require(taken && game.game(id).terms == 0xffffff00, "groups of 256 terms");
+        require(taken && standingOf(id).terms() == 0xffffff00, "groups of 256 terms");
     }
 
     function test_more_terms_than_32_bits_hold_are_refused() external {
@@ -196,13 +202,12 @@ contract DisputeGameTest {
         );
         _claim(7, 2);
         id = _open(2, 0);
-        while (_phase(id) != IDisputeGame.Phase.Tensor) _next(id, 2);
-        bytes32 node = game.game(id).node;
+        while (phaseOf(id) != IDisputeGame.Phase.Tensor) _next(id, 2);
+        IDisputeGame.GameState memory g = standingOf(id);
         bytes memory move = abi.encodeCall(
-            game.revealTensor, (id, node, _defended(2), descriptor, none, Merkle.leaf(_leaf(2)), none)
+            game.revealTensor, (id, g, _defended(2), descriptor, none, Merkle.leaf(_leaf(2)), none)
         );
-        CHEATS.prank(WORKER);
-        (taken, said) = address(game).call(move);
+        (taken, said,) = _sends(WORKER, move);
     }
 
     function test_a_lost_game_affects_no_other() external {
@@ -212,10 +217,10 @@ contract DisputeGameTest {
         CHEATS.warp(block.timestamp + 30);
         _next(lost, 1);
         _descend(won, 2);
-        CHEATS.warp(game.game(lost).deadline + 1);
-        game.resolve(lost);
+        CHEATS.warp(standingOf(lost).deadline() + 1);
+        game.resolve(lost, standingOf(lost));
         require(game.game(lost).verdict == IDisputeGame.Verdict.Rejected, "lost on purpose");
-        require(_phase(won) == IDisputeGame.Phase.Element, "the other stands");
+        require(phaseOf(won) == IDisputeGame.Phase.Element, "the other stands");
     }
 
     function testFuzz_open_games_lengthen_the_defenders_clock(uint8 games) external {
@@ -223,8 +228,8 @@ contract DisputeGameTest {
         uint32 count = uint32(games) % 20;
         GameId id;
         for (uint32 nonce = 0; nonce <= count; nonce++) id = _open(2, nonce);
-        require(game.game(id).leftDefender == CLOCK + TAU * count, "T + tau x open games");
-        require(game.game(id).leftChallenger == CLOCK, "T");
+        require(standingOf(id).leftDefender() == CLOCK + TAU * count, "T + tau x open games");
+        require(standingOf(id).leftChallenger() == CLOCK, "T");
     }
 
     // -- the parties -----------------------------------------------------------------------------------------------
@@ -254,6 +259,7 @@ contract DisputeGameTest {
 
     function _open(uint32 t, uint32 nonce, bytes32 next, bytes32[] memory nextProof, IDisputeGame.Step memory step)
         private
+        watched
         by(CHALLENGER)
         returns (GameId)
     {
@@ -268,7 +274,7 @@ contract DisputeGameTest {
 
     /// @dev Every move up to the proof.
     function _descend(GameId id, uint32 t) private {
-        while (_phase(id) != IDisputeGame.Phase.Element) _next(id, t);
+        while (phaseOf(id) != IDisputeGame.Phase.Element) _next(id, t);
     }
 
     modifier by(address sender) {
@@ -278,29 +284,29 @@ contract DisputeGameTest {
     }
 
     /// @dev The move that is due, towards step `t`, by whose turn it is.
-    function _next(GameId id, uint32 t) private by(game.defenderMoves(id) ? WORKER : CHALLENGER) {
-        IDisputeGame.Game memory g = game.game(id);
-        if (g.phase == IDisputeGame.Phase.TraceReveal) {
-            game.reveal(id, g.node, trace);
-        } else if (g.phase == IDisputeGame.Phase.TracePick) {
-            game.pick(id, g.node, t - 1, trace[t - 1], _traceProof(t - 1));
-        } else if (g.phase == IDisputeGame.Phase.Adjacent) {
-            game.adjacent(id, g.node, _step(t));
-        } else if (g.phase == IDisputeGame.Phase.Defend) {
-            game.defend(id, g.node, _statement(t), _graph(t), _root(t), none, _children(t));
-        } else if (g.phase == IDisputeGame.Phase.GraphPick) {
-            game.pick(id, g.node, 0, _root(t), _one(_root(t)));
-        } else if (g.phase == IDisputeGame.Phase.Tensor) {
-            game.revealTensor(id, g.node, _defended(t), descriptor, none, Merkle.leaf(_leaf(t)), none);
-        } else if (g.phase == IDisputeGame.Phase.Leaf) {
-            game.postLeaf(id, g.node, _leaf(t));
+    function _next(GameId id, uint32 t) private watched by(_defends(standingOf(id)) ? WORKER : CHALLENGER) {
+        IDisputeGame.GameState memory g = standingOf(id);
+        if (g.phase() == IDisputeGame.Phase.TraceReveal) {
+            game.reveal(id, g, trace);
+        } else if (g.phase() == IDisputeGame.Phase.TracePick) {
+            game.pick(id, g, t - 1, trace[t - 1], _traceProof(t - 1));
+        } else if (g.phase() == IDisputeGame.Phase.Adjacent) {
+            game.adjacent(id, g, _step(t));
+        } else if (g.phase() == IDisputeGame.Phase.Defend) {
+            game.defend(id, g, _statement(t), _graph(t), _root(t), none, _children(t));
+        } else if (g.phase() == IDisputeGame.Phase.GraphPick) {
+            game.pick(id, g, 0, _root(t), _one(_root(t)));
+        } else if (g.phase() == IDisputeGame.Phase.Tensor) {
+            game.revealTensor(id, g, _defended(t), descriptor, none, Merkle.leaf(_leaf(t)), none);
+        } else if (g.phase() == IDisputeGame.Phase.Leaf) {
+            game.postLeaf(id, g, _leaf(t));
         } else {
-            game.proveOp(id, g.node, _proof(t, _value(t - 1)));
+            game.proveOp(id, g, _proof(t, _value(t - 1)));
         }
     }
 
     function _tryProve(GameId id, uint32 t, uint32 operand) private by(CHALLENGER) returns (bool) {
-        try game.proveOp(id, game.game(id).node, _proof(t, operand)) {
+        try game.proveOp(id, standingOf(id), _proof(t, operand)) {
             return true;
         } catch {
             return false;
@@ -387,10 +393,6 @@ contract DisputeGameTest {
             proof[k] = level[(at >> k) ^ 1];
             for (uint256 i = 0; i < level.length >> (k + 1); i++) level[i] = Merkle.node(level[2 * i], level[2 * i + 1]);
         }
-    }
-
-    function _phase(GameId id) private view returns (IDisputeGame.Phase) {
-        return game.game(id).phase;
     }
 
     function _fund(TestToken token, address account) private {

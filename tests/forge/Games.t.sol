@@ -149,7 +149,7 @@ contract GamesTest {
         table.claims(Letters.Claim(0x61, Letters.Lie.Chunk, 3, 7, 1), GamesTable.Actor.Liar, 1);
         table.open(GamesTable.Actor.Honest, 3);
         (GameId id,,,,,) = table.seats(0);
-        while (table.game().game(id).phase != IDisputeGame.Phase.Proof) require(table.turn(0), "on to the proof");
+        while (table.phaseOf(id) != IDisputeGame.Phase.Proof) require(table.turn(0), "on to the proof");
         (bool done, bytes memory answer) = table.chunkBeyond(0, 3);
         bytes memory due = abi.encodeWithSelector(IDisputeGame.LengthWrong.selector, Letters.CHUNKS, Letters.CHUNKS);
         require(!done && keccak256(answer) == keccak256(due), "refused, with the number of chunks and the one asked for");

@@ -12,18 +12,19 @@ import {TestToken} from "../../contracts/test/TestToken.sol";
 import {ClaimId, GameId} from "../../contracts/types/Ids.sol";
 import {CHEATS} from "./Cheats.sol";
 import {ClaimDouble} from "./ClaimDouble.sol";
+import {Watching} from "./Watching.sol";
 
 /// @title GamesReplay
 /// @notice Random histories of games that the Python twin played (tests/property/vectors.py), replayed call by call with the real
-/// Arbiter: the same calls are refused for the same reasons, and after each accepted one game and money are the same.
-contract GamesReplay {
+/// Arbiter: the same calls are refused for the same reasons, and after each accepted one game and money are the same, and the game is
+/// what its events say.
+contract GamesReplay is Watching {
     address private constant BURN = 0x000000000000000000000000000000000000dEaD;
     uint256 private constant SEATS = 4;
 
     TestToken private token;
     ClaimDouble private market;
     StakeVault private vault;
-    DisputeGame private game;
 
     struct History {
         ClaimId claim;
@@ -69,13 +70,15 @@ contract GamesReplay {
         _claim(h, line);
         for (uint256 k = 0; k < h.time.length; k++) {
             CHEATS.warp(h.time[k]);
-            CHEATS.prank(h.sender[k]);
-            (bool accepted, bytes memory returned) = address(game).call(h.data[k]);
+            (bool accepted, bytes memory returned,) = _sends(h.sender[k], h.data[k]);
 
             bytes4 said = accepted ? bytes4(0) : bytes4(returned);
             if (said != bytes4(h.error[k])) revert Differs(i, k, "error", abi.encodePacked(said), h.error[k]);
             if (!accepted) continue;
-            bytes32 digest = _digest(h, GameId.wrap(h.game[k]));
+            GameId id = GameId.wrap(h.game[k]);
+            // It reverts if an event says anything else than what is stored.
+            standingOf(id);
+            bytes32 digest = _digest(h, id);
             if (digest != h.digest[k]) revert Differs(i, k, "digest", abi.encode(digest), abi.encode(h.digest[k]));
         }
         return h.time.length;
@@ -129,7 +132,7 @@ contract GamesReplay {
     }
 
     function _digest(History memory h, GameId id) private view returns (bytes32 d) {
-        IDisputeGame.Game memory g = game.game(id);
+        IDisputeGame.Stored memory g = game.game(id);
         // The twin meters no gas.
         g.spent = 0;
         d = keccak256(abi.encode(g));

@@ -10,17 +10,20 @@ import {IArbiter} from "../../contracts/interfaces/IArbiter.sol";
 import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
 import {COMBINED} from "../../contracts/libraries/Constants.sol";
+import {GameStates} from "../../contracts/libraries/GameStates.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
 import {TestToken} from "../../contracts/test/TestToken.sol";
 import {ClaimId, GameId} from "../../contracts/types/Ids.sol";
 import {CHEATS} from "./Cheats.sol";
 import {ClaimDouble} from "./ClaimDouble.sol";
 import {Letters} from "./Letters.sol";
+import {Watching} from "./Watching.sol";
 
 /// @title GamesTable
 /// @notice One claim of letters, the games on it and who plays them: honest, lying, silent, random, exhaustive, sandbagging, copycat.
-contract GamesTable {
+contract GamesTable is Watching {
     using Letters for Letters.Claim;
+    using GameStates for IDisputeGame.GameState;
 
     uint32 public constant CLOCK = 120;
     uint32 public constant TAU = 10;
@@ -32,9 +35,8 @@ contract GamesTable {
     address public constant STRANGER = address(0x5555);
     address public constant BURN = 0x000000000000000000000000000000000000dEaD;
     uint256 public constant SEATS = 10;
-    /// @dev What the meter does not see: the call, its dispatch and answer, the write of what was spent; a game's first write is dear.
-    uint256 private constant UNSEEN_GAS = 10_000;
-    uint256 private constant FIRST_WRITE = 20_000;
+    /// @dev What the meter does not see: the call, its dispatch and answer, the second write of the word that a game is stored in.
+    uint256 private constant UNSEEN_GAS = 5_000;
 
     /// Honest argues from the truth, Liar from its own claim, both promptly. Silent never moves. Random points anywhere and sends much
     /// that is refused. Exhaustive sends a call of every kind first. Sandbagging uses its clock to the last second and then stops.
@@ -54,7 +56,6 @@ contract GamesTable {
     TestToken public token;
     ClaimDouble public market;
     StakeVault public vault;
-    DisputeGame public game;
 
     Letters.Claim public held;
     Actor public defender;
@@ -114,12 +115,12 @@ contract GamesTable {
         if (t > 0) (next, nextProof, step) = (held.state(t), Letters.proof(held.trace(), t - 1), held.step(t));
         IJobMarket.Body memory body = IJobMarket.Body(Merkle.rootOf(held.trace()), 0, 0);
         bytes memory call = abi.encodeCall(game.open, (CLAIM, body, 0, t, next, nextProof, step));
-        (bool opened, uint256 used) = _sends(account(seats.length), call);
+        (bool opened,, uint256 used) = _plays(account(seats.length), call);
         require(opened, "not opened");
         GameId id = game.gameIdOf(CLAIM, account(seats.length), 0);
         _checkMeter(id, 0, used, call);
-        IDisputeGame.Game memory g = game.game(id);
-        uint256 budget = uint256(g.leftDefender) + g.leftChallenger;
+        IDisputeGame.GameState memory g = standingOf(id);
+        uint256 budget = uint256(g.leftDefender()) + g.leftChallenger();
         seats.push(Seat(id, actor, block.timestamp, budget, dice(12), t));
     }
 
@@ -132,7 +133,7 @@ contract GamesTable {
 
     function isOver() public view returns (bool) {
         for (uint256 i = 0; i < seats.length; i++) {
-            if (game.game(seats[i].id).phase != IDisputeGame.Phase.Closed) return false;
+            if (phaseOf(seats[i].id) != IDisputeGame.Phase.Closed) return false;
         }
         return true;
     }
@@ -140,14 +141,14 @@ contract GamesTable {
     /// @notice One turn of one game: its mover moves, or its clock has run out, or the claim is decided. Whether anything happened.
     function turn(uint256 i) external returns (bool) {
         Seat storage seat = seats[i];
-        IDisputeGame.Game memory g = game.game(seat.id);
-        if (g.phase == IDisputeGame.Phase.Closed) return false;
-        if (!market.live(CLAIM) || block.timestamp > g.deadline) {
-            game.resolve(seat.id);
+        IDisputeGame.GameState memory g = standingOf(seat.id);
+        if (g.phase() == IDisputeGame.Phase.Closed) return false;
+        if (!market.live(CLAIM) || block.timestamp > g.deadline()) {
+            game.resolve(seat.id, g);
             return true;
         }
         if (dice(8) == 0) _intrude(seat, g);
-        bool defends = game.defenderMoves(seat.id);
+        bool defends = _defends(g);
         return _plays(seat, g, defends, defends ? defender : seat.actor);
     }
 
@@ -155,33 +156,34 @@ contract GamesTable {
     function pass() external {
         uint256 next = type(uint256).max;
         for (uint256 i = 0; i < seats.length; i++) {
-            IDisputeGame.Game memory g = game.game(seats[i].id);
-            if (g.phase == IDisputeGame.Phase.Closed) continue;
-            uint256 at = block.timestamp < g.deadline ? g.deadline : uint256(g.deadline) + 1;
+            IDisputeGame.GameState memory g = standingOf(seats[i].id);
+            if (g.phase() == IDisputeGame.Phase.Closed) continue;
+            uint256 at = block.timestamp < g.deadline() ? g.deadline() : uint256(g.deadline()) + 1;
             if (at < next) next = at;
         }
         CHEATS.warp(next);
     }
 
     /// @dev Whether the mover made a move.
-    function _plays(Seat storage seat, IDisputeGame.Game memory g, bool defends, Actor actor) private returns (bool) {
+    function _plays(Seat storage seat, IDisputeGame.GameState memory g, bool defends, Actor actor) private returns (bool) {
         address mover = defends ? WORKER : _challengerOf(seat.id);
         Letters.Claim memory own = _argues(actor);
         uint32 t = _step(seat, g);
         if (actor == Actor.Silent || (actor == Actor.Random && dice(30) == 0)) return false;
         if (actor == Actor.Sandbagging) {
-            if (seat.effort == 0 || block.timestamp != g.deadline) return false;
+            if (seat.effort == 0 || block.timestamp != g.deadline()) return false;
             seat.effort -= 1;
         }
         if (actor == Actor.Exhaustive) {
-            for (uint256 k = 0; k < KINDS; k++) if (_tries(mover, _anyCall(seat.id, g.node, k))) return true;
+            for (uint256 k = 0; k < KINDS; k++) if (_tries(mover, anyCall(seat.id, g, k))) return true;
         }
-        if (actor == Actor.Random && _tries(mover, _anyCall(seat.id, g.node, dice(KINDS)))) return true;
+        if (actor == Actor.Random && _tries(mover, anyCall(seat.id, g, dice(KINDS)))) return true;
         bool wild = actor == Actor.Random || actor == Actor.Exhaustive;
         bytes memory call = defends ? _answer(seat.id, g, own, t) : _point(seat.id, g, own, t, wild);
         if (call.length == 0) return false;
-        (bool played, uint256 used) = _sends(mover, call);
-        if (played && !defends) _checkMeter(seat.id, g.spent, used, call);
+        uint256 spent = game.game(seat.id).spent;
+        (bool played,, uint256 used) = _plays(mover, call);
+        if (played && !defends) _checkMeter(seat.id, spent, used, call);
         // An honest side is never without a move, but for a challenge that has nothing to prove.
         require(played || actor != Actor.Honest, "an honest move is refused");
         return played;
@@ -199,10 +201,10 @@ contract GamesTable {
     }
 
     /// @dev The step that is argued about, or will be: a game on the trace goes where the first difference is, or anywhere.
-    function _step(Seat storage seat, IDisputeGame.Game memory g) private returns (uint32 t) {
+    function _step(Seat storage seat, IDisputeGame.GameState memory g) private returns (uint32 t) {
         if (seat.t != 0) return seat.t;
-        if (g.phase == IDisputeGame.Phase.Adjacent) return g.position + 1;
-        if (g.phase != IDisputeGame.Phase.TracePick) return 1;
+        if (g.phase() == IDisputeGame.Phase.Adjacent) return g.position() + 1;
+        if (g.phase() != IDisputeGame.Phase.TracePick) return 1;
         uint256 first = Letters.firstDifference(Letters.truth(held).trace(), held.trace());
         bool knows = seat.actor == Actor.Honest && first < Letters.T;
         t = uint32(knows ? first : dice(Letters.T)) + 1;
@@ -210,96 +212,107 @@ contract GamesTable {
     }
 
     function _tries(address sender, bytes memory call) private returns (bool done) {
-        (done,) = _sends(sender, call);
+        (done,,) = _plays(sender, call);
     }
 
-    /// @dev Whether it was accepted, and the gas that it took.
-    function _sends(address sender, bytes memory call) private returns (bool done, uint256 used) {
-        CHEATS.prank(sender);
-        used = gasleft();
-        (done,) = address(game).call(call);
-        used -= gasleft();
+    function _plays(address sender, bytes memory call) private returns (bool done, bytes memory said, uint256 used) {
+        (done, said, used) = _sends(sender, call);
         if (done && bytes4(call) == game.postPartials.selector) this.keep(call);
     }
 
     function keep(bytes calldata call) external {
-        (GameId id,, bytes memory words) = abi.decode(call[4:], (GameId, bytes32, bytes));
+        (GameId id,, bytes memory words) = abi.decode(call[4:], (GameId, IDisputeGame.GameState, bytes));
         _words[id] = words;
     }
 
     /// @dev What a challenger has spent is what the chain charges: for a transaction, its data and its work.
     function _checkMeter(GameId id, uint256 before, uint256 used, bytes memory call) private view {
-        IDisputeGame.Game memory g = game.game(id);
-        if (g.phase == IDisputeGame.Phase.Closed) return;
+        IDisputeGame.Stored memory stored = game.game(id);
+        if (stored.verdict != IDisputeGame.Verdict.None) return;
         uint256 charged = before + 21_000 + 16 * call.length + used;
-        uint256 unseen = UNSEEN_GAS + (before == 0 ? FIRST_WRITE : 0);
-        if (g.spent > charged || charged > g.spent + unseen) revert Metered(g.spent, charged);
+        if (stored.spent > charged || charged > stored.spent + UNSEEN_GAS) revert Metered(stored.spent, charged);
     }
 
     /// @dev No other key moves, and nobody ends a game that runs.
-    function _intrude(Seat storage seat, IDisputeGame.Game memory g) private {
-        bool defends = game.defenderMoves(seat.id);
+    function _intrude(Seat storage seat, IDisputeGame.GameState memory g) private {
+        bool defends = _defends(g);
         uint32 t = seat.t == 0 ? 1 : seat.t;
         Letters.Claim memory own = held;
         bytes memory call = defends ? _answer(seat.id, g, own, t) : _point(seat.id, g, own, t, true);
         if (call.length == 0) return;
-        bytes32 before = keccak256(abi.encode(g));
+        bytes32 before = keccak256(abi.encode(game.game(seat.id)));
         require(!_tries(STRANGER, call), "a stranger moved");
         require(!_tries(defends ? _challengerOf(seat.id) : WORKER, call), "the other side moved");
-        require(!_tries(STRANGER, abi.encodeCall(game.resolve, (seat.id))), "ended while a clock runs");
+        require(!_tries(STRANGER, abi.encodeCall(game.resolve, (seat.id, g))), "ended while a clock runs");
         require(keccak256(abi.encode(game.game(seat.id))) == before, "what is refused changes nothing");
     }
 
     // -- moves -----------------------------------------------------------------------------------------------------
 
-    uint256 private constant KINDS = 12;
+    uint256 public constant KINDS = 14;
 
-    /// @dev A call of each kind with nothing to show for it.
-    function _anyCall(GameId id, bytes32 node, uint256 kind) private view returns (bytes memory) {
+    /// @notice A call of each kind with nothing to show for it.
+    function anyCall(GameId id, IDisputeGame.GameState memory g, uint256 kind) public view returns (bytes memory) {
         bytes32[] memory two = new bytes32[](2);
         two[0] = two[1] = keccak256("garbage");
         IDisputeGame.Step memory none;
         IDisputeGame.Proof memory nothing;
-        if (kind == 0) return abi.encodeCall(game.reveal, (id, node, two));
-        if (kind == 1) return abi.encodeCall(game.pick, (id, node, 0, two[0], two));
-        if (kind == 2) return abi.encodeCall(game.adjacent, (id, node, none));
-        if (kind == 3) return abi.encodeCall(game.defend, (id, node, "", two[0], two[0], two, two));
-        if (kind == 4) return abi.encodeCall(game.revealTensor, (id, node, "", "", two, two[0], two));
-        if (kind == 5) return abi.encodeCall(game.postLeaf, (id, node, Letters.word(uint32(_luck))));
-        if (kind == 6) return abi.encodeCall(game.pickElement, (id, node, 0));
-        if (kind == 7) return abi.encodeCall(game.postPartials, (id, node, abi.encodePacked(uint96(_luck))));
-        if (kind == 8) return abi.encodeCall(game.pickPartial, (id, node, 0, abi.encodePacked(uint96(_luck))));
-        if (kind == 9) return abi.encodeCall(game.proveOp, (id, node, nothing));
-        if (kind == 10) return abi.encodeCall(game.proveAlias, (id, node, "", "", two[0], two));
-        return abi.encodeCall(game.provePadding, (id, node));
+        if (kind == 0) return abi.encodeCall(game.reveal, (id, g, two));
+        if (kind == 1) return abi.encodeCall(game.pick, (id, g, 0, two[0], two));
+        if (kind == 2) return abi.encodeCall(game.adjacent, (id, g, none));
+        if (kind == 3) return abi.encodeCall(game.defend, (id, g, "", two[0], two[0], two, two));
+        if (kind == 4) return abi.encodeCall(game.revealTensor, (id, g, "", "", two, two[0], two));
+        if (kind == 5) return abi.encodeCall(game.postLeaf, (id, g, Letters.word(uint32(_luck))));
+        if (kind == 6) return abi.encodeCall(game.pickElement, (id, g, 0));
+        if (kind == 7) return abi.encodeCall(game.postPartials, (id, g, abi.encodePacked(uint96(_luck))));
+        if (kind == 8) return abi.encodeCall(game.pickPartial, (id, g, 0, abi.encodePacked(uint96(_luck))));
+        if (kind == 9) return abi.encodeCall(game.proveOp, (id, g, nothing));
+        if (kind == 10) return abi.encodeCall(game.proveAlias, (id, g, "", "", two[0], two));
+        if (kind == 11) return abi.encodeCall(game.provePadding, (id, g));
+        if (kind == 12) return abi.encodeCall(game.stage, (id, g, nothing));
+        return abi.encodeCall(game.resolve, (id, g));
+    }
+
+    /// @notice A call that anybody sends: whether it was accepted, and what it returned.
+    function sends(address sender, bytes calldata call) external returns (bool done, bytes memory said) {
+        (done, said,) = _plays(sender, call);
+    }
+
+    /// @notice The move that is due in a game, by a defender that stands to its claim or an honest challenger.
+    function due(uint256 i) external returns (address mover, bytes memory call) {
+        Seat storage seat = seats[i];
+        IDisputeGame.GameState memory g = standingOf(seat.id);
+        (bool defends, uint32 t) = (_defends(g), _step(seat, g));
+        if (defends) return (WORKER, _answer(seat.id, g, held, t));
+        return (_challengerOf(seat.id), _point(seat.id, g, Letters.truth(held), t, false));
     }
 
     /// @dev The defender's move, from the claim `c`.
-    function _answer(GameId id, IDisputeGame.Game memory g, Letters.Claim memory c, uint32 t)
+    function _answer(GameId id, IDisputeGame.GameState memory g, Letters.Claim memory c, uint32 t)
         private
         view
         returns (bytes memory)
     {
-        if (g.phase == IDisputeGame.Phase.TraceReveal) return abi.encodeCall(game.reveal, (id, g.node, c.trace()));
+        if (g.phase() == IDisputeGame.Phase.TraceReveal) return abi.encodeCall(game.reveal, (id, g, c.trace()));
         bytes32 root = c.graphRoot(t);
-        if (g.phase == IDisputeGame.Phase.Defend) {
+        if (g.phase() == IDisputeGame.Phase.Defend) {
             return abi.encodeCall(
                 game.defend,
-                (id, g.node, c.statement(t, 0), root, c.state(t), new bytes32[](0), c.graph(t))
+                (id, g, c.statement(t, 0), root, c.state(t), new bytes32[](0), c.graph(t))
             );
         }
-        if (g.phase == IDisputeGame.Phase.Tensor) {
-            bytes memory d = Letters.descriptor(g.position);
-            bytes32[] memory where = Letters.proof(Letters.opsTree(), g.position);
-            bytes32 leaf = Merkle.leaf(Letters.word(c.valueOf(t, g.position)));
+        if (g.phase() == IDisputeGame.Phase.Tensor) {
+            bytes memory d = Letters.descriptor(g.position());
+            bytes32[] memory where = Letters.proof(Letters.opsTree(), g.position());
+            bytes32 leaf = Merkle.leaf(Letters.word(c.valueOf(t, g.position())));
             return abi.encodeCall(
-                game.revealTensor, (id, g.node, c.statement(t, root), d, where, leaf, new bytes32[](0))
+                game.revealTensor, (id, g, c.statement(t, root), d, where, leaf, new bytes32[](0))
             );
         }
-        if (g.phase == IDisputeGame.Phase.Leaf) {
-            return abi.encodeCall(game.postLeaf, (id, g.node, Letters.word(c.valueOf(t, g.op))));
+        if (g.phase() == IDisputeGame.Phase.Leaf) {
+            return abi.encodeCall(game.postLeaf, (id, g, Letters.word(c.valueOf(t, g.op()))));
         }
-        return abi.encodeCall(game.postPartials, (id, g.node, c.partials(t)));
+        return abi.encodeCall(game.postPartials, (id, g, c.partials(t)));
     }
 
     function _one(bytes32 x) private pure returns (bytes32[] memory proof) {
@@ -309,39 +322,38 @@ contract GamesTable {
 
     /// @notice The proof of a chunk that the fold of step `t` does not have, in a game that has come to the proof.
     function chunkBeyond(uint256 i, uint32 t) external returns (bool done, bytes memory answer) {
-        IDisputeGame.Game memory g = game.game(seats[i].id);
+        IDisputeGame.GameState memory g = standingOf(seats[i].id);
         Letters.Claim memory c = held;
         IDisputeGame.Proof memory p;
-        (p.descriptor, p.posted) = (Letters.descriptor(g.op), _posted(seats[i].id, c, t));
+        (p.descriptor, p.posted) = (Letters.descriptor(g.op()), _posted(seats[i].id, c, t));
         (p.context, p.chunk) = (c.statement(t, c.graphRoot(t)), uint32(Letters.CHUNKS));
-        CHEATS.prank(account(i));
-        return address(game).call(abi.encodeCall(game.proveOp, (seats[i].id, g.node, p)));
+        (done, answer,) = _sends(account(i), abi.encodeCall(game.proveOp, (seats[i].id, g, p)));
     }
 
     /// @dev The challenger's move by what differs from `own`; anywhere if it is `wild`. Empty if nothing differs.
-    function _point(GameId id, IDisputeGame.Game memory g, Letters.Claim memory own, uint32 t, bool wild)
+    function _point(GameId id, IDisputeGame.GameState memory g, Letters.Claim memory own, uint32 t, bool wild)
         private
         returns (bytes memory)
     {
         Letters.Claim memory c = held;
-        if (g.phase == IDisputeGame.Phase.TracePick) {
-            return abi.encodeCall(game.pick, (id, g.node, t - 1, c.trace()[t - 1], Letters.proof(c.trace(), t - 1)));
+        if (g.phase() == IDisputeGame.Phase.TracePick) {
+            return abi.encodeCall(game.pick, (id, g, t - 1, c.trace()[t - 1], Letters.proof(c.trace(), t - 1)));
         }
-        if (g.phase == IDisputeGame.Phase.Adjacent) return abi.encodeCall(game.adjacent, (id, g.node, c.step(t)));
-        if (g.phase == IDisputeGame.Phase.GraphPick) {
+        if (g.phase() == IDisputeGame.Phase.Adjacent) return abi.encodeCall(game.adjacent, (id, g, c.step(t)));
+        if (g.phase() == IDisputeGame.Phase.GraphPick) {
             bytes32[] memory shown = c.graph(t);
             uint256 i = wild ? dice(8) : Letters.firstDifference(shown, own.graph(t));
             if (i == 8) return "";
-            return abi.encodeCall(game.pick, (id, g.node, i, shown[i], Letters.proof(c.graph(t), i)));
+            return abi.encodeCall(game.pick, (id, g, i, shown[i], Letters.proof(c.graph(t), i)));
         }
-        if (g.phase == IDisputeGame.Phase.Element && g.op == 1) return abi.encodeCall(game.pickElement, (id, g.node, 0));
-        if (g.phase == IDisputeGame.Phase.Padding) return abi.encodeCall(game.provePadding, (id, g.node));
+        if (g.phase() == IDisputeGame.Phase.Element && g.op() == 1) return abi.encodeCall(game.pickElement, (id, g, 0));
+        if (g.phase() == IDisputeGame.Phase.Padding) return abi.encodeCall(game.provePadding, (id, g));
         bytes memory context = c.statement(t, c.graphRoot(t));
-        if (g.phase == IDisputeGame.Phase.Element || g.phase == IDisputeGame.Phase.Proof) {
+        if (g.phase() == IDisputeGame.Phase.Element || g.phase() == IDisputeGame.Phase.Proof) {
             return _proof(id, g, own, t, wild, context);
         }
-        (bytes32 value, bytes32[] memory proof) = _named(g.position - Letters.BLOCK, t);
-        return abi.encodeCall(game.proveAlias, (id, g.node, context, Letters.header(), value, proof));
+        (bytes32 value, bytes32[] memory proof) = _named(g.position() - Letters.BLOCK, t);
+        return abi.encodeCall(game.proveAlias, (id, g, context, Letters.header(), value, proof));
     }
 
     /// @dev What the state table names for an entry of step `t`, with its proof.
@@ -354,15 +366,15 @@ contract GamesTable {
     }
 
     function _proof(
-        GameId id, IDisputeGame.Game memory g, Letters.Claim memory own, uint32 t, bool wild, bytes memory context
+        GameId id, IDisputeGame.GameState memory g, Letters.Claim memory own, uint32 t, bool wild, bytes memory context
     ) private returns (bytes memory) {
         Letters.Claim memory c = held;
         IDisputeGame.Proof memory p;
-        p.descriptor = Letters.descriptor(g.op);
-        p.openings = c.openings(t, g.op);
+        p.descriptor = Letters.descriptor(g.op());
+        p.openings = c.openings(t, g.op());
         p.context = context;
-        p.posted = Letters.word(c.valueOf(t, g.op));
-        if (g.op == 1) {
+        p.posted = Letters.word(c.valueOf(t, g.op()));
+        if (g.op() == 1) {
             bytes memory words = _words[id];
             while (p.chunk < Letters.CHUNKS && _word(words, p.chunk) == own.chunkOf(t, p.chunk)) p.chunk++;
             if (wild) p.chunk = uint32(dice(Letters.CHUNKS + 1));
@@ -374,7 +386,7 @@ contract GamesTable {
             }
             p.posted = _posted(id, c, t);
         }
-        return abi.encodeCall(game.proveOp, (id, g.node, p));
+        return abi.encodeCall(game.proveOp, (id, g, p));
     }
 
     /// @dev What a proof about the fold shows of what was posted: the partials, and the node of element 0 behind them.
@@ -402,22 +414,22 @@ contract GamesTable {
     /// @notice A game that is not over is within both clocks; whoever is honest has lost none.
     function checkGames() external view {
         for (uint256 i = 0; i < seats.length; i++) {
-            IDisputeGame.Game memory g = game.game(seats[i].id);
-            bool closed = g.phase == IDisputeGame.Phase.Closed;
+            IDisputeGame.GameState memory g = standingOf(seats[i].id);
+            IDisputeGame.Stored memory stored = game.game(seats[i].id);
+            bool closed = g.phase() == IDisputeGame.Phase.Closed;
             if (closed) {
-                IDisputeGame.Game memory kept;
-                (kept.claim, kept.phase, kept.verdict) = (g.claim, g.phase, g.verdict);
-                require(keccak256(abi.encode(kept)) == keccak256(abi.encode(g)), "a closed game keeps its verdict alone");
+                require(stored.standing == 0 && stored.spent == 0, "a closed game keeps its verdict alone");
+                require(stored.verdict != IDisputeGame.Verdict.None, "and has one");
                 require(vault.lockOf(GameId.unwrap(seats[i].id)).amount == 0, "a bond is stuck");
                 require(
-                    seats[i].actor != Actor.Honest || g.verdict != IDisputeGame.Verdict.Rejected || isTrue,
+                    seats[i].actor != Actor.Honest || stored.verdict != IDisputeGame.Verdict.Rejected || isTrue,
                     "an honest challenger lost"
                 );
             } else {
-                require(g.deadline <= seats[i].opened + seats[i].budget, "longer than both clocks");
+                require(g.deadline() <= seats[i].opened + seats[i].budget, "longer than both clocks");
             }
             if (defender == Actor.Honest && isTrue && held.lie == Letters.Lie.None) {
-                require(!closed || g.verdict == IDisputeGame.Verdict.Rejected, "an honest defender lost");
+                require(!closed || stored.verdict == IDisputeGame.Verdict.Rejected, "an honest defender lost");
                 require(vault.lockOf(ClaimId.unwrap(CLAIM)).amount == STAKE, "an honest stake was touched");
             }
         }

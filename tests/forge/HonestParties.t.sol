@@ -8,6 +8,7 @@ import {IValidator} from "../../contracts/interfaces/IValidator.sol";
 import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
 import {Draws} from "../../contracts/libraries/Draws.sol";
 import {DutyOpen, GamesOpen, JobInvalid, NotBacked, WrongPhase} from "../../contracts/libraries/Errors.sol";
+import {GameStates} from "../../contracts/libraries/GameStates.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
 import {AuditId, ClaimId, GameId} from "../../contracts/types/Ids.sol";
 import {CHEATS} from "./Cheats.sol";
@@ -16,6 +17,8 @@ import {Deployed} from "./Deployed.sol";
 /// @title HonestPartiesTest
 /// @notice Nobody loses by what others send, time or withhold: the attacks of an audit, on everything as it is deployed.
 contract HonestPartiesTest is Deployed {
+    using GameStates for IDisputeGame.GameState;
+
     uint16 private constant SLOTS = 8;
     uint256 private constant REQUESTER = 0;
     uint256 private constant AGGREGATOR = 1;
@@ -62,13 +65,13 @@ contract HonestPartiesTest is Deployed {
         _commitReveal(1, WORKERS);
         ClaimId lie = market.claimIdOf(job, 1, 0);
         GameId id = _open(CHALLENGER, lie, 0);
-        CHEATS.warp(game.game(id).deadline);
+        CHEATS.warp(standingOf(id).deadline());
         _equivocate(0);
         require(market.live(lie), "its game goes on");
         (bool released, bytes memory reason) = address(market).call(abi.encodeCall(market.release, (job, 1)));
         require(!released && keccak256(reason) == keccak256(abi.encodeWithSelector(GamesOpen.selector, 1)), "stakes stay");
         CHEATS.warp(block.timestamp + 1);
-        game.resolve(id);
+        game.resolve(id, standingOf(id));
         require(game.game(id).verdict == IDisputeGame.Verdict.Timeout, "convicted");
         market.release(job, 1);
         require(vault.free(acc(WORKERS)) == DEPOSIT - 2 * uint256(terms.roles[0].slotStake), "its stake is gone");
@@ -94,8 +97,8 @@ contract HonestPartiesTest is Deployed {
         require(market.rewound(audit) && market.live(lie), "words of this round are paid, and a game goes on");
         bytes memory call = abi.encodeCall(witnesses.settle, (audit, 0));
         _refused(address(witnesses), call, abi.encodeWithSelector(DutyOpen.selector, lie));
-        CHEATS.warp(game.game(id).deadline + 1);
-        game.resolve(id);
+        CHEATS.warp(standingOf(id).deadline() + 1);
+        game.resolve(id, standingOf(id));
         require(game.game(id).verdict == IDisputeGame.Verdict.Timeout, "convicted");
         require(witnesses.settle(audit, 0) == IWitnesses.Outcome.Void, "its word is worth nothing");
         require(vault.credits(acc(WITNESS)) == 0 && market.job(job).feesDue == 0, "and the fee is the job's again");
@@ -141,7 +144,7 @@ contract HonestPartiesTest is Deployed {
         ClaimId own = market.claimIdOf(job, 0, 0);
         GameId id;
         for (uint32 n = 0; n < 200; n++) id = _open(ACCOMPLICE, own, n);
-        require(game.game(id).leftDefender <= terms.windows.clockSeconds + 30 days, "thirty days, and not years");
+        require(standingOf(id).leftDefender() <= terms.windows.clockSeconds + 30 days, "thirty days, and not years");
         require(game.defending(acc(WORKERS)) == 200, "counted");
     }
 
@@ -169,10 +172,10 @@ contract HonestPartiesTest is Deployed {
         for (uint32 s = 0; s < SLOTS; s++) {
             GameId id = _open(ACCOMPLICE, market.claimIdOf(job, 0, s), 0);
             if (s == 0) first = id;
-            require(game.game(id).leftDefender == terms.windows.clockSeconds + s * terms.windows.stepSeconds, "one more each");
+            require(standingOf(id).leftDefender() == terms.windows.clockSeconds + s * terms.windows.stepSeconds, "one more each");
         }
-        CHEATS.warp(game.game(first).deadline + 1);
-        game.resolve(first);
+        CHEATS.warp(standingOf(first).deadline() + 1);
+        game.resolve(first, standingOf(first));
         require(game.defending(acc(WORKERS)) == SLOTS - 1, "a game that is over counts no more");
     }
 
@@ -223,15 +226,15 @@ contract HonestPartiesTest is Deployed {
         market.release(job, 0);
         market.finish(job);
         require(!market.live(honest), "void for good");
-        CHEATS.warp(game.game(id).deadline + 1);
-        game.resolve(id);
+        CHEATS.warp(standingOf(id).deadline() + 1);
+        game.resolve(id, standingOf(id));
         require(game.game(id).verdict == IDisputeGame.Verdict.Void, "nobody is convicted");
         require(vault.free(acc(WORKERS)) == DEPOSIT && vault.free(acc(ACCOMPLICE)) == DEPOSIT, "stake and bond are back");
     }
 
     // -- inside
 
-    function _open(uint256 who, ClaimId claim, uint32 nonce) private returns (GameId) {
+    function _open(uint256 who, ClaimId claim, uint32 nonce) private watched returns (GameId) {
         IDisputeGame.Step memory none;
         IJobMarket.Body memory said = _opened(claim).body;
         CHEATS.prank(acc(who));

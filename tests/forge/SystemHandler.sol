@@ -8,6 +8,7 @@ import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
 import {IValidator} from "../../contracts/interfaces/IValidator.sol";
 import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
 import {Draws} from "../../contracts/libraries/Draws.sol";
+import {GameStates} from "../../contracts/libraries/GameStates.sol";
 import {Ids} from "../../contracts/libraries/Ids.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
 import {TestToken} from "../../contracts/test/TestToken.sol";
@@ -23,6 +24,7 @@ import {oneRole, keep} from "./OneRole.sol";
 /// @dev Time passes only when who is honest has done what it owes: that is what honest programs promise.
 contract SystemHandler is Deployed {
     using Constant for Constant.Claim;
+    using GameStates for IDisputeGame.GameState;
 
     uint256 public constant ACCOUNTS = 8;
     uint256 public constant DEPOSIT = 100_000;
@@ -297,15 +299,14 @@ contract SystemHandler is Deployed {
     function play(uint256 k, uint256 luck) external {
         for (uint256 n = 0; n < seats.length; n++) {
             Seat storage seat = seats[(k % seats.length + n) % seats.length];
-            IDisputeGame.Game memory g = game.game(seat.id);
-            if (g.phase == IDisputeGame.Phase.Closed) continue;
-            bool defends = game.defenderMoves(seat.id);
-            address mover = defends ? g.defender : seat.challenger;
+            IDisputeGame.GameState memory g = standingOf(seat.id);
+            if (g.phase() == IDisputeGame.Phase.Closed) continue;
+            bool defends = _defends(g);
+            address mover = defends ? g.defender() : seat.challenger;
             if (_isHonest(mover)) continue;
             bytes memory move = defends ? _answer(seat, g) : _point(seat, g, luck, true);
-            CHEATS.prank(mover);
-            (bool done,) = address(game).call(move);
-            if (done && seat.t == 0 && g.phase == IDisputeGame.Phase.TracePick) seat.t = 1 + uint32(luck % 2);
+            (bool done,,) = _sends(mover, move);
+            if (done && seat.t == 0 && g.phase() == IDisputeGame.Phase.TracePick) seat.t = 1 + uint32(luck % 2);
             break;
         }
         _note();
@@ -421,6 +422,11 @@ contract SystemHandler is Deployed {
         return market.job(job);
     }
 
+    /// @notice Reverts if a game is not what its events say.
+    function checkGames() external view {
+        for (uint256 k = 0; k < seats.length; k++) standingOf(seats[k].id);
+    }
+
     /// @notice Claims that stand though nobody argues about them.
     function idleClaims() external view returns (uint256 count) {
         for (uint256 k = 0; k < claims.length; k++) {
@@ -492,7 +498,7 @@ contract SystemHandler is Deployed {
         if (wrong == 0 || !market.live(claim) || !market.windowOpen(claim)) return;
         IJobMarket.Claim memory stored = market.claim(claim);
         if (stored.digest == 0 || block.timestamp < stored.claimedAt + CHALLENGE_AFTER) return;
-        if (game.game(game.gameIdOf(claim, _who(VERIFIER), 0)).phase != IDisputeGame.Phase.None) return;
+        if (phaseOf(game.gameIdOf(claim, _who(VERIFIER), 0)) != IDisputeGame.Phase.None) return;
         _open(claim, _who(VERIFIER), wrong);
     }
 
@@ -500,15 +506,14 @@ contract SystemHandler is Deployed {
         // Each answer may be answered: a few in one look.
         for (uint256 i = 0; i < 4; i++) {
             Seat memory seat = seats[k];
-            IDisputeGame.Game memory g = game.game(seat.id);
-            if (g.phase == IDisputeGame.Phase.Closed) return;
-            if (!market.live(seat.claim) || block.timestamp > g.deadline) return game.resolve(seat.id);
-            bool defends = game.defenderMoves(seat.id);
-            address mover = defends ? g.defender : seat.challenger;
+            IDisputeGame.GameState memory g = standingOf(seat.id);
+            if (g.phase() == IDisputeGame.Phase.Closed) return;
+            if (!market.live(seat.claim) || block.timestamp > g.deadline()) return game.resolve(seat.id, g);
+            bool defends = _defends(g);
+            address mover = defends ? g.defender() : seat.challenger;
             if (!_isHonest(mover)) return;
             bytes memory move = defends ? _answer(seat, g) : _point(seat, g, 0, false);
-            CHEATS.prank(mover);
-            (bool done,) = address(game).call(move);
+            (bool done,,) = _sends(mover, move);
             require(done, "an honest move is refused");
         }
     }
@@ -638,7 +643,7 @@ contract SystemHandler is Deployed {
 
     // -- games -----------------------------------------------------------------------------------------------------
 
-    function _open(ClaimId claim, address challenger, uint32 t) private {
+    function _open(ClaimId claim, address challenger, uint32 t) private watched {
         Constant.Claim memory c = _made[claim];
         IDisputeGame.Step memory step;
         (bytes32 next, bytes32[] memory nextProof) = (bytes32(0), new bytes32[](0));
@@ -647,7 +652,7 @@ contract SystemHandler is Deployed {
             (next, nextProof, step) = (c.state(t), c.traceProof(t), c.step(t, zero));
         }
         uint32 nonce = 0;
-        while (game.game(game.gameIdOf(claim, challenger, nonce)).phase != IDisputeGame.Phase.None) nonce++;
+        while (phaseOf(game.gameIdOf(claim, challenger, nonce)) != IDisputeGame.Phase.None) nonce++;
         IJobMarket.Body memory body = c.body();
         CHEATS.prank(challenger);
         GameId id = game.open(claim, body, nonce, t, next, nextProof, step);
@@ -656,52 +661,52 @@ contract SystemHandler is Deployed {
     }
 
     /// @dev The defender's move, from its claim.
-    function _answer(Seat memory seat, IDisputeGame.Game memory g) private view returns (bytes memory) {
+    function _answer(Seat memory seat, IDisputeGame.GameState memory g) private view returns (bytes memory) {
         Constant.Claim memory c = _made[seat.claim];
         uint32 t = seat.t == 0 ? 1 : seat.t;
-        if (g.phase == IDisputeGame.Phase.TraceReveal) return abi.encodeCall(game.reveal, (seat.id, g.node, c.trace()));
+        if (g.phase() == IDisputeGame.Phase.TraceReveal) return abi.encodeCall(game.reveal, (seat.id, g, c.trace()));
         IJobMarket.Facts memory f = market.factsOf(seat.claim, t, new bytes32[](0));
-        if (g.phase == IDisputeGame.Phase.Defend) {
+        if (g.phase() == IDisputeGame.Phase.Defend) {
             return abi.encodeCall(
-                game.defend, (seat.id, g.node, c.statement(t, 0, f), c.graphRoot(t), c.state(t), new bytes32[](0), c.graph(t))
+                game.defend, (seat.id, g, c.statement(t, 0, f), c.graphRoot(t), c.state(t), new bytes32[](0), c.graph(t))
             );
         }
-        if (g.phase == IDisputeGame.Phase.Tensor) {
+        if (g.phase() == IDisputeGame.Phase.Tensor) {
             bytes32 leaf = Merkle.leaf(Letters.word(c.valueOf(t)));
             return abi.encodeCall(
                 game.revealTensor,
                 (
-                    seat.id, g.node, c.statement(t, c.graphRoot(t), f), Constant.descriptor(), new bytes32[](0), leaf,
+                    seat.id, g, c.statement(t, c.graphRoot(t), f), Constant.descriptor(), new bytes32[](0), leaf,
                     new bytes32[](0)
                 )
             );
         }
-        return abi.encodeCall(game.postLeaf, (seat.id, g.node, Letters.word(c.valueOf(t))));
+        return abi.encodeCall(game.postLeaf, (seat.id, g, Letters.word(c.valueOf(t))));
     }
 
     /// @dev The challenger's move: at what differs from the truth, or anywhere.
-    function _point(Seat memory seat, IDisputeGame.Game memory g, uint256 luck, bool wild) private view returns (bytes memory) {
+    function _point(Seat memory seat, IDisputeGame.GameState memory g, uint256 luck, bool wild) private view returns (bytes memory) {
         Constant.Claim memory c = _made[seat.claim];
         uint32 t = seat.t == 0 ? 1 + uint32(luck % 2) : seat.t;
-        if (g.phase == IDisputeGame.Phase.TracePick) {
-            return abi.encodeCall(game.pick, (seat.id, g.node, t - 1, c.trace()[t - 1], c.traceProof(t)));
+        if (g.phase() == IDisputeGame.Phase.TracePick) {
+            return abi.encodeCall(game.pick, (seat.id, g, t - 1, c.trace()[t - 1], c.traceProof(t)));
         }
         IJobMarket.Facts memory f = market.factsOf(seat.claim, t, new bytes32[](0));
-        if (g.phase == IDisputeGame.Phase.Adjacent) return abi.encodeCall(game.adjacent, (seat.id, g.node, c.step(t, f.stateZero)));
+        if (g.phase() == IDisputeGame.Phase.Adjacent) return abi.encodeCall(game.adjacent, (seat.id, g, c.step(t, f.stateZero)));
         bytes memory context = c.statement(t, c.graphRoot(t), f);
-        if (g.phase == IDisputeGame.Phase.GraphPick) {
+        if (g.phase() == IDisputeGame.Phase.GraphPick) {
             bytes32[] memory shown = c.graph(t);
             uint256 i = wild ? luck % shown.length : Letters.firstDifference(shown, c.truth().graph(t));
-            return abi.encodeCall(game.pick, (seat.id, g.node, i, shown[i], Letters.proof(c.graph(t), i)));
+            return abi.encodeCall(game.pick, (seat.id, g, i, shown[i], Letters.proof(c.graph(t), i)));
         }
-        if (g.phase == IDisputeGame.Phase.Padding) return abi.encodeCall(game.provePadding, (seat.id, g.node));
-        if (g.phase == IDisputeGame.Phase.Element) {
+        if (g.phase() == IDisputeGame.Phase.Padding) return abi.encodeCall(game.provePadding, (seat.id, g));
+        if (g.phase() == IDisputeGame.Phase.Element) {
             IDisputeGame.Proof memory p;
             (p.descriptor, p.posted, p.context) = (Constant.descriptor(), Letters.word(c.valueOf(t)), context);
-            return abi.encodeCall(game.proveOp, (seat.id, g.node, p));
+            return abi.encodeCall(game.proveOp, (seat.id, g, p));
         }
-        (bytes32 value, bytes32[] memory proof) = _named(c, t, g.position - c.blockAt(t));
-        return abi.encodeCall(game.proveAlias, (seat.id, g.node, context, Constant.header(c.kindOf(t)), value, proof));
+        (bytes32 value, bytes32[] memory proof) = _named(c, t, g.position() - c.blockAt(t));
+        return abi.encodeCall(game.proveAlias, (seat.id, g, context, Constant.header(c.kindOf(t)), value, proof));
     }
 
     /// @dev What entry `entry` of the state block is, and where it stands.

@@ -47,6 +47,7 @@ contract SystemInvariants {
         _everyOpenDutyHasItsFeeReserved();
         _theListIsThatOfTheListed();
         _onlyTheOwnerTakesOutAndHandsOn();
+        handler.checkGames();
         require(handler.risen() == 0, "a claim that was dead lives");
         require(handler.wronged() == 0, "a stake fell, or a word, without a reason");
         require(handler.refused() == 0, "an honest act was refused");

@@ -72,7 +72,7 @@ MADE_OF = {
 
 TESTS = {
     FLOAT32: "Float32Test",
-    "contracts/DisputeGame.sol": "DisputeGameTest|GamesTest|GamesReplay",
+    "contracts/DisputeGame.sol": "DisputeGameTest|GamesTest|GamesReplay|StaleMovesTest|GameStatesTest",
     **dict.fromkeys((MARKET, *LIBRARIES), "MarketTest|JobEndsTest|RoundsReplay|SystemInvariants"),
     "contracts/StakeVault.sol": "VaultTest|MarketTest|JobEndsTest|DisputeGameTest|RoundsReplay",
 }

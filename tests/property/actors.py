@@ -60,7 +60,7 @@ def due(view: View, held: LetterClaim) -> Move | None:
     state = view.state
     try:
         if state.phase == GamePhase.TRACE_REVEAL:
-            return moves.Reveal(state.node, honest.descendants(held.trace_levels, state.rem, state.position))
+            return moves.Reveal(state.standing, honest.descendants(held.trace_levels, state.rem, state.position))
         if state.defender_moves:
             return honest.answer(state, view.log, held)
         return honest.point(state, view.log, held)
@@ -151,11 +151,11 @@ def anything(view: View, held: LetterClaim) -> Iterator[Move]:
     if state.phase in (GamePhase.TRACE_PICK, GamePhase.GRAPH_PICK, GamePhase.TENSOR_PICK):
         tree = merkle.levels(seen.children)
         for i, child in enumerate(seen.children):
-            yield moves.Pick(state.node, i, child, tuple(merkle.proof(tree, i)))
+            yield moves.Pick(state.standing, i, child, tuple(merkle.proof(tree, i)))
     elif state.phase == GamePhase.ELEMENT and state.terms > CHUNK and (leaf := seen.last(moves.LeafPosted)):
-        yield from (moves.PickElement(state.node, i) for i in range(0, len(leaf.data) // 4, 37))
+        yield from (moves.PickElement(state.standing, i) for i in range(0, len(leaf.data) // 4, 37))
     elif state.phase == GamePhase.PARTIAL_PICK and (posted := seen.last(moves.PartialsPosted)):
-        yield from (moves.PickPartial(state.node, i, seen.posted) for i in range(len(posted.words) // 4))
+        yield from (moves.PickPartial(state.standing, i, seen.posted) for i in range(len(posted.words) // 4))
         yield _combination(state, seen, held)
     elif state.phase in (GamePhase.ELEMENT, GamePhase.PROOF):
         yield from _proofs(state, seen, held)
@@ -183,8 +183,8 @@ def _proofs(state: game.Game, seen: honest.GameLog, held: LetterClaim) -> Iterat
         described = step.program.descriptors[state.op]
         if opened and not (state.terms and state.staged):
             part = opened if state.terms else opened[:1]
-            yield moves.Stage(state.node, described, chunk, shown, part, statement.encode())
-        yield moves.ProveOp(state.node, described, chunk, shown, opened, statement.encode())
+            yield moves.Stage(state.standing, described, chunk, shown, part, statement.encode())
+        yield moves.ProveOp(state.standing, described, chunk, shown, opened, statement.encode())
     if partials is not None:
         yield _combination(state, seen, held)
 
@@ -203,10 +203,10 @@ def _values(state: game.Game, seen: honest.GameLog, held: LetterClaim) -> Iterat
     graph = honest.known(step.graph, step.program.depth, seen, moves.Defended)
     for index in range(len(step.program.ops)):
         value, proof = graph.at(0, index), graph.proof(index)
-        yield moves.ProveAlias(state.node, statement.encode(), step.program.header, value, proof)
+        yield moves.ProveAlias(state.standing, statement.encode(), step.program.header, value, proof)
     for index in range(4):
         value, proof = merkle.node_at(step.prev, 0, index), tuple(merkle.proof(step.prev, index))
-        yield moves.ProveAlias(state.node, statement.encode(), step.program.header, value, proof)
+        yield moves.ProveAlias(state.standing, statement.encode(), step.program.header, value, proof)
 
 
 def _partials_that_combine(state: game.Game, seen: honest.GameLog) -> moves.PostPartials:
@@ -217,34 +217,36 @@ def _partials_that_combine(state: game.Game, seen: honest.GameLog) -> moves.Post
         claimed = openings.word_of(leaf.data, state.position)
     words = [i * 0x9E3779B9 & 0xFFFFFFFF for i in range(game.partial_count(state.terms, group))]
     words[0] = (words[0] + claimed - sum(words)) & 0xFFFFFFFF
-    return moves.PostPartials(state.node, struct.pack(f">{len(words)}I", *words))
+    return moves.PostPartials(state.standing, struct.pack(f">{len(words)}I", *words))
 
 
 def of_other_phases(state: game.Game) -> Iterator[Move]:
     """One call of each kind, with nothing to show for it."""
-    node, none = state.node, moves.NO_TRANSITION
-    yield moves.Resolve()
-    yield moves.Reveal(node, (GARBAGE, GARBAGE))
-    yield moves.Pick(node, 0, GARBAGE, (GARBAGE,))
-    yield moves.Adjacent(node, none)
-    yield moves.Defend(node, b"", GARBAGE, none.prev, (), ())
-    yield moves.RevealTensor(node, b"", b"", (), GARBAGE, ())
-    yield moves.PostLeaf(node, b"\0\0\0\0")
-    yield moves.PickElement(node, 0)
-    yield moves.PostPartials(node, b"\0\0\0\0")
-    yield moves.PickPartial(node, 0, b"\0\0\0\0")
-    yield moves.Stage(node, b"", 0, b"", (), b"")
-    yield moves.ProveOp(node, b"", 0, b"", (), b"")
-    yield moves.ProveAlias(node, b"", b"", GARBAGE, ())
-    yield moves.ProvePadding(node)
+    shown, none = state.standing, moves.NO_TRANSITION
+    yield moves.Resolve(shown)
+    yield moves.Reveal(shown, (GARBAGE, GARBAGE))
+    yield moves.Pick(shown, 0, GARBAGE, (GARBAGE,))
+    yield moves.Adjacent(shown, none)
+    yield moves.Defend(shown, b"", GARBAGE, none.prev, (), ())
+    yield moves.RevealTensor(shown, b"", b"", (), GARBAGE, ())
+    yield moves.PostLeaf(shown, b"\0\0\0\0")
+    yield moves.PickElement(shown, 0)
+    yield moves.PostPartials(shown, b"\0\0\0\0")
+    yield moves.PickPartial(shown, 0, b"\0\0\0\0")
+    yield moves.Stage(shown, b"", 0, b"", (), b"")
+    yield moves.ProveOp(shown, b"", 0, b"", (), b"")
+    yield moves.ProveAlias(shown, b"", b"", GARBAGE, ())
+    yield moves.ProvePadding(shown)
 
 
 def mutations(move: Any) -> Iterator[Any]:
-    """The same move with one part of it changed: another node, a byte more or less, a sibling more or less, ..."""
+    """The same move with one part of it changed: another word of the game's, a byte more or less, ..."""
     for part in fields(move):
         value = getattr(move, part.name)
-        if isinstance(value, bytes):
-            changed: list[Any] = [value[:-1] + bytes((value[-1] ^ 1,))] if value else []
+        if isinstance(value, moves.GameState):
+            changed: list[Any] = [value._replace(**{name: _other(word)}) for name, word in value._asdict().items()]
+        elif isinstance(value, bytes):
+            changed = [value[:-1] + bytes((value[-1] ^ 1,))] if value else []
             if len(value) != 32:
                 changed += [value + b"\0", value[:-4]]
         elif isinstance(value, bool):
@@ -261,6 +263,11 @@ def mutations(move: Any) -> Iterator[Any]:
         else:
             changed = list(mutations(value)) if is_dataclass(value) else []
         yield from (replace(move, **{part.name: other}) for other in changed if other != value)
+
+
+def _other(word: Any) -> Any:
+    """The same with its lowest bit flipped."""
+    return word ^ 1 if isinstance(word, int) else word[:-1] + bytes((word[-1] ^ 1,))
 
 
 DISHONEST: tuple[type[Actor], ...] = (Liar, Silent, Random, Exhaustive, Sandbagging, Copycat)

@@ -116,7 +116,9 @@ class History:
                 continue
             assert len(record.played) < TOO_LONG, "a game that does not end"
             if not self.table.claim.live or now > record.state.deadline:
-                rule = self.table.tries(id_, Resolve(), self.dice.choice((STRANGER, record.challenger)), now)
+                rule = self.table.tries(
+                    id_, Resolve(record.state.standing), self.dice.choice((STRANGER, record.challenger)), now
+                )
                 assert not rule, f"a game that is over cannot be resolved: {rule}"
             else:
                 self._move(id_, record, now)
@@ -163,9 +165,11 @@ class History:
         for sender in (STRANGER, REQUESTER, other):
             rule = self.table.tries(id_, move, sender, now)  # type: ignore[arg-type]
             assert rule, f"{type(move).__name__} by another key"
-            if before.node == getattr(move, "answered", None):
+            if before.standing == getattr(move, "standing", None) and not isinstance(move, Resolve):
                 assert rule in ("Unauthorized", "PhaseWrong"), f"{type(move).__name__} by another key: {rule}"
-        assert self.table.tries(id_, Resolve(), STRANGER, now) == "ClockRunning", "ended while a clock runs"
+        assert self.table.tries(id_, Resolve(before.standing), STRANGER, now) == "ClockRunning", (
+            "ended while a clock runs"
+        )
         assert self.table.records[id_].state is before, "a stranger's move changes nothing"
 
     # -- what must hold

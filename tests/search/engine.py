@@ -14,6 +14,7 @@ from lockstep.protocol.dispute import moves
 from lockstep.protocol.jobs import Body, JobStatus, Phase
 from lockstep.protocol.market import ids, views
 from lockstep.protocol.market.calls import MarketCall
+from lockstep.protocol.market.state import State
 from lockstep.protocol.market.types import DutyStatus, Standing, Status
 from lockstep.protocol.types import TraceRoot
 from tests.search.coalition import Coalition, deadlines
@@ -91,7 +92,7 @@ def play(setting: Setting, script: Sequence[Beat] | None = None, machine: Machin
             watch.seats()
             scene.pass_time(beat.seconds)
             for call in (*beat.before, *said, *beat.after):
-                scene.do(call)
+                scene.do(call if script is None else _as_it_stands(scene.state, call))
             watch.look()
             if script is None and _is_over(scene):
                 break
@@ -101,6 +102,15 @@ def play(setting: Setting, script: Sequence[Beat] | None = None, machine: Machin
         played.violation = violation
     played.calls = scene.calls
     return played
+
+
+def _as_it_stands(s: State, call: MarketCall) -> MarketCall:
+    """A scripted move shows its game with the clocks that it has: a history that was made shorter has others."""
+    if call.contract != "DisputeGame" or not any(isinstance(given, moves.GameState) for given in call.arguments):
+        return call
+    id_, shown, *rest = call.arguments
+    now = s.games[id_].standing
+    return replace(call, arguments=(id_, now, *rest)) if shown.node == now.node else call
 
 
 def _publish(scene: Scene, known: Wanderer, call: MarketCall) -> None:
@@ -186,7 +196,7 @@ def _anybodys(scene: Scene, reader: Party) -> list[MarketCall]:
     found: list[MarketCall] = []
     for id_, g in s.games.items():
         if g.phase != moves.GamePhase.CLOSED and (b.time > g.deadline or not views.live(s, g.claim)):
-            found.append(MarketCall("DisputeGame", "resolve", me, (id_,)))
+            found.append(MarketCall("DisputeGame", "resolve", me, (id_, g.standing)))
     for asked, demand in s.demands.items():
         if demand.status == Status.OPEN and b.time > demand.deadline:
             late = ("voidForRow", (job, demand.row)) if demand.beacon == 0 else ("settle", (asked,))

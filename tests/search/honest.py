@@ -99,7 +99,7 @@ class Party:
             if self.machine.forgets and g.defender == self.me and s.jobs[self.scene.job].status == JobStatus.DONE:
                 continue
             if b.time > g.deadline or not views.live(s, g.claim):
-                yield MarketCall("DisputeGame", "resolve", self.me, (id_,))
+                yield MarketCall("DisputeGame", "resolve", self.me, (id_, g.standing))
             elif (g.defender if g.defender_moves else g.challenger) == self.me:
                 mine[id_] = g
         windows = self.scene.setting.params.windows

@@ -230,7 +230,7 @@ class Arena:
             move = policy(state, log)
             if move is None:
                 self.devnet.advance(Seconds(state.deadline - self.now() + 1))
-                move = moves.Resolve()
+                move = moves.Resolve(state.standing)
             sender = self.worker if state.defender_moves else self.challenger
             state, events = self._step(game_id, move, sender, twin)
             log += events

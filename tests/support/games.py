@@ -457,7 +457,7 @@ class Match:
             move = policy(self.state, self.log)
             if move is None:
                 self.now = self.state.deadline
-                self.play(moves.Resolve(), CHALLENGER)
+                self.play(moves.Resolve(self.state.standing), CHALLENGER)
             else:
                 self.play(move, self.state.mover)
 
@@ -494,15 +494,15 @@ def random_challenger(rng: random.Random, held: PlainClaim, concede: float = 0.0
         if state.phase in (moves.GamePhase.TRACE_PICK, moves.GamePhase.GRAPH_PICK, moves.GamePhase.TENSOR_PICK):
             i = rng.randrange(len(seen.children))
             siblings = tuple(merkle.proof(merkle.levels(seen.children), i))
-            return moves.Pick(state.node, i, seen.children[i], siblings)
+            return moves.Pick(state.standing, i, seen.children[i], siblings)
         if state.phase == moves.GamePhase.ELEMENT and state.terms > CHUNK:
             posted = seen.last(moves.LeafPosted)
             assert posted is not None
-            return moves.PickElement(state.node, rng.randrange(len(posted.data) // 4))
+            return moves.PickElement(state.standing, rng.randrange(len(posted.data) // 4))
         if state.phase == moves.GamePhase.PARTIAL_PICK and rng.random() < 0.8:
             posted_words = seen.last(moves.PartialsPosted)
             assert posted_words is not None
-            return moves.PickPartial(state.node, rng.randrange(len(posted_words.words) // 4), seen.posted)
+            return moves.PickPartial(state.standing, rng.randrange(len(posted_words.words) // 4), seen.posted)
         if state.phase in (moves.GamePhase.ELEMENT, moves.GamePhase.PARTIAL_PICK, moves.GamePhase.PROOF):
             return _any_proof(rng, state, seen, held)
         return honest.point(state, log, held)
@@ -529,7 +529,7 @@ def _any_proof(rng: random.Random, state: game.Game, log: honest.GameLog, held: 
     graph = honest.known(step.graph, step.program.depth, log, moves.Defended)
     at = CHUNK * state.group + chunk if partials is not None else 0
     opened = openings.build(step, graph, log.statement, state.op, element, at)
-    return moves.ProveOp(state.node, descriptor, chunk, shown, opened, context)
+    return moves.ProveOp(state.standing, descriptor, chunk, shown, opened, context)
 
 
 def open_at(claim: game.DisputedClaim, held: honest.MaterialisedClaim, t: int, nonce: int = 0) -> moves.Open:

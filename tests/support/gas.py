@@ -142,7 +142,7 @@ class Scenario:
             state, events = arena._step(its_id, move, sender, None)
             log += events
         self.later(Seconds(state.deadline - arena.now() + 1))
-        self.send(chain_games.call(arena.contracts.game, moves.Resolve(), its_id), arena.challenger)
+        self.send(chain_games.call(arena.contracts.game, moves.Resolve(state.standing), its_id), arena.challenger)
 
     def to_the_end(self, claims: Sequence[ClaimId]) -> None:
         """Merged, final, paid."""

@@ -132,7 +132,9 @@ def _with_spec(params: Any, spec: JobSpec) -> Any:
 
 
 def _resolve(table: Court, game: GameId) -> None:
-    table.arena.send(chain_games.call(table.arena.contracts.game, Resolve(), game), table.arena.challenger)
+    contract = table.arena.contracts.game
+    resolve = Resolve(chain_games.read(contract, game).standing)
+    table.arena.send(chain_games.call(contract, resolve, game), table.arena.challenger)
 
 
 @contextmanager

@@ -128,7 +128,7 @@ class Replay:
             id_ = games.gameIdOf(call.arguments[0], call.sender, call.arguments[2]).call()
         else:
             id_ = call.arguments[0]
-        spent = games.game(id_).call(block_identifier=number)[15]
+        _, spent, _ = games.game(id_).call(block_identifier=number)
         return int(spent) - self.state.games[id_].spent - TRANSACTION_GAS - BYTE_GAS * len(call.data)
 
     def _revert(self, hash_: Any) -> str:

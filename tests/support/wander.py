@@ -297,7 +297,7 @@ class Wanderer:
         for id_ in open_:
             g = s.games[id_]
             if b.time > g.deadline or not views.live(s, g.claim) or d.random() < 0.03:
-                yield MarketCall("DisputeGame", "resolve", self.anyone(), (id_,))
+                yield MarketCall("DisputeGame", "resolve", self.anyone(), (id_, g.standing))
             if g.claim in self.held and (move := self._move(s, b, id_)) is not None:
                 mover = g.defender if g.defender_moves else g.challenger
                 yield self._moved(move, id_, mover if d.random() < 0.97 else self.anyone())
@@ -360,17 +360,17 @@ class Wanderer:
             return self._wild(g, log) if d.random() < 0.15 else honest.point(g, log, own)
         except (AssertionError, IndexError, KeyError, ValueError, Reverted):
             # A fool's game has gone where honest players never are.
-            return moves.ProvePadding(g.node) if d.random() < 0.5 else None
+            return moves.ProvePadding(g.standing) if d.random() < 0.5 else None
 
     def _wild(self, g: game.Game, events: Sequence[moves.GameEvent]) -> moves.Move | None:
         """Points anywhere that the rules allow, with true proofs of what it points at."""
         seen, d = honest.GameLog(events), self.dice
         if g.phase in (moves.GamePhase.TRACE_PICK, moves.GamePhase.GRAPH_PICK, moves.GamePhase.TENSOR_PICK):
             i = d.randrange(len(seen.children))
-            return moves.Pick(g.node, i, seen.children[i], tuple(merkle.proof(merkle.levels(seen.children), i)))
+            return moves.Pick(g.standing, i, seen.children[i], tuple(merkle.proof(merkle.levels(seen.children), i)))
         if g.phase == moves.GamePhase.ELEMENT and d.random() < 0.3:
-            return moves.PickElement(g.node, d.choice((0, 0, 1)))
-        return moves.ProvePadding(g.node)
+            return moves.PickElement(g.standing, d.choice((0, 0, 1)))
+        return moves.ProvePadding(g.standing)
 
     def _equivocation(self, s: State, claim: ClaimId) -> MarketCall:
         """The claim's worker signs for its work twice; or the same twice; or somebody else does."""

@@ -1,16 +1,16 @@
-"""Dispute games on the chain: the stored game, its log and its moves as the protocol's values."""
+"""Dispute games on the chain: the game as it stands, its log and its moves as the protocol's values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from lockstep.chain import artifacts, contracts
 from lockstep.chain.ranges import logs_of, span_of
 from lockstep.protocol.dispute import game, moves
-from lockstep.protocol.errors import Mismatch, NotFoundError
+from lockstep.protocol.errors import Mismatch, NotFoundError, TryLater
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import Body, ClaimStatus
 from lockstep.protocol.market.ids import body_hash
@@ -20,7 +20,6 @@ from lockstep.protocol.types import (
     Digest,
     GameId,
     ProgramRoot,
-    Seconds,
     StateRoot,
     Step,
 )
@@ -32,6 +31,8 @@ GAS = {"open": 1_000_000, "adjacent": 1_000_000, "defend": 1_000_000, "revealTen
        "proveOp": 3_000_000, "proveAlias": 1_400_000, "provePadding": 1_000_000, "resolve": 1_000_000}  # fmt: skip
 """Limits by move: most carry the Program's header (up to 9 KiB); a verdict on a merge voids what was built on it."""
 GAS_DEFAULT = 500_000
+READS = 3
+"""A game is read that often before its log counts as late: a move may lie between the two requests."""
 
 
 @dataclass(frozen=True)
@@ -51,18 +52,53 @@ def call(contract: contracts.GameContract, move: moves.Move, game_id: GameId) ->
     return contract.call(move.call, *move.arguments(game_id), gas=GAS.get(move.call, GAS_DEFAULT))
 
 
-def read(contract: contracts.GameContract, game_id: GameId, block: int | str = "latest") -> game.Game:
-    """The game as stored. Raises `NotFoundError` if there is none."""
-    (
-        claim, defender, size, t, terms, node, statement, phase, rem, deadline, verdict, left_defender, left_challenger,
-        word, position, spent, op, group, state_block, staged,
-    ) = contract.read("game", game_id, block=block)  # fmt: skip
-    if phase == moves.GamePhase.NONE:
-        raise NotFoundError(f"no game {game_id.hex()}", "check the id and the addresses file")
+def read(
+    contract: contracts.GameContract, game_id: GameId, from_block: int = 0, known: game.Game | None = None
+) -> game.Game:
+    """The game as it stands, which its last event says; the contract stores a hash. `known`: as it was read before.
+
+    Raises `NotFoundError` if there is none, `TryLater` if the node's log is not as far as its state.
+    """
+    for _ in range(READS):
+        hashed, spent, ended = contract.read("game", game_id)
+        if not int.from_bytes(hashed, "big") and ended == moves.Verdict.NONE:
+            raise NotFoundError(f"no game {game_id.hex()}", "check the id and the addresses file")
+        if known is not None and ended == moves.Verdict.NONE and known.standing.digest == hashed:
+            return replace(known, spent=spent)
+        logged = _logs(contract, from_block, [None, "0x" + game_id.hex()], latest=True)
+        if not logged:
+            break
+        found = _left_by(logged[-1], _address("0x" + game.challenger_of(game_id).hex()))
+        if (found.stored[0], found.verdict) == (hashed, ended):
+            return replace(found, spent=spent)
+    raise TryLater(f"the log of the game {game_id.hex()} is not as far as the chain", "the next block brings it")
+
+
+def verdict(contract: contracts.GameContract, game_id: GameId) -> moves.Verdict:
+    """The verdict on a game; NONE while it is open."""
+    return moves.Verdict(contract.read("game", game_id)[2])
+
+
+def _left_by(entry: LogReceipt, challenger: Address) -> game.Game:
+    """The game as a log entry leaves it."""
+    values = _values(entry)
+    if "standing" in values:
+        return as_it_stands(moves.GameState(*values["standing"]), challenger)
+    return game.closed(challenger, ClaimId(values["claim"]), moves.Verdict(values.get("verdict", moves.Verdict.FRAUD)))
+
+
+def as_it_stands(standing: moves.GameState, challenger: Address) -> game.Game:
+    """The game of these words, which `challenger` opened."""
+    fields: dict[str, Any] = {
+        name: word >> at & (1 << bits) - 1
+        for word, shared in ((standing.parties, game.PARTIES), (standing.turn, game.TURN))
+        for name, (at, bits) in shared.items()
+    }
+    fields["phase"] = moves.GamePhase(fields["phase"])
+    defender = _address(f"0x{standing.parties >> game.DEFENDER_AT:040x}")
     return game.Game(
-        _address("0x" + game.challenger_of(game_id).hex()), ClaimId(claim), Address(defender), size, t, terms,
-        Digest(node), Digest(statement), moves.GamePhase(phase), rem, Seconds(deadline), moves.Verdict(verdict),
-        Seconds(left_defender), Seconds(left_challenger), word, position, spent, op, group, state_block, staged,
+        challenger, ClaimId(standing.claim), defender, node=Digest(standing.node), statement=Digest(standing.statement),
+        staged=standing.staged, **fields,
     )  # fmt: skip
 
 
@@ -89,9 +125,15 @@ def opened(contract: contracts.GameContract, claim: ClaimId, from_block: int = 0
 
 
 def _logs(
-    contract: contracts.GameContract, from_block: int, topics: list[Any], first: bytes | None = None
+    contract: contracts.GameContract,
+    from_block: int,
+    topics: list[Any],
+    first: bytes | None = None,
+    *,
+    latest: bool = False,
 ) -> list[LogReceipt]:
     """The latest block's first, back to the entry with the topic `first` or to `from_block`; returned in order.
+    `latest`: no further back than to the first that is found.
 
     A game is short beside its chain, and providers limit the blocks of a request.
     """
@@ -104,7 +146,7 @@ def _logs(
         if part is None:
             continue
         found = part + found
-        if any(entry["topics"][0] == first for entry in part):
+        if any(entry["topics"][0] == first for entry in part) or (latest and part):
             break
         last = begin - 1
     return found
@@ -137,11 +179,22 @@ def claim(market: contracts.Market, claim_id: ClaimId, body: Body, carried: move
 
 def decode(entry: LogReceipt) -> moves.GameEvent:
     """One log entry of the game contract. Raises `NotFoundError` for a log of anything else."""
-    from eth_abi.abi import decode as abi_decode
+    return _DECODERS[_described(entry)["name"]](_values(entry))
 
+
+def _described(entry: LogReceipt) -> dict[str, Any]:
+    """The event in the contract's ABI."""
     event = _events().get(bytes(entry["topics"][0]))
     if event is None or event["name"] not in _DECODERS:
         raise NotFoundError("a log entry that is no move of a game", "pass the game contract's logs alone")
+    return event
+
+
+def _values(entry: LogReceipt) -> dict[str, Any]:
+    """An entry's arguments by their ABI names."""
+    from eth_abi.abi import decode as abi_decode
+
+    event = _described(entry)
     indexed = [part for part in event["inputs"] if part["indexed"]]
     values: dict[str, Any] = {
         part["name"]: abi_decode([artifacts.abi_type(part)], bytes(topic))[0]
@@ -150,7 +203,7 @@ def decode(entry: LogReceipt) -> moves.GameEvent:
     plain = [part for part in event["inputs"] if not part["indexed"]]
     decoded = abi_decode([artifacts.abi_type(part) for part in plain], bytes(entry["data"]))
     values.update((part["name"], value) for part, value in zip(plain, decoded, strict=True))
-    return _DECODERS[event["name"]](values)
+    return values
 
 
 def of_values(name: str, values: dict[str, Any]) -> moves.GameEvent | None:
@@ -187,6 +240,11 @@ def _address(value: str) -> Address:
     return Address(to_checksum_address(value))
 
 
+def _at(values: dict[str, Any]) -> game.Game:
+    """The game as an event leaves it."""
+    return as_it_stands(moves.GameState(*values["standing"]), game.NOBODY)
+
+
 def _finding(values: Sequence[Any]) -> moves.Finding:
     wrong, program, t, position, element, chunk, claimed, computed = values
     return moves.Finding(
@@ -198,16 +256,16 @@ _DECODERS: dict[str, Callable[[dict[str, Any]], moves.GameEvent]] = {
     "Opened": lambda v: moves.Opened(
         ClaimId(v["claim"]), _address(v["challenger"]), _address(v["defender"]), v["nonce"], v["t"]
     ),
-    "Argued": lambda v: moves.Argued(Step(v["t"]), Digest(v["node"]), v["statement"]),
-    "Defended": lambda v: moves.Defended(Digest(v["graph"]), StateRoot(v["state"]), _nodes(v["children"])),
-    "Revealed": lambda v: moves.Revealed(Digest(v["node"]), _nodes(v["children"])),
-    "Picked": lambda v: moves.Picked(moves.GamePhase(v["phase"]), v["position"], Digest(v["node"])),
-    "TensorRevealed": lambda v: moves.TensorRevealed(v["op"], Digest(v["tree"]), _nodes(v["children"])),
+    "Argued": lambda v: moves.Argued(Step(_at(v).t), _at(v).node, v["statement"]),
+    "Defended": lambda v: moves.Defended(_at(v).node, StateRoot(v["state"]), _nodes(v["children"])),
+    "Revealed": lambda v: moves.Revealed(_at(v).node, _nodes(v["children"])),
+    "Picked": lambda v: moves.Picked(_at(v).phase, _at(v).position, _at(v).node),
+    "TensorRevealed": lambda v: moves.TensorRevealed(_at(v).op, _at(v).node, _nodes(v["children"])),
     "LeafPosted": lambda v: moves.LeafPosted(v["data"]),
-    "ElementPicked": lambda v: moves.ElementPicked(v["element"]),
+    "ElementPicked": lambda v: moves.ElementPicked(_at(v).position),
     "PartialsPosted": lambda v: moves.PartialsPosted(v["words"]),
-    "PartialPicked": lambda v: moves.PartialPicked(v["group"], v["claimed"]),
-    "Staged": lambda v: moves.Staged(v["staged"]),
+    "PartialPicked": lambda v: moves.PartialPicked(_at(v).group, _at(v).word),
+    "Staged": lambda v: moves.Staged(_at(v).staged),
     "Convicted": lambda v: moves.Convicted(ClaimId(v["claim"]), _finding(v["finding"])),
     "Resolved": lambda v: moves.Resolved(ClaimId(v["claim"]), moves.Verdict(v["verdict"]), _address(v["winner"])),
 }

@@ -206,13 +206,13 @@ class Hand:
         Raises TryLater while the clock runs.
         """
         state = self._running(game)
-        call = games.call(self.party.contracts.game, moves.Resolve(), game)
-        place = f"{state.phase.name}/{state.node.hex()}/{state.deadline}"
+        call = games.call(self.party.contracts.game, moves.Resolve(state.standing), game)
         try:
-            self._send(f"game/{game.hex()}/{place}/resolve", call)
+            self._send(f"game/{game.hex()}/{state.phase.name}/{state.standing.digest.hex()}/resolve", call)
         except ChainError as error:
             if error.code == "chain.ClockRunning":
                 raise self._clock_runs(state) from error
+            self._require_standing(game, state, error)
             raise
         return Played(game, None, ("resolve",), self.table.game(game))
 
@@ -276,14 +276,17 @@ class Hand:
         try:
             self._send(due.key, due.call)
         except ChainError as error:
-            after = self.table.game(record.id)
-            if (after.phase, after.node) != (due.state.phase, due.state.node):
-                raise TryLater("the game has moved on meanwhile", hint="give the command again") from error
+            self._require_standing(record.id, due.state, error)
             raise
         after = self.table.game(record.id)
         if after.phase == GamePhase.CLOSED and side is Side.CHALLENGER:
             self.forget(record.claim)
         return Played(record.id, side, (due.move.call,), after)
+
+    def _require_standing(self, game: GameId, state: Game, failure: ChainError) -> None:
+        """Raises TryLater if the reason of a failure is that the game stands elsewhere by now."""
+        if self.table.game(game).standing != state.standing:
+            raise TryLater("the game has moved on meanwhile", hint="give the command again") from failure
 
     def _clock_runs(self, state: Game) -> TryLater:
         left = state.deadline - self.party.head().time

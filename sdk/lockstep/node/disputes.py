@@ -238,9 +238,9 @@ class DisputeReader:
         for entry in games.all_opened(self.contracts.game, self.first_block):
             opened = entry.event
             assert isinstance(opened, moves.Opened), "asked for by its topic"
-            stored = games.read(self.contracts.game, entry.game)
-            if stored.phase == GamePhase.CLOSED and not ended:
+            if not ended and games.verdict(self.contracts.game, entry.game) is not moves.Verdict.NONE:
                 continue
+            stored = games.read(self.contracts.game, entry.game, entry.block)
             claim = market.claim(opened.claim)
             if job is None or claim.job == job:
                 rows.append(ListedGame(entry.game, opened, claim, stored))
@@ -248,7 +248,7 @@ class DisputeReader:
 
     def read(self, game: GameId) -> Dispute:
         """A game with everything about it; raises NotFoundError, or TryLater if the chain changed meanwhile."""
-        stored = games.read(self.contracts.game, game)
+        stored = games.read(self.contracts.game, game, self.first_block)
         entries = games.entries(self.contracts.game, game, self.first_block)
         opened = next((e.event for e in entries if isinstance(e.event, moves.Opened)), None)
         if opened is None:
@@ -370,7 +370,7 @@ def _game_report(
     receipts = [contracts.game.w3.eth.get_transaction_receipt("0x" + h.hex()) for h in hashes]  # type: ignore[arg-type]
     gas = [int(r["gasUsed"]) for r in receipts]
     log = games.log(contracts.game, game, contracts.addresses.block)
-    stored = games.read(contracts.game, game)
+    stored = games.read(contracts.game, game, contracts.addresses.block)
     report: dict[str, Any] = {
         "game": game.hex(),
         "claim": claim_id.hex(),

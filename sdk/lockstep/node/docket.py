@@ -50,6 +50,8 @@ class _Entry:
     claim: ClaimId
     game: Game | None = None
     """As last read."""
+    read: int = -1
+    """The block at which that was."""
     sent: Due | None = None
     """The move that is under way."""
     took: float = 0.0
@@ -130,16 +132,18 @@ class PartyDocket:
         fresh, self._block, self._now = block != self._block, block, now
         for entry in self._by_deadline():
             self._bench.go_on()
-            if fresh or entry.game is None:
+            # What could not be read is read again after a rest, without waiting for a block.
+            if fresh or (entry.read != block and not self._rests.rests(entry.id, time.monotonic())):
                 self._guarded(entry, partial(self._read, entry))
         for entry in self._by_deadline():
             self._bench.go_on()
-            waits = entry.sent is not None or entry.hard or entry.quiet == block
+            waits = entry.sent is not None or entry.hard or entry.quiet == block or entry.read != block
             if entry.game is not None and not waits and not self._rests.rests(entry.id, time.monotonic()):
                 self._guarded(entry, partial(self._turn_at, entry, at_hand))
 
     def _read(self, entry: _Entry) -> None:
         entry.game = self._table.game(entry.id)
+        entry.read = self._block
         if entry.sent is not None:
             self._settle(entry, entry.sent)
 
@@ -153,7 +157,7 @@ class PartyDocket:
         # The game was read before the receipt: a block may lie between them.
         if _stands(entry.game, sent.state):
             entry.game = self._table.game(entry.id)
-        # INVARIANT: a move answers one node; if the game stands elsewhere, that node was answered.
+        # INVARIANT: a move answers the game as it stands; if it stands elsewhere, somebody has moved.
         if receipt.succeeded and not _stands(entry.game, sent.state):
             self._rests.succeeded(entry.id)
             self._made(entry.id, sent, entry.took)
@@ -251,4 +255,4 @@ class PartyDocket:
 
 def _stands(game: Game | None, sent: Game) -> bool:
     """Tells if a game stands where it stood when a move was sent."""
-    return game is not None and (game.phase, game.node, game.deadline) == (sent.phase, sent.node, sent.deadline)
+    return game is not None and game.standing == sent.standing

@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from lockstep.base.vitals import VITALS, Vitals
-from lockstep.chain import games
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.rpc import connect
+from lockstep.node.player import GameTable
 from lockstep.node.purse import Holdings
-from lockstep.protocol.errors import DoctorError, UsageError
+from lockstep.protocol.errors import DoctorError, TryLater, UsageError
 
 if TYPE_CHECKING:
     from lockstep.base.settings import Settings
-    from lockstep.protocol.types import Address
+    from lockstep.protocol.types import Address, GameId, Seconds
 
 SAMPLE_SECONDS = 15.0
 """Between two samples, at least."""
@@ -123,29 +123,40 @@ class Sampler:
 
 def reader(settings: Settings, me: Address, vitals: Vitals = VITALS) -> Callable[[], MetricSample]:
     """A function that asks the chain, through a connection of its own."""
-    found: list[Contracts] = []
+    found: list[tuple[Contracts, GameTable]] = []
 
     def read() -> MetricSample:
         if not found:
             addresses = Addresses.load(settings.deployment)
-            found.append(Contracts.at(connect(settings.rpc, addresses.chain_id), addresses))
-        return sample(found[0], me, vitals)
+            contracts = Contracts.at(connect(settings.rpc, addresses.chain_id), addresses)
+            found.append((contracts, GameTable(contracts.game, addresses.block)))
+        contracts, table = found[0]
+        return sample(contracts, table, me, vitals)
 
     return read
 
 
-def sample(contracts: Contracts, me: Address, vitals: Vitals) -> MetricSample:
+def sample(contracts: Contracts, table: GameTable, me: Address, vitals: Vitals) -> MetricSample:
     """Reads an account's money, locks and games from the latest block."""
     held, vault = Holdings.of(contracts, me), contracts.vault
     head = vault.w3.eth.get_block("latest")
     locks = (vault.lock_of(key) for key in vitals.locks[:LOCKS_READ])
-    left = [int(games.read(contracts.game, g).deadline) - int(head["timestamp"]) for g in vitals.games]
+    deadlines = (_deadline(table, game) for game in vitals.games)
+    left = [int(deadline) - int(head["timestamp"]) for deadline in deadlines if deadline is not None]
     return MetricSample(
         coin=held.coin / UNIT, wallet=held.wallet / UNIT, free=held.free / UNIT,
         locked=sum(int(lock.amount) for lock in locks if lock is not None) / UNIT,
         unbonding=held.unbonding / UNIT, credits=held.credits / UNIT,
         head=int(head["number"]), head_time=int(head["timestamp"]), clock_left=min(left, default=None),
     )  # fmt: skip
+
+
+def _deadline(table: GameTable, game: GameId) -> Seconds | None:
+    """The mover's in a game; None while the node's log is not as far as its state."""
+    try:
+        return table.game(game).deadline
+    except TryLater:
+        return None
 
 
 def families(role: str, me: str, vitals: Vitals, sampler: Sampler) -> Iterator[Any]:

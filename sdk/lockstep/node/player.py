@@ -301,10 +301,17 @@ class GameTable:
     """The block of the deployment: no log is older."""
     market: Market | None = None
     """Given, a challenger also ends games whose claim another game has decided: its bond comes back at once."""
+    _read: dict[GameId, Game] = field(default_factory=dict, compare=False, repr=False)
+    """Open games as they stood when they were read last: one request tells that they still stand so."""
 
     def game(self, game: GameId) -> Game:
-        """A game as stored; raises NotFoundError if there is none."""
-        return games.read(self.contract, game)
+        """A game as it stands; raises NotFoundError if there is none, TryLater if the node's log lags behind."""
+        found = games.read(self.contract, game, self.first_block, self._read.get(game))
+        if found.phase == GamePhase.CLOSED:
+            self._read.pop(game, None)
+        else:
+            self._read[game] = found
+        return found
 
     def log(self, game: GameId) -> list[GameEvent]:
         """Its events, in order."""
@@ -341,15 +348,13 @@ class Seat:
         """The move to make at `now`, if there is one: ours, or `resolve` once the other side's clock has run out.
 
         None also where there is nothing to prove, or our own clock has run out: the game is lost then. `state` is the
-        game as stored, where it is known already.
+        game as it stands, where it is known already.
         """
         state = self.table.game(self.game) if state is None else state
         move = self._move(state, now)
         if move is None:
             return None
-        # Equal nodes can be answered at different times after a reorganisation: the deadline tells them apart.
-        place = f"{state.phase.name}/{state.node.hex()}/{state.deadline}"
-        key = f"game/{self.game.hex()}/{place}/{move.call}"
+        key = f"game/{self.game.hex()}/{state.phase.name}/{state.standing.digest.hex()}/{move.call}"
         return Due(move, games.call(self.table.contract, move, self.game), key, state)
 
     def turn(self, now: Seconds) -> Move | None:
@@ -369,10 +374,9 @@ class Seat:
         return due.move
 
     def moved_on(self, due: Due) -> bool:
-        """Returns True if the game's phase or node has changed since the move was decided."""
-        # INVARIANT: a move answers one node; if the game stands elsewhere, that node was answered.
-        after = self.table.game(self.game)
-        return (after.phase, after.node) != (due.state.phase, due.state.node)
+        """Returns True if the game stands elsewhere than when the move was decided."""
+        # INVARIANT: a move answers the game as it stands; if it stands elsewhere, somebody has moved.
+        return self.table.game(self.game).standing != due.state.standing
 
     @property
     def verdict(self) -> Verdict:
@@ -383,9 +387,9 @@ class Seat:
         if state.phase == GamePhase.CLOSED:
             return None
         if self.side is Side.CHALLENGER and self.table.decided_elsewhere(state):
-            return moves.Resolve()
+            return moves.Resolve(state.standing)
         if (state.phase in DEFENDERS) != (self.side is Side.DEFENDER):
-            return moves.Resolve() if now > state.deadline else None
+            return moves.Resolve(state.standing) if now > state.deadline else None
         if now > state.deadline:
             return None
         choose = honest.answer if self.side is Side.DEFENDER else honest.point

@@ -51,7 +51,7 @@ HINTS: dict[str, str] = {
     "ClaimClosed": "the claim is convicted or void: its games close with the bonds returned",
     # game
     "PhaseWrong": "the game has moved on: read it again before answering",
-    "AnsweredStale": "the game stores another node: read it again before answering",
+    "StandingStale": "the game stands elsewhere: read it again before answering",
     "GameExists": "choose another game nonce",
     "StepOutOfRange": "the claim has no such transition",
     "StatementWrong": "send the statement bytes of the event Argued",

@@ -43,7 +43,7 @@ from lockstep.protocol.market.state import Draft, State
 from lockstep.protocol.market.types import BURN, Row, Word
 from lockstep.protocol.market.types import Shown as ShownLeaf
 from lockstep.protocol.programs import defects
-from lockstep.protocol.types import Address, Digest, GameId
+from lockstep.protocol.types import Address, GameId
 
 Verb = Callable[..., Any]
 """(draft, sender, *arguments) -> what the function returns."""
@@ -79,15 +79,15 @@ def view(state: State, block: Block, contract: str, function: str, *arguments: A
 
 
 def _answer(move: type[moves.Answer]) -> Verb:
-    def made(d: Draft, sender: Address, id_: GameId, *arguments: Any) -> None:
-        court.move(d, sender, id_, move(*arguments))
+    def made(d: Draft, sender: Address, id_: GameId, standing: moves.GameState, *arguments: Any) -> None:
+        court.move(d, sender, id_, move(standing, *arguments))
 
     return made
 
 
 def _shown(move: type[moves.Stage | moves.ProveOp]) -> Verb:
-    def made(d: Draft, sender: Address, id_: GameId, answered: Digest, shown: court.OperandProof) -> None:
-        court.move(d, sender, id_, move(answered, *shown))
+    def made(d: Draft, sender: Address, id_: GameId, standing: moves.GameState, shown: court.OperandProof) -> None:
+        court.move(d, sender, id_, move(standing, *shown))
 
     return made
 
@@ -257,7 +257,6 @@ VIEWS: dict[tuple[str, str], View] = {
     ("DisputeGame", "arbiter"): lambda s, b: s.at.arbiter_address,
     ("DisputeGame", "game"): lambda s, b, id_: s.games[id_].stored,
     ("DisputeGame", "gameIdOf"): lambda s, b, claim, challenger, nonce: game.game_id(claim, challenger, nonce),
-    ("DisputeGame", "defenderMoves"): lambda s, b, id_: court.defender_moves(s, id_),
     ("DisputeGame", "defending"): lambda s, b, account: s.defending[account],
 }
 """Every function that only reads, by (contract, name)."""
@@ -282,6 +281,7 @@ STRUCTS: dict[str, type] = {
     "Evidence": defects.Evidence,
     "Shown": ShownLeaf,
     "Row": Row,
+    "GameState": moves.GameState,
     "Step": moves.Transition,
     "Opening": moves.Opening,
     "Proof": court.OperandProof,

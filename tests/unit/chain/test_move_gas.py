@@ -16,14 +16,15 @@ DESCRIPTOR = b"\xff" * (24 + 4 * 8 + 8 * (7 + 4 * 8) + 8 * 32)
 TREE = [WORD] * 24
 """A proof in the deepest tree."""
 SHOWN = [WORD] * 64
+STATE = (WORD, 2**256 - 1, WORD, WORD, 2**256 - 1, 2**256 - 1)
 STEP = (WORD, TREE, HEADER, WORD, WORD)
 
 LARGEST = {
     "open": (WORD, (WORD, WORD, WORD), 1, 1, WORD, TREE, STEP),
-    "adjacent": (WORD, WORD, STEP),
-    "defend": (WORD, WORD, CONTEXT, WORD, WORD, TREE, SHOWN),
-    "revealTensor": (WORD, WORD, CONTEXT, DESCRIPTOR, TREE, WORD, SHOWN),
-    "proveAlias": (WORD, WORD, CONTEXT, HEADER, WORD, TREE),
+    "adjacent": (WORD, STATE, STEP),
+    "defend": (WORD, STATE, CONTEXT, WORD, WORD, TREE, SHOWN),
+    "revealTensor": (WORD, STATE, CONTEXT, DESCRIPTOR, TREE, WORD, SHOWN),
+    "proveAlias": (WORD, STATE, CONTEXT, HEADER, WORD, TREE),
 }
 
 

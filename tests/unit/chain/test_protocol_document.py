@@ -74,6 +74,5 @@ def test_the_document_has_every_phase_of_a_game(document: str) -> None:
         "game",
         "defending",
         "gameIdOf",
-        "defenderMoves",
         "equivocate",
     }

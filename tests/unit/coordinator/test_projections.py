@@ -119,3 +119,26 @@ def test_what_the_index_skipped_is_a_metric(api: Api) -> None:
         session.get_one(CursorRow, 1).held = ""
     assert "lockstep_coordinator_held_by_fee 0.0" in api.client.get("/metrics").text
     assert api.client.get("/api/v1/status").json()["held"] is None
+
+
+@pytest.mark.parametrize(("t", "moves"), [(0, 2), (7, 1)], ids=["over the trace", "about a step"])
+def test_the_step_that_is_argued_is_in_the_games_words(api: Api, t: int, moves: int) -> None:
+    def standing(t: int) -> dict[str, Any]:
+        parties = (int(WORKER.address, 16) << 96) + (512 << 64) + (t << 32) + 9
+        return {
+            "claim": root(1),
+            "parties": str(parties),
+            "node": root(2),
+            "statement": root(3),
+            "turn": "1",
+            "staged": "0",
+        }
+
+    said = {"claim": claim_row().id, "challenger": WORKER.address, "defender": WORKER.address, "nonce": 0, "t": t}
+    with api.context.database.session() as session:
+        apply(session, event("DisputeGame", "Opened", {"game": root(5), "standing": standing(t), **said}))
+        argued = event("DisputeGame", "Argued", {"game": root(5), "standing": standing(7), "statement": "0x"}, 1)
+        argued.block += t == 0
+        apply(session, argued)
+        game = session.get_one(GameRow, root(5))
+        assert (game.step, game.moves) == (7, moves)

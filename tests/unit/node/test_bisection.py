@@ -167,12 +167,12 @@ def test_a_list_with_something_behind_its_end_is_read_to_it() -> None:
     tree = merkle.levels([*(merkle.leaf(s) for s in truth.trace), garbage])
     match = Match(replace(games.claim_of(truth), body=Body(tree[-1][0], NO_STATE, NO_STATE)))  # type: ignore[arg-type]
     match.play(games.open_at(match.claim, truth, 0), games.CHALLENGER)
-    match.play(moves.Reveal(tree[-1][0], tuple(tree[0])), games.WORKER)
     assert match.state is not None
+    match.play(moves.Reveal(match.state.standing, tuple(tree[0])), games.WORKER)
     move = honest.point(match.state, match.log, truth)
     assert move is not None
     match.play(move, games.CHALLENGER)
-    match.play(moves.ProvePadding(garbage), games.CHALLENGER)
+    match.play(moves.ProvePadding(match.state.standing), games.CHALLENGER)
     place = place_of(match.log)
     assert (place.t, place.wrong, place.position) == (None, Wrong.PADDING, 3)
     root = bisection(match.log, 3)

@@ -20,7 +20,7 @@ from lockstep.node.player import HeldClaim, Side
 from lockstep.protocol.dispute import honest
 from lockstep.protocol.dispute.game import NOBODY, Game
 from lockstep.protocol.dispute.moves import GamePhase, Move
-from lockstep.protocol.errors import ChainError, NotFoundError
+from lockstep.protocol.errors import ChainError, NotFoundError, TryLater
 from lockstep.protocol.types import ClaimId, Digest, GameId, Seconds, Seed, Step
 from lockstep.storage.directory import DirectoryStore
 from tests.support import toyjob
@@ -246,6 +246,31 @@ def test_a_move_at_hand_does_not_wait_for_a_replay(
     assert blocked.is_set()
     assert desk.court.at.get(next(iter(desk.court.claims)), 0) == 0, "the other game still waits for its replay"
     go_on.set()
+    desk.blocks(len(PHASES))
+
+
+def test_a_game_whose_log_lags_is_not_played_as_it_stood_and_asked_for_once_a_rest(
+    desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "REST_SECONDS", (60.0, 60.0))
+    desk, real, asked = desk_of(2, [1, 2]), Court.game, list[int]()
+    late, other = desk.court.claims
+    desk.blocks(1)
+    at = desk.court.at[late]
+
+    def game(court: Court, id_: GameId) -> Game:
+        if id_ == late:
+            asked.append(desk.block)
+            raise TryLater("the log is not as far", "the next block brings it")
+        return real(court, id_)
+
+    monkeypatch.setattr(Court, "game", game)
+    while desk.court.at[other] < 3:
+        desk.look()
+        desk.court.mine()
+    assert desk.court.at[late] <= at + 1, "what was under way is mined, and no more is made of the old standing"
+    assert len(asked) == len(set(asked)), "once a block"
+    monkeypatch.setattr(Court, "game", real)
     desk.blocks(len(PHASES))
 
 

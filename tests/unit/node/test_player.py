@@ -73,7 +73,7 @@ def test_move_that_comes_too_late_is_no_error_and_any_other_revert_is(court: Cou
 
     def somebody_was_faster(call: Call, key: str) -> object:
         court.arena.send(call, court.arena.worker)
-        raise ChainError("AnsweredStale", code="chain.AnsweredStale")
+        raise ChainError("StandingStale", code="chain.StandingStale")
 
     defender.send = somebody_was_faster
     assert defender.turn(court.arena.now()) is None

@@ -30,11 +30,11 @@ FLOOR_TOKEN_GAS = 10
 """EIP-7623: calldata pays at least this per token; a zero byte is one, any other four."""
 
 EXECUTION_GAS: Mapping[str, int] = {
-    "DisputeGame.adjacent": 70_000, "DisputeGame.defend": 60_000, "DisputeGame.open": 290_000,
-    "DisputeGame.pick": 22_000, "DisputeGame.pickElement": 20_000, "DisputeGame.pickPartial": 18_000,
-    "DisputeGame.postLeaf": 30_000, "DisputeGame.postPartials": 28_000, "DisputeGame.proveAlias": 125_000,
-    "DisputeGame.proveOp": 290_000, "DisputeGame.provePadding": 122_000, "DisputeGame.resolve": 92_000,
-    "DisputeGame.reveal": 15_000, "DisputeGame.revealTensor": 40_000, "DisputeGame.stage": 330_000,
+    "DisputeGame.adjacent": 57_000, "DisputeGame.defend": 47_000, "DisputeGame.open": 204_000,
+    "DisputeGame.pick": 16_000, "DisputeGame.pickElement": 14_000, "DisputeGame.pickPartial": 15_000,
+    "DisputeGame.postLeaf": 28_000, "DisputeGame.postPartials": 26_000, "DisputeGame.proveAlias": 121_000,
+    "DisputeGame.proveOp": 285_000, "DisputeGame.provePadding": 118_000, "DisputeGame.resolve": 88_000,
+    "DisputeGame.reveal": 13_000, "DisputeGame.revealTensor": 27_000, "DisputeGame.stage": 280_000,
     "JobMarket.cancel": 78_000, "JobMarket.commit": 37_000, "JobMarket.create": 510_000,
     "JobMarket.finalize": 125_000, "JobMarket.finish": 42_000, "JobMarket.freeze": 145_000,
     "JobMarket.join": 131_000, "JobMarket.merge": 255_000, "JobMarket.reveal": 28_000, "JobMarket.seal": 71_000,

@@ -216,11 +216,12 @@ class FalseChallenger:
             party.outbox.send(party.deposit(missing, party.head().time), f"deposit/{record.id.hex()}/0")
 
     def _move(self, seat: Seat, now: Seconds) -> None:
-        if seat.verdict is not Verdict.NONE:
-            self._stuck = True
-            event(decide.name_of_end(seat.verdict), time=now, game=seat.game.hex(), verdict=seat.verdict.name.lower())
-            return
         try:
+            verdict = seat.verdict
+            if verdict is not Verdict.NONE:
+                self._stuck = True
+                event(decide.name_of_end(verdict), time=now, game=seat.game.hex(), verdict=verdict.name.lower())
+                return
             move = seat.turn(now)
         except ChainError as error:
             # The contract computed what the defender claimed. The clock does the rest.

@@ -8,7 +8,7 @@ name of the Solidity error. What executes an op comes in as an `Arbiter`: the pr
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from lockstep.protocol import merkle
@@ -142,14 +142,14 @@ class DisputedClaim:
 
 @dataclass(frozen=True)
 class Game:
-    """One game: its challenger, then field by field the Solidity struct."""
+    """One game: its challenger, then field by field the Solidity struct; `verdict` and `spent` are stored beside it."""
 
     challenger: Address
-    """The account that opened the game: not stored, its id ends with it."""
+    """The account that opened the game: not in its words, its id ends with it."""
     claim: ClaimId
     defender: Address
     size: int = 0
-    """T while the trace is descended, the number of ops while G is, then the elements of the op's output."""
+    """T until a step is defended, the number of ops while G is, then the elements of the op's output."""
     t: int = 0
     """The transition that is argued about; 0 until it is known."""
     terms: int = 0
@@ -185,9 +185,19 @@ class Game:
     was executed: its word, the chunk from bit 32, 1 from bit 248."""
 
     @property
-    def stored(self) -> tuple[Any, ...]:
-        """The Solidity struct."""
-        return tuple(getattr(self, of.name) for of in fields(self) if of.name != "challenger")
+    def standing(self) -> moves.GameState:
+        """The game as movers show it."""
+        parties = (
+            sum(getattr(self, name) << at for name, (at, _) in PARTIES.items()) | int(self.defender, 16) << DEFENDER_AT
+        )
+        turn = sum(getattr(self, name) << at for name, (at, _) in TURN.items())
+        return moves.GameState(self.claim, parties, self.node, self.statement, turn, self.staged)
+
+    @property
+    def stored(self) -> tuple[bytes, int, Verdict]:
+        """The word that the contract stores of it: hash of where it stands while it is open, gas, verdict."""
+        is_open = self.phase not in (GamePhase.NONE, GamePhase.CLOSED)
+        return (self.standing.digest if is_open else bytes(28)), self.spent, self.verdict
 
     @property
     def defender_moves(self) -> bool:
@@ -200,8 +210,17 @@ class Game:
         return self.defender if self.defender_moves else self.challenger
 
 
+PARTIES = {"terms": (0, 32), "t": (32, 32), "size": (64, 32)}
+TURN = {
+    "phase": (0, 8), "rem": (8, 8), "deadline": (16, 40), "left_defender": (56, 24), "left_challenger": (80, 24),
+    "word": (104, 32), "position": (136, 32), "op": (168, 16), "group": (184, 8), "block": (192, 32),
+}  # fmt: skip
+"""Fields of a game that share a word: lowest bit, bits (contracts/libraries/GameStates.sol)."""
+DEFENDER_AT = 96
+"""The lowest bit of the defender's address in `parties`."""
+
 NO_GAME = Game(NOBODY, NO_CLAIM, NOBODY)
-"""The contract's stored value where no game was opened."""
+"""Stands where no game was opened."""
 
 Played = tuple[Game, tuple[GameEvent, ...]]
 
@@ -238,15 +257,23 @@ def play(
         return _open(game, move, sender, now, claim)
     if game is None:
         raise MoveRefused("PhaseWrong", GamePhase.NONE)
-    if isinstance(move, moves.Resolve):
-        return _resolve(game, now, claim)
     if not isinstance(move, moves.Answer):
         raise TypeError(f"{type(move).__name__} is no move of the game")
+    if game.phase in (GamePhase.NONE, GamePhase.CLOSED):
+        raise MoveRefused("PhaseWrong", game.phase)
+    # INVARIANT: a move answers the game as it stands.
+    if move.standing != game.standing:
+        raise MoveRefused("StandingStale", game.standing.digest)
+    if isinstance(move, moves.Resolve):
+        return _resolve(game, now, claim)
     rule = _RULES[type(move)]
     # Where one call serves several phases, any of them is right; the Solidity function takes the current one.
-    if game.phase not in rule.phases or not _executes(game, move):
+    if game.phase not in rule.phases:
         raise MoveRefused("PhaseWrong", game.phase)
-    return rule.apply(_move(game, move.answered, sender, now, claim), move, now, claim, arbiter)
+    begun = _move(game, sender, now, claim)
+    if not _executes(game, move):
+        raise MoveRefused("PhaseWrong", game.phase)
+    return rule.apply(begun, move, now, claim, arbiter)
 
 
 # -- opening -----------------------------------------------------------------------------------------------------------
@@ -263,15 +290,13 @@ def _open(game: Game | None, move: moves.Open, sender: Address, now: Seconds, cl
     if move.t > claim.transitions:
         raise MoveRefused("StepOutOfRange", move.t)
     opened = Game(
-        sender, claim.id, claim.defender, left_defender=budget(claim, defender=True),
+        sender, claim.id, claim.defender, claim.transitions, left_defender=budget(claim, defender=True),
         left_challenger=budget(claim, defender=False),
     )  # fmt: skip
     event = moves.Opened(claim.id, sender, claim.defender, move.nonce, move.t)
     depth = ceil_log2(claim.transitions)
     if move.t == 0:
-        opened = replace(
-            opened, node=Digest(claim.trace_root), statement=Digest(claim.trace_root), rem=depth, size=claim.transitions
-        )
+        opened = replace(opened, node=Digest(claim.trace_root), statement=Digest(claim.trace_root), rem=depth)
         return _turn(opened, GamePhase.TRACE_REVEAL if depth else GamePhase.ADJACENT, now), (event,)
     node = merkle.leaf(move.next)
     # INVARIANT: the step's end is the claim's own.
@@ -285,7 +310,7 @@ def _adjacent(game: Game, move: moves.Adjacent, now: Seconds, claim: DisputedCla
 
 
 def _argue(game: Game, claim: DisputedClaim, t: Step, step: moves.Transition, now: Seconds) -> Played:
-    """Fixes what is argued: transition t from `step.prev` to the S_t under the stored trace leaf."""
+    """Fixes what is argued: transition t from `step.prev` to the S_t under the trace leaf that is the node."""
     facts = claim.facts(t, step.prev_proof)
     if t == 1:
         # INVARIANT: the first step starts at the state that the contract computes.
@@ -315,7 +340,7 @@ def _defend(game: Game, move: moves.Defend, now: Seconds, claim: DisputedClaim, 
     statement = _require_statement(game, move.context)
     h = statement.fields
     # INVARIANT: what is defended is the S_t of the claim's trace.
-    if merkle.leaf(move.state) != move.answered:
+    if merkle.leaf(move.state) != game.node:
         raise MoveRefused("ProofInvalid")
     _require_block(h, move)
     defended = replace(
@@ -326,8 +351,8 @@ def _defend(game: Game, move: moves.Defend, now: Seconds, claim: DisputedClaim, 
 
 
 def _reveal(game: Game, move: moves.Reveal, now: Seconds, claim: DisputedClaim, arbiter: Arbiter) -> Played:
-    _require_children(move.answered, game.rem, move.children)
-    return _turn(game, GamePhase(game.phase + 1), now), (moves.Revealed(move.answered, move.children),)
+    _require_children(game.node, game.rem, move.children)
+    return _turn(game, GamePhase(game.phase + 1), now), (moves.Revealed(game.node, move.children),)
 
 
 def _reveal_tensor(
@@ -339,14 +364,14 @@ def _reveal_tensor(
     _require_proof(statement.ops_root, merkle.leaf(move.descriptor), game.position, depth, move.descriptor_proof)
     op = Op.decode(move.descriptor)
     # INVARIANT: dtype, rank and dims of an op's output come from its descriptor, never from a mover.
-    if Digest(merkle.tensor_root_of_tree(op.header, move.tree)) != move.answered:
+    if Digest(merkle.tensor_root_of_tree(op.header, move.tree)) != game.node:
         raise MoveRefused("ProofInvalid")
-    size, depth = _counted(op.header.elements), op.header.depth
+    size, terms, depth = _counted(op.header.elements), _counted(op.k_terms), op.header.depth
     if depth:
         _require_children(move.tree, depth, move.children)
     revealed = replace(
         game, statement=_below(move.context, move.descriptor), node=move.tree, rem=depth, position=0, size=size,
-        terms=_counted(op.k_terms), op=game.position,
+        terms=terms, op=game.position,
     )  # fmt: skip
     event = moves.TensorRevealed(game.position, move.tree, move.children)
     return _turn(revealed, GamePhase.TENSOR_PICK if depth else GamePhase.LEAF, now), (event,)
@@ -356,7 +381,7 @@ def _post_leaf(game: Game, move: moves.PostLeaf, now: Seconds, claim: DisputedCl
     # INVARIANT: a leaf has 1 KiB, the last one what is left.
     _require_length(min(4 * (game.size - CHUNK * game.position), merkle.LEAF_BYTES), len(move.data))
     # INVARIANT: the bytes are those that the leaf commits to.
-    if merkle.leaf(move.data) != move.answered:
+    if merkle.leaf(move.data) != game.node:
         raise MoveRefused("ProofInvalid")
     return _turn(game, GamePhase.ELEMENT, now), (moves.LeafPosted(move.data),)
 
@@ -367,7 +392,7 @@ def _post_partials(
     # INVARIANT: a level has as many partials as the fold's terms imply.
     group = None if game.phase == GamePhase.PARTIALS else game.group
     _require_length(4 * partial_count(game.terms, group), len(move.words))
-    posted = replace(game, node=keccak(move.words + move.answered))
+    posted = replace(game, node=keccak(move.words + game.node))
     first = game.phase == GamePhase.PARTIALS and is_grouped(game.terms)
     return _turn(posted, GamePhase.PARTIAL_PICK if first else GamePhase.PROOF, now), (moves.PartialsPosted(move.words),)
 
@@ -387,7 +412,7 @@ def _pick(game: Game, move: moves.Pick, now: Seconds, claim: DisputedClaim, arbi
     down = levels(game.rem)
     # INVARIANT: what is picked is one of the nodes that were revealed.
     _require_length(down, len(move.siblings))
-    if not merkle.verify(move.answered, move.child, move.i, move.siblings):
+    if not merkle.verify(game.node, move.child, move.i, move.siblings):
         raise MoveRefused("ProofInvalid")
     rem, position = game.rem - down, (game.position << down) | move.i
     picked = replace(game, node=move.child, rem=rem, position=position)
@@ -408,7 +433,7 @@ def _bottom(game: Game, position: int) -> GamePhase:
 
 def _pick_element(game: Game, move: moves.PickElement, now: Seconds, claim: DisputedClaim, arbiter: Arbiter) -> Played:
     picked = _picked_element(game, move.i)
-    picked = replace(picked, node=under(move.answered, picked.position))
+    picked = replace(picked, node=under(game.node, picked.position))
     return _turn(picked, GamePhase.PARTIALS, now), (moves.ElementPicked(picked.position),)
 
 
@@ -421,8 +446,8 @@ def _picked_element(game: Game, i: int) -> Game:
 
 
 def _pick_partial(game: Game, move: moves.PickPartial, now: Seconds, claim: DisputedClaim, arbiter: Arbiter) -> Played:
-    word = _word_at(_posted(move.answered, move.posted), move.i)
-    picked = replace(game, group=move.i, word=word, node=under(move.answered, move.i))
+    word = _word_at(_posted(game.node, move.posted), move.i)
+    picked = replace(game, group=move.i, word=word, node=under(game.node, move.i))
     return _turn(picked, GamePhase.LOW_PARTIALS, now), (moves.PartialPicked(move.i, word),)
 
 
@@ -465,8 +490,8 @@ def _executes(game: Game, move: moves.Answer) -> bool:
     for one that picks an element which its proof is to pick."""
     if game.phase == GamePhase.ELEMENT:
         return (game.terms > CHUNK) == isinstance(move, moves.PickElement)
-    if game.phase == GamePhase.PARTIAL_PICK and isinstance(move, moves.ProveOp):
-        return move.chunk == COMBINED
+    if game.phase == GamePhase.PARTIAL_PICK and isinstance(move, moves.Stage | moves.ProveOp):
+        return isinstance(move, moves.ProveOp) and move.chunk == COMBINED
     return True
 
 
@@ -478,7 +503,7 @@ def _execution(game: Game, move: moves.Stage | moves.ProveOp) -> tuple[Game, Sta
     if game.phase == GamePhase.ELEMENT:
         game = _picked_element(game, move.chunk)
         # INVARIANT: the bytes are those that the leaf commits to.
-        if merkle.leaf(move.posted) != move.answered:
+        if merkle.leaf(move.posted) != game.node:
             raise MoveRefused("ProofInvalid")
         game = replace(game, word=openings.word_of(move.posted, move.chunk))
     return game, Statement.decode(move.context)
@@ -489,7 +514,7 @@ def _claimed(game: Game, move: moves.Stage | moves.ProveOp) -> tuple[int, int]:
     of their combination."""
     if game.terms <= CHUNK:
         return game.word, 0
-    words = _posted(move.answered, move.posted)
+    words = _posted(game.node, move.posted)
     if move.chunk != COMBINED:
         return _word_at(words, move.chunk), CHUNK * game.group + move.chunk
     if game.phase == GamePhase.PROOF and is_grouped(game.terms):
@@ -509,10 +534,10 @@ def under(node: Digest, place: int) -> Digest:
     return keccak(node + place.to_bytes(8, "big"))
 
 
-def _posted(answered: Digest, posted: bytes) -> bytes:
+def _posted(node: Digest, posted: bytes) -> bytes:
     """The partials in `posted`, where the node that they answered stands behind them."""
     # INVARIANT: the words are those that were posted.
-    if keccak(posted) != answered:
+    if keccak(posted) != node:
         raise MoveRefused("ProofInvalid")
     return posted[:-32]
 
@@ -534,18 +559,18 @@ def _prove_alias(game: Game, move: moves.ProveAlias, now: Seconds, claim: Disput
     else:
         _require_proof(statement.prev, value, named.index, h.s_in, move.proof)
     # INVARIANT: equal bits convict nobody.
-    if value == move.answered:
+    if value == game.node:
         raise MoveRefused("EqualBits", value)
-    return _convict(game, Finding(Wrong.ALIAS, statement.program, statement.t, entry, 0, 0, move.answered, value))
+    return _convict(game, Finding(Wrong.ALIAS, statement.program, statement.t, entry, 0, 0, game.node, value))
 
 
 def _prove_padding(
     game: Game, move: moves.ProvePadding, now: Seconds, claim: DisputedClaim, arbiter: Arbiter
 ) -> Played:
     # INVARIANT: equal bits convict nobody; padding is EMPTY.
-    if move.answered == EMPTY:
+    if game.node == EMPTY:
         raise MoveRefused("EqualBits", EMPTY)
-    found = Finding(Wrong.PADDING, ProgramRoot(EMPTY), game.t, game.position, 0, 0, move.answered, EMPTY)
+    found = Finding(Wrong.PADDING, ProgramRoot(EMPTY), game.t, game.position, 0, 0, game.node, EMPTY)
     return _convict(game, found)
 
 
@@ -564,8 +589,6 @@ def equivocate(defender: Address, first: Digest, second: Digest, signers: tuple[
 
 
 def _resolve(game: Game, now: Seconds, claim: DisputedClaim) -> Played:
-    if game.phase in (GamePhase.NONE, GamePhase.CLOSED):
-        raise MoveRefused("PhaseWrong", game.phase)
     # INVARIANT: a claim is convicted once; games on it that come too late cost their challengers nothing.
     if not claim.live:
         return _close(game, Verdict.VOID)
@@ -580,20 +603,23 @@ def _convict(game: Game, found: Finding) -> Played:
     return closed, (moves.Convicted(game.claim, found), *events)
 
 
+def closed(challenger: Address, claim: ClaimId, verdict: Verdict) -> Game:
+    """All that is known of a game that has ended."""
+    return Game(challenger, claim, NOBODY, phase=GamePhase.CLOSED, verdict=verdict)
+
+
 def _close(game: Game, verdict: Verdict) -> Played:
-    closed = Game(game.challenger, game.claim, NOBODY, phase=GamePhase.CLOSED, verdict=verdict)
     winners = {Verdict.REJECTED: game.defender, Verdict.VOID: NOBODY}
-    return closed, (moves.Resolved(game.claim, verdict, winners.get(verdict, game.challenger)),)
+    return closed(game.challenger, game.claim, verdict), (
+        moves.Resolved(game.claim, verdict, winners.get(verdict, game.challenger)),
+    )
 
 
 # -- turns -------------------------------------------------------------------------------------------------------------
 
 
-def _move(game: Game, answered: Digest, sender: Address, now: Seconds, claim: DisputedClaim) -> Game:
-    """A move begins: the right answer, in time, by the side whose turn it is. Stops its clock."""
-    # INVARIANT: a move answers the node that is stored.
-    if game.node != answered:
-        raise MoveRefused("AnsweredStale", game.node)
+def _move(game: Game, sender: Address, now: Seconds, claim: DisputedClaim) -> Game:
+    """A move begins: in time, by the side whose turn it is. Stops its clock."""
     # INVARIANT: a move counts only while the mover's clock runs.
     if now > game.deadline:
         raise MoveRefused("ClockExpired", game.deadline)
@@ -702,7 +728,7 @@ _RULES: dict[type[moves.Answer], _Rule] = {
     moves.PickElement: _rule(_pick_element, GamePhase.ELEMENT),
     moves.PostPartials: _rule(_post_partials, GamePhase.PARTIALS, GamePhase.LOW_PARTIALS),
     moves.PickPartial: _rule(_pick_partial, GamePhase.PARTIAL_PICK),
-    moves.Stage: _rule(_stage, GamePhase.ELEMENT, GamePhase.PROOF),
+    moves.Stage: _rule(_stage, GamePhase.ELEMENT, GamePhase.PARTIAL_PICK, GamePhase.PROOF),
     moves.ProveOp: _rule(_prove_op, GamePhase.ELEMENT, GamePhase.PARTIAL_PICK, GamePhase.PROOF),
     moves.ProveAlias: _rule(_prove_alias, GamePhase.ALIAS),
     moves.ProvePadding: _rule(_prove_padding, GamePhase.PADDING),

@@ -22,7 +22,7 @@ from lockstep.protocol.errors import Inconclusive
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.merkle import ceil_log2
 from lockstep.protocol.programs.program import CHUNK, Alias, Fold, Kind, Program, is_grouped
-from lockstep.protocol.types import Digest, StateRoot, TraceRoot
+from lockstep.protocol.types import StateRoot, TraceRoot
 
 _E = TypeVar("_E", bound=GameEvent)
 
@@ -162,43 +162,44 @@ def known(own: Levels, depth: int, log: GameLog, first: type[GameEvent] | None) 
 
 def answer(game: Game, events: Sequence[GameEvent], own: MaterialisedClaim) -> moves.Answer | None:
     """The defender's next move, or None if it is not its turn."""
-    log, node = GameLog(events), game.node
+    log = GameLog(events)
     if game.phase == GamePhase.TRACE_REVEAL:
-        return moves.Reveal(node, descendants(trace_levels(own.trace), game.rem, game.position))
+        return moves.Reveal(game.standing, descendants(trace_levels(own.trace), game.rem, game.position))
     if game.phase not in moves.DEFENDERS:
         return None
     statement = log.statement
     step = own.step(statement.t)
     if game.phase == GamePhase.DEFEND:
-        return _defend(node, statement, own.trace[statement.t - 1], step)
+        return _defend(game, statement, own.trace[statement.t - 1], step)
     if game.phase == GamePhase.GRAPH_REVEAL:
-        return moves.Reveal(node, descendants(step.graph, game.rem, game.position))
+        return moves.Reveal(game.standing, descendants(step.graph, game.rem, game.position))
     if game.phase == GamePhase.TENSOR:
-        return _reveal_tensor(node, statement, game.position, step)
+        return _reveal_tensor(game, statement, step)
     tensor = step.output(game.op)
     if game.phase == GamePhase.TENSOR_REVEAL:
-        return moves.Reveal(node, descendants(tensor.levels, game.rem, game.position))
+        return moves.Reveal(game.standing, descendants(tensor.levels, game.rem, game.position))
     if game.phase == GamePhase.LEAF:
-        return moves.PostLeaf(node, tensor.leaf(game.position))
+        return moves.PostLeaf(game.standing, tensor.leaf(game.position))
     group = None if game.phase == GamePhase.PARTIALS else game.group
     words = step.partials(game.op, game.position, group)
-    return moves.PostPartials(node, struct.pack(f">{len(words)}I", *words))
+    return moves.PostPartials(game.standing, struct.pack(f">{len(words)}I", *words))
 
 
-def _defend(node: Digest, statement: Statement, state: StateRoot, step: MaterialisedStep) -> moves.Defend:
+def _defend(game: Game, statement: Statement, state: StateRoot, step: MaterialisedStep) -> moves.Defend:
     program, graph = step.program, step.graph
     # From the state block up to the nodes that are shown, if it lies below them.
     up, below = program.depth - program.s_out, program.depth - levels(program.depth) - program.s_out
     proof = merkle.proof(graph, (1 << up) - 1, program.s_out)[: max(below, 0)]
     children = descendants(graph, program.depth, 0)
-    return moves.Defend(node, statement.encode(), graph[-1][0], state, tuple(proof), children)
+    return moves.Defend(game.standing, statement.encode(), graph[-1][0], state, tuple(proof), children)
 
 
-def _reveal_tensor(node: Digest, statement: Statement, op: int, step: MaterialisedStep) -> moves.RevealTensor:
-    program, tree = step.program, step.output(op).levels
+def _reveal_tensor(game: Game, statement: Statement, step: MaterialisedStep) -> moves.RevealTensor:
+    program, op = step.program, game.position
+    tree = step.output(op).levels
     children = descendants(tree, len(tree) - 1, 0) if len(tree) > 1 else ()
     proof = tuple(merkle.proof(program.ops_levels, op))
-    return moves.RevealTensor(node, statement.encode(), program.descriptors[op], proof, tree[-1][0], children)
+    return moves.RevealTensor(game.standing, statement.encode(), program.descriptors[op], proof, tree[-1][0], children)
 
 
 def descendants(tree: Levels, height: int, index: int) -> moves.Proof:
@@ -212,13 +213,13 @@ def descendants(tree: Levels, height: int, index: int) -> moves.Proof:
 
 def point(game: Game, events: Sequence[GameEvent], own: MaterialisedClaim) -> moves.Answer | None:
     """The challenger's next move, or None if it is not its turn or nothing differs (there is nothing to prove)."""
-    log, node = GameLog(events), game.node
+    log = GameLog(events)
     if game.phase == GamePhase.TRACE_PICK:
         return _pick(game, log, trace_levels(own.trace))
     if game.phase == GamePhase.ADJACENT:
         return _adjacent(game, log, own)
     if game.phase == GamePhase.PADDING:
-        return moves.ProvePadding(node)
+        return moves.ProvePadding(game.standing)
     if game.phase in moves.DEFENDERS or game.phase in (GamePhase.NONE, GamePhase.CLOSED):
         return None
     statement = log.statement
@@ -243,13 +244,13 @@ def _pick(game: Game, log: GameLog, own: Levels) -> moves.Pick | None:
     if i is None:
         return None
     siblings = tuple(merkle.proof(merkle.levels(log.children, down), i))
-    return moves.Pick(game.node, i, log.children[i], siblings)
+    return moves.Pick(game.standing, i, log.children[i], siblings)
 
 
 def _adjacent(game: Game, log: GameLog, own: MaterialisedClaim) -> moves.Adjacent:
     t = game.position + 1
     tree = known(trace_levels(own.trace), ceil_log2(len(own.trace)), log, None)
-    return moves.Adjacent(game.node, _transition(own, t, tree.proof(t - 2) if t > 1 else own.carried))
+    return moves.Adjacent(game.standing, _transition(own, t, tree.proof(t - 2) if t > 1 else own.carried))
 
 
 def _pick_element(game: Game, log: GameLog, step: MaterialisedStep) -> moves.PickElement | None:
@@ -257,7 +258,7 @@ def _pick_element(game: Game, log: GameLog, step: MaterialisedStep) -> moves.Pic
     if posted is None:
         return None
     i = _first_difference(_words(posted.data), _words(step.output(game.op).leaf(game.position)))
-    return None if i is None else moves.PickElement(game.node, i)
+    return None if i is None else moves.PickElement(game.standing, i)
 
 
 def _pick_partial(
@@ -269,7 +270,7 @@ def _pick_partial(
     i = _first_difference(_partials(posted.words), step.partials(game.op, game.position, None))
     if i is None:
         return combination(game, log, statement, step)
-    return moves.PickPartial(game.node, i, log.posted)
+    return moves.PickPartial(game.standing, i, log.posted)
 
 
 def combination(game: Game, log: GameLog, statement: Statement, step: MaterialisedStep) -> moves.ProveOp | None:
@@ -283,7 +284,7 @@ def combination(game: Game, log: GameLog, statement: Statement, step: Materialis
     whole = game.phase == GamePhase.PARTIAL_PICK or not is_grouped(game.terms)
     opened = (moves.Opening(b"", leaf.data, (), (), 0),) if whole else ()
     described, context = step.program.descriptors[game.op], statement.encode()
-    return moves.ProveOp(game.node, described, COMBINED, log.posted, opened, context)
+    return moves.ProveOp(game.standing, described, COMBINED, log.posted, opened, context)
 
 
 def _prove_op(
@@ -311,12 +312,12 @@ def _prove_op(
     described, context = program.descriptors[game.op], statement.encode()
     if program.ops[game.op].kind == Kind.MAP:
         if not game.staged and sum(len(opening.data) for opening in opened) > openings.STAGED_BYTES:
-            return moves.Stage(game.node, described, chunk, shown, opened[: len(opened) // 2], context)
+            return moves.Stage(game.standing, described, chunk, shown, opened[: len(opened) // 2], context)
     elif game.staged:
         opened = ()
     elif program.ops[game.op].mode == Fold.DOT and game.terms > STAGED_TERMS and program.ops[game.op].kind == Kind.FOLD:
-        return moves.Stage(game.node, described, chunk, shown, opened, context)
-    return moves.ProveOp(game.node, described, chunk, shown, opened, context)
+        return moves.Stage(game.standing, described, chunk, shown, opened, context)
+    return moves.ProveOp(game.standing, described, chunk, shown, opened, context)
 
 
 def _prove_alias(game: Game, statement: Statement, step: MaterialisedStep, graph: Known) -> moves.ProveAlias:
@@ -328,7 +329,7 @@ def _prove_alias(game: Game, statement: Statement, step: MaterialisedStep, graph
         value, proof = graph.at(0, named.index), graph.proof(named.index)
     elif named.kind == Alias.STATE_KIND:
         value, proof = merkle.node_at(step.prev, 0, named.index), tuple(merkle.proof(step.prev, named.index))
-    return moves.ProveAlias(game.node, statement.encode(), program.header, value, proof)
+    return moves.ProveAlias(game.standing, statement.encode(), program.header, value, proof)
 
 
 def _first_difference(theirs: Sequence[object], own: Sequence[object]) -> int | None:

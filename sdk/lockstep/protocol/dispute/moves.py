@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import Body
 from lockstep.protocol.merkle import LEAF_ELEMENTS
 from lockstep.protocol.types import Address, ClaimId, Digest, GameId, ProgramRoot, StateRoot, Step
@@ -21,7 +22,7 @@ COMBINED = 2**32 - 1
 
 
 class GamePhase(IntEnum):
-    """The move that a game awaits. One number a phase, as in IDisputeGame.Phase: the contract stores it."""
+    """The move that a game awaits. One number a phase, as in IDisputeGame.Phase."""
 
     NONE = 0
     TRACE_REVEAL = 1
@@ -74,6 +75,23 @@ class Wrong(IntEnum):
 
 
 # -- what moves carry
+
+
+class GameState(NamedTuple):
+    """A game as it stands, in the six words that movers show and events say (`Game.standing` makes them)."""
+
+    claim: ClaimId
+    parties: int
+    node: Digest
+    statement: Digest
+    turn: int
+    staged: int
+
+    @property
+    def digest(self) -> bytes:
+        """The first 224 bits of keccak of its words, which the contract stores of an open game."""
+        words = (word if isinstance(word, bytes) else word.to_bytes(32, "big") for word in self)
+        return keccak(b"".join(words))[:28]
 
 
 @dataclass(frozen=True)
@@ -153,19 +171,19 @@ class Open(Move):
 class Answer(Move):
     """A move in a game that is open."""
 
-    answered: Digest
-    """The stored node that it answers."""
+    standing: GameState
+    """The game as it stands."""
 
 
 @dataclass(frozen=True)
 class Reveal(Answer):
-    """The defender shows the descendants of the stored node."""
+    """The defender shows the descendants of the node."""
 
     call = "reveal"
     children: Proof
 
     def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.answered, list(self.children))
+        return (game, self.standing, list(self.children))
 
 
 @dataclass(frozen=True)
@@ -178,7 +196,7 @@ class Pick(Answer):
     siblings: Proof
 
     def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.answered, self.i, self.child, list(self.siblings))
+        return (game, self.standing, self.i, self.child, list(self.siblings))
 
 
 @dataclass(frozen=True)
@@ -189,7 +207,7 @@ class Adjacent(Answer):
     transition: Transition
 
     def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.answered, self.transition.abi())
+        return (game, self.standing, self.transition.abi())
 
 
 @dataclass(frozen=True)
@@ -205,7 +223,7 @@ class Defend(Answer):
 
     def arguments(self, game: GameId) -> tuple[Any, ...]:
         return (
-            game, self.answered, self.context, self.graph, self.state, list(self.block_proof), list(self.children),
+            game, self.standing, self.context, self.graph, self.state, list(self.block_proof), list(self.children),
         )  # fmt: skip
 
 
@@ -222,7 +240,7 @@ class RevealTensor(Answer):
 
     def arguments(self, game: GameId) -> tuple[Any, ...]:
         return (
-            game, self.answered, self.context, self.descriptor, list(self.descriptor_proof), self.tree,
+            game, self.standing, self.context, self.descriptor, list(self.descriptor_proof), self.tree,
             list(self.children),
         )  # fmt: skip
 
@@ -235,7 +253,7 @@ class PostLeaf(Answer):
     data: bytes
 
     def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.answered, self.data)
+        return (game, self.standing, self.data)
 
 
 @dataclass(frozen=True)
@@ -246,7 +264,7 @@ class PickElement(Answer):
     i: int
 
     def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.answered, self.i)
+        return (game, self.standing, self.i)
 
 
 @dataclass(frozen=True)
@@ -258,7 +276,7 @@ class PostPartials(Answer):
     """Big-endian, 4 bytes each."""
 
     def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.answered, self.words)
+        return (game, self.standing, self.words)
 
 
 @dataclass(frozen=True)
@@ -271,7 +289,7 @@ class PickPartial(Answer):
     """The posted partials, the node that they answered behind them."""
 
     def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.answered, self.i, self.posted)
+        return (game, self.standing, self.i, self.posted)
 
 
 @dataclass(frozen=True)
@@ -289,7 +307,7 @@ class _Execution(Answer):
 
     def arguments(self, game: GameId) -> tuple[Any, ...]:
         proof = (self.descriptor, self.chunk, self.posted, [o.abi() for o in self.openings], self.context)
-        return (game, self.answered, proof)
+        return (game, self.standing, proof)
 
 
 @dataclass(frozen=True)
@@ -318,7 +336,7 @@ class ProveAlias(Answer):
     proof: Proof
 
     def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.answered, self.context, self.header, self.value, list(self.proof))
+        return (game, self.standing, self.context, self.header, self.value, list(self.proof))
 
 
 @dataclass(frozen=True)
@@ -328,17 +346,17 @@ class ProvePadding(Answer):
     call = "provePadding"
 
     def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.answered)
+        return (game, self.standing)
 
 
 @dataclass(frozen=True)
-class Resolve(Move):
+class Resolve(Answer):
     """Anyone ends a game whose mover's clock has run out, or whose claim was decided elsewhere."""
 
     call = "resolve"
 
     def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game,)
+        return (game, self.standing)
 
 
 # -- the events
@@ -348,9 +366,13 @@ class Resolve(Move):
 class GameEvent:
     """One log entry of a game."""
 
+    said: ClassVar[tuple[str, ...]] = ()
+    """The fields that the contract logs beside the game as it then stands, which says the others."""
+
 
 @dataclass(frozen=True)
 class Opened(GameEvent):
+    said = ("claim", "challenger", "defender", "nonce", "t")
     claim: ClaimId
     challenger: Address
     defender: Address
@@ -362,6 +384,7 @@ class Opened(GameEvent):
 class Argued(GameEvent):
     """t is known from here on; `node` is the leaf of S_t in the trace."""
 
+    said = ("statement",)
     t: Step
     node: Digest
     statement: bytes
@@ -369,6 +392,7 @@ class Argued(GameEvent):
 
 @dataclass(frozen=True)
 class Defended(GameEvent):
+    said = ("state", "children")
     graph: Digest
     state: StateRoot
     children: Proof
@@ -376,6 +400,7 @@ class Defended(GameEvent):
 
 @dataclass(frozen=True)
 class Revealed(GameEvent):
+    said = ("children",)
     node: Digest
     children: Proof
 
@@ -389,6 +414,7 @@ class Picked(GameEvent):
 
 @dataclass(frozen=True)
 class TensorRevealed(GameEvent):
+    said = ("children",)
     op: int
     tree: Digest
     children: Proof
@@ -396,6 +422,7 @@ class TensorRevealed(GameEvent):
 
 @dataclass(frozen=True)
 class LeafPosted(GameEvent):
+    said = ("data",)
     data: bytes
 
 
@@ -411,6 +438,7 @@ class ElementPicked(GameEvent):
 
 @dataclass(frozen=True)
 class PartialsPosted(GameEvent):
+    said = ("words",)
     words: bytes
 
 
@@ -425,7 +453,7 @@ class Staged(GameEvent):
     """Some tensor operands of the picked element are known."""
 
     staged: int
-    """As in the stored game."""
+    """As in the game."""
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ is the chain's to meter: it comes in with the call.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from lockstep.protocol.dispute import game, moves
 from lockstep.protocol.dispute.docket import SCAN, Docket
-from lockstep.protocol.dispute.game import NO_GAME, DisputedClaim, Game
+from lockstep.protocol.dispute.game import DisputedClaim, Game
 from lockstep.protocol.dispute.moves import Finding, GamePhase, Proof, Verdict, Wrong
 from lockstep.protocol.jobs import NO_SEED, NO_STATE, ZERO, ZERO_ADDRESS, Body, Facts, GameTerms
 from lockstep.protocol.market import ids, vault, verdicts
@@ -159,10 +159,10 @@ def _digest_of(d: Draft, work: Work, said: Signed) -> Digest:
 # -- the end -----------------------------------------------------------------------------------------------------------
 
 
-def resolve(d: Draft, sender: Address, id_: GameId) -> None:
+def resolve(d: Draft, sender: Address, id_: GameId, standing: moves.GameState) -> None:
     """Ends a game whose mover's clock has run out, or whose claim was decided elsewhere."""
     played = d.games[id_]
-    closed, _ = game.play(played, moves.Resolve(), sender, d.block.time, _stored(d, played), d.at.arbiter)
+    closed, _ = game.play(played, moves.Resolve(standing), sender, d.block.time, _stored(d, played), d.at.arbiter)
     _close(d, id_, closed.verdict)
 
 
@@ -171,7 +171,7 @@ def _close(d: Draft, id_: GameId, verdict: Verdict) -> None:
     # A missed deadline proves no step wrong.
     t = g.t if verdict == Verdict.FRAUD else 0
     d.defending[g.defender] -= 1
-    d.games[id_] = replace(NO_GAME, challenger=g.challenger, claim=g.claim, phase=GamePhase.CLOSED, verdict=verdict)
+    d.games[id_] = game.closed(g.challenger, g.claim, verdict)
     winner = {Verdict.REJECTED: g.defender, Verdict.VOID: ZERO_ADDRESS}.get(verdict, g.challenger)
     d.emit("DisputeGame", "Resolved", id_, g.claim, verdict, winner)
     if verdict == Verdict.REJECTED:
@@ -241,7 +241,7 @@ def _stored(d: Draft, g: Game) -> DisputedClaim:
     """The claim of a game that was opened."""
     transitions = d.claims[g.claim].transitions
     delegate = d.delegate_of[g.defender]
-    # `adjacent` is argued under the trace root that the game stores.
+    # `adjacent` is argued under the trace root, which the statement is until then.
     said = replace(_NO_BODY, trace_root=TraceRoot(g.statement))
     return _Asked(
         g.claim, g.defender, transitions, said, NO_STATE, _NO_PROGRAM, _NO_PROGRAM, NO_SEED, 0, 0,
@@ -258,13 +258,10 @@ def _spend(d: Draft, id_: GameId) -> None:
 
 
 def _log(d: Draft, id_: GameId, events: tuple[moves.GameEvent, ...]) -> None:
+    """Each with the game as the move leaves it, and what that does not say; a conviction leaves none."""
     for event in events:
-        d.emit("DisputeGame", type(event).__name__, id_, *(getattr(event, f.name) for f in fields(event)))
-
-
-# -- views -------------------------------------------------------------------------------------------------------------
-
-
-def defender_moves(s: Reader, id_: GameId) -> bool:
-    """Returns True if the next move is the defender's."""
-    return s.games[id_].defender_moves
+        if isinstance(event, moves.Convicted):
+            d.emit("DisputeGame", "Convicted", id_, event.claim, event.finding)
+        else:
+            said = (getattr(event, name) for name in event.said)
+            d.emit("DisputeGame", type(event).__name__, id_, d.games[id_].standing, *said)

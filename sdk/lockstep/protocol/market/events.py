@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from lockstep.protocol.dispute.moves import GameState
 from lockstep.protocol.types import (
     Address,
     AuditId,
@@ -389,6 +390,7 @@ class GameOpened(Logged, contract="DisputeGame", event="Opened"):
     """Somebody challenges a claim."""
 
     game: GameId
+    standing: GameState
     claim: ClaimId
     challenger: Address
     defender: Address

@@ -103,7 +103,7 @@ def test_a_void_game_takes_no_share() -> None:
         table.seat(challenger(i))
         table.play(id_of(i), letters.open_at(table.claim, held, 1, i), challenger(i), START)
     late = Seconds(START + letters.CLOCK + letters.STEP_SECONDS + 1)
-    table.play(id_of(0), Resolve(), challenger(0), late)
-    table.play(id_of(1), Resolve(), challenger(1), late)
+    table.play(id_of(0), Resolve(table.records[id_of(0)].state.standing), challenger(0), late)
+    table.play(id_of(1), Resolve(table.records[id_of(1)].state.standing), challenger(1), late)
     prize = letters.STAKE * 30 // 100
     assert [table.books.credits[challenger(i)] for i in range(2)] == [prize * 2 // 3, prize // 3]

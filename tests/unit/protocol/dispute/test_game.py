@@ -173,13 +173,13 @@ def test_garbage_padding_of_the_trace_is_convicted() -> None:
     tree = merkle.levels([*leaves, GARBAGE])
     match = Match(replace(games.claim_of(truth), body=Body(tree[-1][0], NO_STATE, NO_STATE)))  # type: ignore[arg-type]
     match.play(games.open_at(match.claim, truth, 0), CHALLENGER)
-    match.play(moves.Reveal(tree[-1][0], tuple(tree[0])), WORKER)
     assert match.state is not None
+    match.play(moves.Reveal(match.state.standing, tuple(tree[0])), WORKER)
     move = honest.point(match.state, match.log, truth)
     assert isinstance(move, moves.Pick)
     assert move.i == 3
     match.play(move, CHALLENGER)
-    match.play(moves.ProvePadding(GARBAGE), CHALLENGER)
+    match.play(moves.ProvePadding(match.state.standing), CHALLENGER)
     assert match.finding is not None
     assert match.finding.wrong == Wrong.PADDING
 
@@ -258,13 +258,16 @@ def test_move_at_the_deadline_counts() -> None:
 
 
 def test_resolve_before_the_deadline_reverts() -> None:
-    assert refused(begun(), moves.Resolve(), CHALLENGER) == "ClockRunning"
+    match = begun()
+    assert match.state is not None
+    assert refused(match, moves.Resolve(match.state.standing), CHALLENGER) == "ClockRunning"
 
 
 def test_game_on_a_claim_decided_elsewhere_is_void() -> None:
     match = begun()
     match.claim = replace(match.claim, live=False)
-    match.play(moves.Resolve(), CHALLENGER)
+    assert match.state is not None
+    match.play(moves.Resolve(match.state.standing), CHALLENGER)
     assert match.log[-1] == moves.Resolved(match.claim.id, Verdict.VOID, game.NOBODY)
 
 
@@ -282,15 +285,16 @@ def test_delegate_answers_for_the_defender() -> None:
     assert match.state.phase == moves.GamePhase.GRAPH_PICK
 
 
-def test_move_that_answers_another_node_reverts() -> None:
+def test_move_that_shows_another_game_reverts() -> None:
     match = begun()
-    assert refused(match, replace(defence(match), answered=GARBAGE), WORKER) == "AnsweredStale"
+    move = defence(match)
+    assert refused(match, replace(move, standing=move.standing._replace(node=GARBAGE)), WORKER) == "StandingStale"
 
 
 def test_move_of_another_phase_reverts() -> None:
     match = begun()
     assert match.state is not None
-    assert refused(match, moves.PostLeaf(match.state.node, b""), WORKER) == "PhaseWrong"
+    assert refused(match, moves.PostLeaf(match.state.standing, b""), WORKER) == "PhaseWrong"
 
 
 def test_second_game_with_the_same_nonce_reverts() -> None:
@@ -335,7 +339,7 @@ def reveal_of(extents: tuple[int, ...], groups: int) -> tuple[Match, moves.Revea
     node = Digest(merkle.tensor_root_of_tree(op.header, tree))
     assert match.state is not None
     match.state = replace(match.state, phase=moves.GamePhase.TENSOR, node=node, position=0, statement=keccak(context))
-    return match, moves.RevealTensor(node, context, op.encode(), (), tree, children)
+    return match, moves.RevealTensor(match.state.standing, context, op.encode(), (), tree, children)
 
 
 def test_step_beyond_the_claim_reverts() -> None:
@@ -407,7 +411,7 @@ def test_partials_meant_for_one_pick_answer_no_other(lie: Lie, phase: moves.Game
 
     def picked(i: int) -> tuple[game.Game, moves.Answer]:
         shown = honest.GameLog(match.log).posted
-        pick = moves.PickPartial(state.node, i, shown) if shown else moves.PickElement(state.node, i)
+        pick = moves.PickPartial(state.standing, i, shown) if shown else moves.PickElement(state.standing, i)
         after, events = game.play(state, pick, CHALLENGER, match.now, match.claim, match.arbiter)
         answer = honest.answer(after, [*match.log, *events], liar)
         assert answer is not None
@@ -415,7 +419,7 @@ def test_partials_meant_for_one_pick_answer_no_other(lie: Lie, phase: moves.Game
 
     (first, answer), (other, _) = picked(0), picked(1)
     game.play(first, answer, WORKER, match.now, match.claim, match.arbiter)
-    with pytest.raises(MoveRefused, match="AnsweredStale"):
+    with pytest.raises(MoveRefused, match="StandingStale"):
         game.play(other, answer, WORKER, match.now, match.claim, match.arbiter)
 
 

@@ -41,7 +41,8 @@ def opens(scene: Scene, claim: ClaimId, challenger: str, nonce: int = 0, gas: in
 
 
 def resolves(scene: Scene, id_: GameId) -> None:
-    scene.market.ledger.do("DisputeGame", "resolve", Address(REQUESTER), id_, block=scene.block)
+    standing = stored(scene, id_).standing
+    scene.market.ledger.do("DisputeGame", "resolve", Address(REQUESTER), id_, standing, block=scene.block)
 
 
 def stored(scene: Scene, id_: GameId) -> game.Game:
@@ -111,7 +112,9 @@ def test_a_challenger_who_does_not_point_loses_its_bond() -> None:
     opened = scene.opened(claim)
     levels = merkle.levels([*_leaves(scene, claim)])
     assert levels[-1][0] == opened.body.trace_root
-    scene.market.ledger.do("DisputeGame", "reveal", Address(HONEST), id_, levels[-1][0], levels[0], block=scene.block)
+    scene.market.ledger.do(
+        "DisputeGame", "reveal", Address(HONEST), id_, stored(scene, id_).standing, levels[0], block=scene.block
+    )
     assert stored(scene, id_).phase == GamePhase.TRACE_PICK
     with pytest.raises(Reverted, match="ClockRunning"):
         resolves(scene, id_)
@@ -132,9 +135,11 @@ def test_the_defender_or_its_delegate_answers_and_nobody_else() -> None:
     answer = ("DisputeGame", "reveal")
     for stranger in (CHALLENGER, OTHERS[0]):
         with pytest.raises(Reverted, match="Unauthorized"):
-            scene.market.ledger.do(*answer, Address(stranger), id_, levels[-1][0], levels[0], block=scene.block)
+            scene.market.ledger.do(
+                *answer, Address(stranger), id_, stored(scene, id_).standing, levels[0], block=scene.block
+            )
     scene.market.books.delegate(Address(HONEST), OTHERS[0])
-    scene.market.ledger.do(*answer, OTHERS[0], id_, levels[-1][0], levels[0], block=scene.block)
+    scene.market.ledger.do(*answer, OTHERS[0], id_, stored(scene, id_).standing, levels[0], block=scene.block)
     assert events(scene) == ["Revealed"]
 
 

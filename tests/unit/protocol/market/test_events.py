@@ -10,7 +10,7 @@ from lockstep.chain import artifacts
 from lockstep.protocol.market.events import EVENTS, Logged
 
 CONTRACTS = ("JobMarket", "StakeVault", "Witnesses", "Availability", "Validator")
-WIDTHS = {"Address": "address", "bool": "bool", "bytes": "bytes", "Cid": "bytes"}
+WIDTHS = {"Address": "address", "bool": "bool", "bytes": "bytes", "Cid": "bytes", "GameState": "tuple"}
 NUMBERS = {"int", "Wei", "Seconds"}
 
 
