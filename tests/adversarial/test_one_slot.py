@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
 
 from lockstep.node.player import Side
 from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import MERGE_SLOT
-from tests.adversarial.court import Court
-from tests.adversarial.test_wrong_carry import with_moments
+from tests.adversarial.cheat import Cheat, Ended, ended, run
+from tests.adversarial.court import Court, Where
+from tests.adversarial.lies import named
+from tests.adversarial.test_wrong_carry import FIRST_MOMENT, SECOND_MOMENT, with_moments
 
 ALONE: Mapping[str, object] = {"slots": 1, "rounds": 2, "max_lead": 2, "max_fail": 1}
 
@@ -29,12 +35,12 @@ def test_one_slot_is_trained_merged_and_paid(court: Court) -> None:
     assert gained["worker-0"] >= 2 * (court.params.role.slot_price + court.params.merge.price)
 
 
-def test_a_lie_in_the_only_slot_is_convicted_and_its_round_fails(court: Court) -> None:
-    court.reset(**ALONE)
+def in_the_slot(court: Court) -> Ended:
+    """The first moment begins at one: the round of its only worker fails, and the next one is honest."""
     honest = court.run(0)
-    liar = with_moments(honest, honest.start[4] + 1, honest.start[5])
+    liar = with_moments(honest, honest.start[FIRST_MOMENT] + np.float32(1), honest.start[SECOND_MOMENT])
     (claim,) = court.claim({0: liar})
-    court.audit_and_play()
+    (game,) = court.audit_and_play()
     assert court.convicted(claim)
     court.wait(Phase.FREEZING)
     court.send(court.contracts.market.freeze(court.job_id, 0, []), "requester")
@@ -44,12 +50,14 @@ def test_a_lie_in_the_only_slot_is_convicted_and_its_round_fails(court: Court) -
     court.merge(r=1)
     court.settle()
     court.balance({"worker-0": court.params.role.slot_stake})
+    return ended(court, game, Where(1, named(honest.program(1), "m"), 0, rule="op"))
 
 
-def test_a_lie_in_the_merge_of_the_only_slot_is_convicted_and_merged_again(court: Court) -> None:
+def in_the_merge(court: Court) -> Ended:
+    """It begins with twice the state: the only worker merges again in the liar's stead."""
     court.reset(**ALONE, aggregator=court.address("mallory"))
     court.claim()
-    wrong = court.merge(lie=lambda run: run.__class__(**{**run.__dict__, "start": _doubled(run.start)}))
+    wrong = court.merge(lie=lambda run: replace(run, start=_doubled(run.start)))
     ((claim, found),) = court.audits().items()
     assert claim == wrong
     game = court.open(claim, found)
@@ -63,7 +71,16 @@ def test_a_lie_in_the_merge_of_the_only_slot_is_convicted_and_merged_again(court
     court.merge(r=1)
     court.settle()
     court.balance({"mallory": court.params.merge.stake + court.params.round_pay})
+    return ended(court, game, Where(1, 0, rule="op"))
 
 
 def _doubled(state: list) -> list:
     return [None if tensor is None else tensor * 2 for tensor in state]
+
+
+CHEAT = Cheat("lie in a job of one slot", "fraud", {"in the slot": in_the_slot, "in the merge": in_the_merge}, ALONE)
+
+
+@pytest.mark.parametrize("form", CHEAT.forms)
+def test_a_lie_in_a_job_of_one_slot_is_convicted_and_its_work_is_done_again(court: Court, form: str) -> None:
+    run(court, CHEAT, form)

@@ -10,15 +10,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lockstep.demo.cheats.lies import DEVNET_CHAIN_ID, cheat_of
 from lockstep.execution.jobs import ClaimRun, carry_of
 from lockstep.node.player import Side
 from lockstep.protocol.dispute import honest as honest_play
 from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.errors import ChainError
+from lockstep.training.optimizers import AdamW
+from lockstep.training.strategies.sparseloco import SparseLoCo
 from tests.adversarial.cheat import Cheat, Ended, convict, ended, run
 from tests.adversarial.court import Court, Where
 from tests.adversarial.lies import named
 from tests.support import games as games_of_tests
+from tests.support import own_models
 
 FIRST_MOMENT, SECOND_MOMENT = 4, 5
 """Entries of the state's carry quarter."""
@@ -108,6 +112,28 @@ def kept_after_exclusion(court: Court) -> Ended:
     return ended(court, game, Where(1, named(honest.program(1), "m"), 0, rule="op"))
 
 
+def of_the_demo(court: Court, name: str, r: int) -> Ended:
+    """A lie of `lockstep demo` in a job of SparseLoCo, in a round in which there is something to lie about."""
+    court.forget()
+    strategy = SparseLoCo(AdamW(learning_rate=1e-2, warmup=1), own_models.STEPS)
+    terms = replace(own_models.TERMS, max_lead=6)
+    court.hire(own_models.job(own_models.spare(), strategy, rounds=r + 2, terms=terms))
+    court.seal()
+    rounds(court, r)
+    cheat = cheat_of(name, court.job.programs, court.job.params, 0, DEVNET_CHAIN_ID)
+    claims = court.claim({0: cheat.run(court.run(0, r))}, r=r)
+    (game,) = court.audit_and_play()
+    assert court.convicted(claims[0])
+    court.merge(r=r)
+    court.seal(r + 1)
+    assert [court.run(slot, r + 1).carried is not None for slot in range(3)] == [False, True, True], "it is excluded"
+    court.claim(r=r + 1)
+    court.merge(r=r + 1)
+    court.settle()
+    court.balance({"worker-0": court.params.role.slot_stake})
+    return ended(court, game, Where(cheat.expectation.step, cheat.expectation.op_index, rule="op"))
+
+
 CHEATS = (
     Cheat(
         "wrong carry-in", "fraud",
@@ -126,6 +152,13 @@ CHEATS = (
             "of a payload that was excluded": kept_after_exclusion,
         },
         CARRYING,
+    ),
+    Cheat(
+        "wrong carry of a residual", "fraud",
+        {
+            "what a payload lacks, ten times": lambda court: of_the_demo(court, "tampered-residual", 0),
+            "none, said to be the last": lambda court: of_the_demo(court, "stale-carry", 1),
+        },
     ),
 )  # fmt: skip
 

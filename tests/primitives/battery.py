@@ -88,7 +88,7 @@ def _pointer(words: Words) -> ctypes.c_void_p:
 
 def build(folder: Path, mutant: int = 0) -> Path:
     """Compile reference.cpp into `folder`, with one wrong line if `mutant` is not 0; without float instructions."""
-    flags = ["-O3", "-march=native", "-mgeneral-regs-only", f"-DMUTANT={mutant}"]
+    flags = ["-O3", "-mgeneral-regs-only", f"-DMUTANT={mutant}"]
     return _compiled(SOURCE, folder / f"reference-{mutant}.so", flags)
 
 

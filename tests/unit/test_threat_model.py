@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.adversarial.__main__ import cheats
+
 ROOT = Path(__file__).resolve().parents[2]
 PATH = re.compile(r"`([^`]+)`")
 
@@ -65,3 +67,8 @@ def test_every_cheat_is_in_the_model() -> None:
     text = (ROOT / "docs/threat-model.md").read_text()
     missing = [f.name for f in (ROOT / "tests/adversarial").glob("test_*.py") if f.name not in text]
     assert not missing, missing
+
+
+def test_every_file_of_cheats_is_in_the_table_and_no_two_rows_are_alike() -> None:
+    forms = [(cheat.name, form, cheat.verdict) for cheat in cheats() for form in cheat.forms]
+    assert len(set(forms)) == len(forms), [row for row in forms if forms.count(row) > 1]

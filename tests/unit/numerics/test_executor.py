@@ -280,6 +280,20 @@ def test_map_operands_of_every_layout(shape: tuple[int, ...]) -> None:
     compare(b.finish([*outputs, None]), [strange(rng, 2 * size), np.array(1.5, np.float32)])
 
 
+def test_rows_of_every_length_of_every_second_word() -> None:
+    """Rows apart from each other, of up to two vectors; of each length one ends with the last word of its source."""
+    rng, most, reach = rng_of(19), 34, 300
+    b = ProgramBuilder([(F32, reach)])
+    outputs = []
+    for length in range(1, most):
+        gap = 2 * length + 5
+        rows = b.input(0)._with((3, length), (gap, 2), reach - 1 - 2 * gap - 2 * (length - 1))
+        turned = b.input(0)._with((length, 3), (2, gap), 1)
+        outputs += [b.map((3, length), [rows], lambda e, x: e.fadd(x, x), name=f"rows of {length}")]
+        outputs += [b.map((length, 3), [turned], name=f"columns of {length}")]
+    compare(b.finish([*outputs, None]), [strange(rng, reach)])
+
+
 def test_a_map_of_32_instructions_reuses_registers_correctly() -> None:
     rng = rng_of(8)
     b = ProgramBuilder([(F32, 3000)])
