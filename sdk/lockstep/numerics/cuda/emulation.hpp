@@ -6,6 +6,7 @@
 // registers.
 #pragma once
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cstddef>
@@ -167,7 +168,7 @@ private:
     enum class Barrier { kNone, kWarp, kBlock };
     static constexpr std::size_t kStackBytes = 256 << 10;
     struct Fiber {
-        ucontext_t context;
+        jmp_buf place;  // where it goes on
         Barrier parked = Barrier::kNone;
         unsigned warp = 0;
         std::unique_ptr<std::byte[]> stack{new std::byte[kStackBytes]};
@@ -192,22 +193,38 @@ private:
             block.call_(block.kernel_);
         }
     }
+    // Fibers outlive their block: the next one finds them where they return for more threads.
+    static void run_fiber() {
+        for (;;) {
+            run_threads();
+            running_->leave();
+        }
+    }
     void start(std::size_t i) {
-        if (i == fibers_.size()) fibers_.push_back(std::make_unique<Fiber>());
-        ucontext_t& context = fibers_[i]->context;
-        getcontext(&context);
-        context.uc_stack.ss_sp = fibers_[i]->stack.get();
-        context.uc_stack.ss_size = kStackBytes;
-        context.uc_link = &scheduler_;
-        makecontext(&context, run_threads, 0);
         starting_ = true;
-        resume(i);
+        if (i == fibers_.size()) make_fiber();
+        else resume(i);
         starting_ = false;
     }
+    void make_fiber() {
+        current_ = fibers_.size();
+        fibers_.push_back(std::make_unique<Fiber>());
+        ucontext_t context;
+        getcontext(&context);
+        context.uc_stack.ss_sp = fibers_[current_]->stack.get();
+        context.uc_stack.ss_size = kStackBytes;
+        context.uc_link = nullptr;
+        makecontext(&context, run_fiber, 0);
+        if (_setjmp(scheduler_) == 0) setcontext(&context);
+    }
+    // Jumps, unlike swapcontext, ask the system for nothing. Threads that exchange registers switch some hundred times a block.
     void resume(std::size_t i) {
         current_ = i;
         fibers_[i]->parked = Barrier::kNone;
-        swapcontext(&scheduler_, &fibers_[i]->context);
+        if (_setjmp(scheduler_) == 0) _longjmp(fibers_[i]->place, 1);
+    }
+    void leave() {
+        if (_setjmp(fibers_[current_]->place) == 0) _longjmp(scheduler_, 1);
     }
     void park(Barrier barrier) {
         const unsigned thread = thread_index.x;
@@ -215,7 +232,7 @@ private:
         own.parked = barrier;
         own.warp = thread / kLanes;
         waiting_ |= barrier == Barrier::kWarp;
-        swapcontext(&own.context, &scheduler_);
+        leave();
         thread_index.x = thread;
     }
     // Takes the fibers of a warp to a barrier of the block.
@@ -234,7 +251,7 @@ private:
     static inline std::vector<std::unique_ptr<Fiber>> fibers_;
     static inline unsigned times_[kMostThreads];
     static inline Given given_[2][kMostThreads];
-    ucontext_t scheduler_;
+    jmp_buf scheduler_;
     std::size_t current_ = 0;
     unsigned next_ = 0;
     bool starting_ = false;
