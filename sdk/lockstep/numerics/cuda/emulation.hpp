@@ -439,6 +439,43 @@ void await_products(Word (&sums)[1][N][4]) {
     own.sums = nullptr;
 }
 
+// A float of a half, and the half nearest to a float, ties to even.
+inline float of_half(Word half) {
+    const Word sign = (half & 0x8000) << 16, bits = half & 0x7fff;
+    if (bits >= 0x7c00) return f32::value(sign | f32::INFINITE | (bits & 0x3ff) << 13);
+    return f32::value(sign | f32::word(f32::value(bits << 13) * 0x1p112f));
+}
+inline Word half_of(float x) {
+    const Word sign = f32::word(x) >> 16 & 0x8000, bits = f32::word(x) & ~f32::SIGN;
+    if (bits > f32::INFINITE) return 0x7fff;
+    if (bits >= f32::word(65520.0f)) return sign | 0x7c00;
+    const Word least = f32::word(0x1p-14f), exponent = (bits > least ? bits : least) & f32::INFINITE;  // of the half's last bit: 10 less
+    const float shift = f32::value(exponent) * 0x1p13f, rounded = (f32::value(bits) + shift) - shift;
+    return sign | f32::word(rounded * 0x1p-112f) >> 13;
+}
+inline Word even_bytes() { return 0x00ff00ff; }
+inline Word add_halves(Word a, Word b) {
+    Word sums = 0;
+    for (unsigned at = 0; at < 32; at += 16) sums |= half_of(of_half(a >> at & 0xffff) + of_half(b >> at & 0xffff)) << at;
+    return sums;
+}
+
+// Element (row, k) of a is half k % 2 of register row / 8 + k / 8 * 2 of lane 4 (row % 8) + k % 8 / 2; element (k, column) of b that of
+// register k / 8 of lane 4 column + k % 8 / 2; register v of c is row g + v / 2 * 8, column 2 t + v % 2 of lane 4 g + t.
+inline void multiply_16_8_16(Word (&c)[4], const Word (&a)[4], const Word (&b)[2], const Word (&from)[4]) {
+    const Word own[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+    const Block::Exchange held(own);
+    for (unsigned v = 0; v < 4; ++v) {
+        const unsigned row = lane() / 4 + v / 2 * 8, column = lane() % 4 * 2 + v % 2;
+        float sum = f32::value(from[v]);
+        for (unsigned k = 0; k < 16; ++k) {
+            const Word left = held(row % 8 * 4 + k % 8 / 2, row / 8 + k / 8 * 2), right = held(column * 4 + k % 8 / 2, 4 + k / 8);
+            sum += of_half(left >> k % 2 * 16 & 0xffff) * of_half(right >> k % 2 * 16 & 0xffff);
+        }
+        c[v] = f32::word(sum);
+    }
+}
+
 inline Word dot_4(Word a, Word b, Word sum) { return sum + static_cast<Word>(codes::product(a, b)); }
 
 inline void copy(Word to, const Word* from, Word bytes, bool inside) {
