@@ -36,8 +36,8 @@ from lockstep.numerics.cuda.device import compile_source, unit_of
 from lockstep.protocol.errors import LockstepError, UsageError
 from lockstep.protocol.programs.program import F32, I32, MAX_GROUP_WORDS
 
-ARCHITECTURES = ("sm_75", "sm_80", "sm_90a", "sm_100", "sm_120")
-SLOTS = {"sm_75": 1800, "sm_80": 1024, "sm_90a": 900, "sm_100": 800, "sm_120": 1024}
+ARCHITECTURES = ("sm_75", "sm_80", "sm_90a", "sm_100", "sm_103", "sm_120")
+SLOTS = {"sm_75": 1800, "sm_80": 1024, "sm_90a": 900, "sm_100": 800, "sm_103": 3072, "sm_120": 1024}
 """Issue slots that a loop may take. The tensor cores of sm_90 take 1,024 cycles for a tile: below, they limit it."""
 SHARED_BYTES = 99 << 10
 SIDE, GROUPS = 1024, 4
@@ -46,8 +46,9 @@ KERNEL = re.compile(r"\.text\.(codes_\w+)")
 LABEL, TARGET = re.compile(r"^(\.L_\w+):"), re.compile(r"\bBRA\S*\s+(?:!?U?P\w+,\s*)?`\((\.L_\w+)\)")
 INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)")
 CLASSES = {
-    "tensor": ("IMMA", "IGMMA"),
+    "tensor": ("IMMA", "IGMMA", "HMMA"),
     "float": ("FADD", "FMUL", "FADD2", "FMUL2", "I2FP"),
+    "halves": ("HADD2",),
     "fragments": ("LDSM",),
     "scales": ("LDS",),
     "copies": ("LDGSTS", "LDG", "STS"),
@@ -58,6 +59,7 @@ CLASSES = {
 ROWS = {
     "tensor instructions": ("tensor",),
     "float instructions": ("float",),
+    "codes to halves": ("halves",),
     "fragments and scales read": ("fragments", "scales"),
     "copies, waits": ("copies", "waits"),
     "others": ("others",),
@@ -79,6 +81,7 @@ class InnerLoop:
     instructions: int
     tensor: int
     float: int
+    halves: int
     fragments: int
     scales: int
     copies: int

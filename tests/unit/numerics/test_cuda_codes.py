@@ -11,7 +11,7 @@ from lockstep.numerics import paths
 from lockstep.numerics.arrays import Array
 from lockstep.numerics.builder import ProgramBuilder, Quantised, Tensor
 from lockstep.numerics.cuda import CudaExecutable, generate
-from lockstep.numerics.cuda.device import UNITS, WGMMA, Device, addresses
+from lockstep.numerics.cuda.device import HALVES, UNITS, WGMMA, Device, addresses, unit_of
 from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.numerics.cuda.selftest import check_device
 from lockstep.protocol.errors import DoctorError
@@ -273,6 +273,36 @@ def test_without_a_defect_warp_groups_have_the_processors_words(descending: bool
     assert not differs(small, Emulator(descending=descending, unit=WGMMA))
 
 
+HALVES_DEFECTS = {
+    "signs that are not moved": ("(codes & mask) ^ 0x64806480", "(codes & mask) ^ 0x64006400"),
+    "a code one less": ("(codes >> 8 & mask) ^ 0x64806480, 0xe480e480", "(codes >> 8 & mask) ^ 0x64806480, 0xe481e481"),
+    "the even codes twice": ("codes >> 8 & mask", "codes & mask"),
+    "rows of halves exchanged": ("left[half][1], left[half][3]", "left[half][3], left[half][1]"),
+    "codes of a in another order": ("left[half][0], left[half][2]", "left[half][2], left[half][0]"),
+    "one half of k twice": ("multiply_16_8_16(c, left[1], right[1], c)", "multiply_16_8_16(c, left[1], right[0], c)"),
+    "sums that begin anew": ("left[1], right[1], c)", "left[1], right[1], from)"),
+    "sums as integers": (
+        "const Pair exact(value(sums[i][j][v]), value(sums[i][j][v + 1]));",
+        "const Pair exact(integer(sums[i][j][v]), integer(sums[i][j][v + 1]));",
+    ),
+    "sums that begin elsewhere": ("constexpr Word kExact = 0;", "constexpr Word kExact = 0x4b400000;"),
+    "lanes that part": ("if (!computes) continue;", "if (!computes || threadIdx.x % 32 == 5) continue;"),
+}
+"""Of codes as halves: what becomes of a word, where its halves go, sums that are floats."""
+
+
+@pytest.mark.parametrize("defect", HALVES_DEFECTS)
+def test_a_defect_of_halves_shows(defect: str, small: Program) -> None:
+    before, after = HALVES_DEFECTS[defect]
+    assert differs(small, Mutant(before, after, unit=HALVES)), f"the emulation does not show {defect}"
+
+
+def test_devices_with_few_integer_units_multiply_halves() -> None:
+    others = ("sm_75", "sm_80", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_110", "sm_120", "sm_121")
+    assert unit_of("sm_103") == HALVES
+    assert all(unit_of(name) != HALVES for name in others)
+
+
 def test_magnitudes_that_nobody_waits_for_show() -> None:
     b = ProgramBuilder([(F32, 4000)])
     made = b.quant(b.input(0).reshape(2, 2000))
@@ -302,6 +332,9 @@ def test_exchanged_halves_of_the_older_unit_show(small: Program) -> None:
             "for (int step = 2 * slice; step < 2 * slice + 1;",
         ),
         ("mma.m16n8k32", "sums[i][j], a[i], own, zero", "sums[i][j], a[i], {own[0] & 0x7f7f7f7f, own[1]}, zero"),
+        ("mma.m16n8k16.f16", "(codes & mask) ^ 0x64806480", "(codes & mask & 0x007f007f) ^ 0x64806480"),
+        # Sums of 21 bits, one less than 2^22 needs: only a row of large codes and one small one shows it.
+        ("mma.m16n8k16.f16", "left[1], right[1], c);", "left[1], right[1], c);\n    for (Word& sum : c) sum &= ~7u;"),
     ],
 )
 def test_a_device_whose_unit_multiplies_otherwise_is_refused_by_its_name(unit: str, before: str, after: str) -> None:

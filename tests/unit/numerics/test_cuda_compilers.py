@@ -23,7 +23,7 @@ from tests.support.random_ops import Maker
 from tests.unit.numerics import test_cuda_codes, test_cuda_tiles
 from tests.unit.numerics.test_cuda import products
 
-ARCHITECTURES = ("sm_70", "sm_75", "sm_80", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
+ARCHITECTURES = ("sm_70", "sm_75", "sm_80", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_103", "sm_120")
 ROUNDED = re.compile(r"\b((?:add|sub|mul|fma|div|sqrt|rcp|ex2|lg2|sin|cos|tanh|mad)(?:\.\w+)*\.f(?:32|64)(?:x2)?)\b")
 
 
@@ -146,6 +146,7 @@ def test_inner_loops_of_products_of_codes_do_not_spill(architecture: str) -> Non
         "mma.m8n8k16": ("IMMA.8816", 512, 48),
         "mma.m16n8k32": ("IMMA.16832", 128, 48),
         "wgmma.m64k32": ("IGMMA.64x128x32", 8, 0),
+        "mma.m16n8k16.f16": ("HMMA.16816.F32", 256, 48),
     }[loop.unit]
     assert unit_of(architecture) == loop.unit
     assert sum(name in line for line in lines) == loop.tensor

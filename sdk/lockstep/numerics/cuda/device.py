@@ -40,9 +40,9 @@ HEADERS = (
 """Files that generated source includes."""
 
 
-UNITS = ("dp4a", "mma.m8n8k16", "mma.m16n8k32", "wgmma.m64k32")
+UNITS = ("dp4a", "mma.m8n8k16", "mma.m16n8k32", "wgmma.m64k32", "mma.m16n8k16.f16")
 """Units that multiply codes, by their LOCKSTEP_UNIT in integers.cuh."""
-MMA, WGMMA = UNITS[2:]
+MMA, WGMMA, HALVES = UNITS[2:]
 
 SHARED_BYTES = 48 << 10
 """Shared memory that a launch may ask for of every device; a kernel that takes more is prepared for it."""
@@ -289,6 +289,8 @@ def unit_of(architecture: str) -> str:
     if architecture == "sm_90a":
         return WGMMA
     number = int(architecture.removeprefix("sm_").rstrip("af"))
+    if number == 103:
+        return HALVES
     return UNITS[(number >= 75) + (number >= 80)]
 
 

@@ -6,6 +6,7 @@
 // registers.
 #pragma once
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cstddef>
@@ -167,7 +168,7 @@ private:
     enum class Barrier { kNone, kWarp, kBlock };
     static constexpr std::size_t kStackBytes = 256 << 10;
     struct Fiber {
-        ucontext_t context;
+        jmp_buf place;  // where it goes on
         Barrier parked = Barrier::kNone;
         unsigned warp = 0;
         std::unique_ptr<std::byte[]> stack{new std::byte[kStackBytes]};
@@ -192,22 +193,38 @@ private:
             block.call_(block.kernel_);
         }
     }
+    // Fibers outlive their block: the next one finds them where they return for more threads.
+    static void run_fiber() {
+        for (;;) {
+            run_threads();
+            running_->leave();
+        }
+    }
     void start(std::size_t i) {
-        if (i == fibers_.size()) fibers_.push_back(std::make_unique<Fiber>());
-        ucontext_t& context = fibers_[i]->context;
-        getcontext(&context);
-        context.uc_stack.ss_sp = fibers_[i]->stack.get();
-        context.uc_stack.ss_size = kStackBytes;
-        context.uc_link = &scheduler_;
-        makecontext(&context, run_threads, 0);
         starting_ = true;
-        resume(i);
+        if (i == fibers_.size()) make_fiber();
+        else resume(i);
         starting_ = false;
     }
+    void make_fiber() {
+        current_ = fibers_.size();
+        fibers_.push_back(std::make_unique<Fiber>());
+        ucontext_t context;
+        getcontext(&context);
+        context.uc_stack.ss_sp = fibers_[current_]->stack.get();
+        context.uc_stack.ss_size = kStackBytes;
+        context.uc_link = nullptr;
+        makecontext(&context, run_fiber, 0);
+        if (_setjmp(scheduler_) == 0) setcontext(&context);
+    }
+    // Jumps, unlike swapcontext, ask the system for nothing. Threads that exchange registers switch some hundred times a block.
     void resume(std::size_t i) {
         current_ = i;
         fibers_[i]->parked = Barrier::kNone;
-        swapcontext(&scheduler_, &fibers_[i]->context);
+        if (_setjmp(scheduler_) == 0) _longjmp(fibers_[i]->place, 1);
+    }
+    void leave() {
+        if (_setjmp(fibers_[current_]->place) == 0) _longjmp(scheduler_, 1);
     }
     void park(Barrier barrier) {
         const unsigned thread = thread_index.x;
@@ -215,7 +232,7 @@ private:
         own.parked = barrier;
         own.warp = thread / kLanes;
         waiting_ |= barrier == Barrier::kWarp;
-        swapcontext(&own.context, &scheduler_);
+        leave();
         thread_index.x = thread;
     }
     // Takes the fibers of a warp to a barrier of the block.
@@ -234,7 +251,7 @@ private:
     static inline std::vector<std::unique_ptr<Fiber>> fibers_;
     static inline unsigned times_[kMostThreads];
     static inline Given given_[2][kMostThreads];
-    ucontext_t scheduler_;
+    jmp_buf scheduler_;
     std::size_t current_ = 0;
     unsigned next_ = 0;
     bool starting_ = false;
@@ -420,6 +437,43 @@ void await_products(Word (&sums)[1][N][4]) {
     if (!own.open.empty() || !own.sums) return;
     std::memcpy(sums, own.held, sizeof sums);
     own.sums = nullptr;
+}
+
+// A float of a half, and the half nearest to a float, ties to even.
+inline float of_half(Word half) {
+    const Word sign = (half & 0x8000) << 16, bits = half & 0x7fff;
+    if (bits >= 0x7c00) return f32::value(sign | f32::INFINITE | (bits & 0x3ff) << 13);
+    return f32::value(sign | f32::word(f32::value(bits << 13) * 0x1p112f));
+}
+inline Word half_of(float x) {
+    const Word sign = f32::word(x) >> 16 & 0x8000, bits = f32::word(x) & ~f32::SIGN;
+    if (bits > f32::INFINITE) return 0x7fff;
+    if (bits >= f32::word(65520.0f)) return sign | 0x7c00;
+    const Word least = f32::word(0x1p-14f), exponent = (bits > least ? bits : least) & f32::INFINITE;  // of the half's last bit: 10 less
+    const float shift = f32::value(exponent) * 0x1p13f, rounded = (f32::value(bits) + shift) - shift;
+    return sign | f32::word(rounded * 0x1p-112f) >> 13;
+}
+inline Word even_bytes() { return 0x00ff00ff; }
+inline Word add_halves(Word a, Word b) {
+    Word sums = 0;
+    for (unsigned at = 0; at < 32; at += 16) sums |= half_of(of_half(a >> at & 0xffff) + of_half(b >> at & 0xffff)) << at;
+    return sums;
+}
+
+// Element (row, k) of a is half k % 2 of register row / 8 + k / 8 * 2 of lane 4 (row % 8) + k % 8 / 2; element (k, column) of b that of
+// register k / 8 of lane 4 column + k % 8 / 2; register v of c is row g + v / 2 * 8, column 2 t + v % 2 of lane 4 g + t.
+inline void multiply_16_8_16(Word (&c)[4], const Word (&a)[4], const Word (&b)[2], const Word (&from)[4]) {
+    const Word own[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+    const Block::Exchange held(own);
+    for (unsigned v = 0; v < 4; ++v) {
+        const unsigned row = lane() / 4 + v / 2 * 8, column = lane() % 4 * 2 + v % 2;
+        float sum = f32::value(from[v]);
+        for (unsigned k = 0; k < 16; ++k) {
+            const Word left = held(row % 8 * 4 + k % 8 / 2, row / 8 + k / 8 * 2), right = held(column * 4 + k % 8 / 2, 4 + k / 8);
+            sum += of_half(left >> k % 2 * 16 & 0xffff) * of_half(right >> k % 2 * 16 & 0xffff);
+        }
+        c[v] = f32::word(sum);
+    }
 }
 
 inline Word dot_4(Word a, Word b, Word sum) { return sum + static_cast<Word>(codes::product(a, b)); }

@@ -1,13 +1,16 @@
-// Products of codes on integer units: tensor cores where there are, else dot products of four bytes.
+// Products of codes: on tensor cores where there are, of integers or of floats that hold them exactly; else dot products of bytes.
 //
 // A sum of products of codes is an exact integer, so it has no order: which unit forms it, from which fragments and in which
 // order of k, changes no bit. The order of floats begins where a group's sum becomes one (`promote`).
 #pragma once
 
-// The unit: 3 wgmma.m64k32 (sm_90a), 2 mma.m16n8k32 and cp.async (sm_80), 1 mma.m8n8k16 (sm_75), 0 dp4a (sm_61).
+// The unit: 4 mma.m16n8k16 of halves (sm_103, whose integer units are few), 3 wgmma.m64k32 (sm_90a), 2 mma.m16n8k32 and cp.async
+// (sm_80), 1 mma.m8n8k16 (sm_75), 0 dp4a (sm_61).
 #if !defined(LOCKSTEP_UNIT)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define LOCKSTEP_UNIT 3
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 1030
+#define LOCKSTEP_UNIT 4
 #elif !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 #define LOCKSTEP_UNIT 2
 #elif __CUDA_ARCH__ >= 750
@@ -22,7 +25,7 @@ namespace lockstep::cuda {
 // --- the machine ------------------------------------------------------------------------------------------------------------
 
 // What a unit does with the registers of a warp's 32 lanes, in the layouts of the PTX manual ("Matrix fragments for
-// mma.m16n8k32", "mma.m8n8k16", "ldmatrix", "wgmma"). emulation.hpp has the same functions for a C++ compiler. Shared memory is
+// mma.m16n8k32", "mma.m16n8k16", "mma.m8n8k16", "ldmatrix", "wgmma"). emulation.hpp has the same functions for a C++ compiler. Shared memory is
 // addressed by bytes from `pool` on.
 namespace unit {
 
@@ -51,12 +54,33 @@ LOCKSTEP_MEMBER void load_matrices(Word (&to)[4], Word at) {
 }
 #endif
 
-#if LOCKSTEP_UNIT >= 2
+#if LOCKSTEP_UNIT == 2 || LOCKSTEP_UNIT == 3
 // c = from + a b for 16 x 32 and 32 x 8 signed bytes.
 LOCKSTEP_MEMBER void multiply_16_8_32(Word (&c)[4], const Word (&a)[4], const Word (&b)[2], const Word (&from)[4]) {
     asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
                  : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3]));
+}
+#endif
+
+#if LOCKSTEP_UNIT == 4
+// c = from + a b for 16 x 16 and 16 x 8 halves; sums are floats.
+LOCKSTEP_MEMBER void multiply_16_8_16(Word (&c)[4], const Word (&a)[4], const Word (&b)[2], const Word (&from)[4]) {
+    float sums[4];
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
+                 : "=f"(sums[0]), "=f"(sums[1]), "=f"(sums[2]), "=f"(sums[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(value(from[0])), "f"(value(from[1])),
+                   "f"(value(from[2])), "f"(value(from[3])));
+#pragma unroll
+    for (int v = 0; v < 4; ++v) c[v] = word(sums[v]);
+}
+// 0x00ff00ff in a register: the compiler does not know the lanes' vote, and writes no constant anew before each use.
+LOCKSTEP_MEMBER Word even_bytes() { return __ballot_sync(0xffffffff, threadIdx.x % 16 < 8); }
+// The sums of two halves each.
+LOCKSTEP_MEMBER Word add_halves(Word a, Word b) {
+    Word sums;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sums) : "r"(a), "r"(b));
+    return sums;
 }
 #endif
 
@@ -156,6 +180,26 @@ LOCKSTEP_MEMBER void multiply_16_8_32(Word (&c)[4], const Word (&a)[4], const Wo
     }
 }
 #endif
+#if LOCKSTEP_UNIT == 4
+// Codes 0 and 2 of a word, then 1 and 3, as halves. A half of 1,024 + 128 + code has the code's byte as its low one, but for the
+// sign; what is subtracted leaves the code, exactly.
+LOCKSTEP_MEMBER void halves_of(Word codes, Word mask, Word& even, Word& odd) {
+    even = add_halves((codes & mask) ^ 0x64806480, 0xe480e480);
+    odd = add_halves((codes >> 8 & mask) ^ 0x64806480, 0xe480e480);
+}
+// Both operands take their codes in the same order of k, which no sum has: a lane's words are its words of two fragments of halves.
+LOCKSTEP_MEMBER void multiply_16_8_32(Word (&c)[4], const Word (&a)[4], const Word (&b)[2], const Word (&from)[4], Word mask = 0x00ff00ff) {
+    Word left[2][4], right[2][2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        halves_of(a[2 * half], mask, left[half][0], left[half][2]);
+        halves_of(a[2 * half + 1], mask, left[half][1], left[half][3]);
+        halves_of(b[half], mask, right[half][0], right[half][1]);
+    }
+    multiply_16_8_16(c, left[0], right[0], from);
+    multiply_16_8_16(c, left[1], right[1], c);
+}
+#endif
 #if LOCKSTEP_UNIT < 2
 // The same copies where none goes on beside the threads' own work.
 template <int OFFSET>
@@ -199,8 +243,13 @@ constexpr int kCodeThreads = 256;
 constexpr Word kRow = 128;   // bytes of a row of a stage: eight pieces of 16, or two slices
 constexpr Word kSlice = 16;  // words of a slice, the k of two products of 32 codes; a group is padded to whole slices
 
-// A sum of up to 2^22 either way, begun here, is as a float 3 x 2^22 more than the integer: one exact subtraction converts it.
+// A sum of integers begins here. Up to 2^22 either way it is as a float 3 x 2^22 more than the integer: one exact subtraction converts
+// it. A sum of floats begins at +0 and is converted.
+#if LOCKSTEP_UNIT == 4
+constexpr Word kExact = 0;
+#else
 constexpr Word kExact = 0x4b400000;
+#endif
 
 // The first byte of a piece of a row. Eight rows' pieces of one number lie in the 32 banks once each.
 LOCKSTEP_MEMBER Word piece_at(Word row, Word piece) { return row * kRow + ((piece ^ (row & 7)) << 4); }
@@ -329,6 +378,9 @@ struct Warp {
 #else
     Word left, right;
 #endif
+#if LOCKSTEP_UNIT == 4
+    const Word even = unit::even_bytes();
+#endif
 
     LOCKSTEP_MEMBER Warp() {
         const Word warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -346,7 +398,7 @@ struct Warp {
 #endif
         left_scales = unit::kept(scale_at<Product>(row, false));
         right_scales = unit::kept(scale_at<Product>(column, true));
-#if LOCKSTEP_UNIT == 1 || LOCKSTEP_UNIT == 2
+#if LOCKSTEP_UNIT >= 1 && LOCKSTEP_UNIT != 3
         // The rows that this lane names: of the upper and lower half of a fragment, first and second 16 bytes of k.
         left = unit::kept(piece_at(warp / 4 * P::HIGH + lane % 16, lane / 16));
         right = unit::kept(P::TILE + piece_at(warp % 4 * P::WIDE + lane / 16 * 8 + lane % 8, lane / 8 % 2));
@@ -377,8 +429,8 @@ struct Warp {
 #pragma unroll
                 for (int j = 0; j < P::N; ++j) {
                     const Word own[2] = {b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]};
-                    if (begin && step % 2 == 0) unit::multiply_16_8_32(sums[i][j], a[i], own, zero);
-                    else unit::multiply_16_8_32(sums[i][j], a[i], own, sums[i][j]);
+                    if (begin && step % 2 == 0) multiply_fragments(sums[i][j], a[i], own, zero);
+                    else multiply_fragments(sums[i][j], a[i], own, sums[i][j]);
                 }
         }
 #else
@@ -402,6 +454,16 @@ struct Warp {
         }
 #endif
     }
+
+#if LOCKSTEP_UNIT == 4
+    LOCKSTEP_MEMBER void multiply_fragments(Word (&c)[4], const Word (&a)[4], const Word (&b)[2], const Word (&from)[4]) const {
+        unit::multiply_16_8_32(c, a, b, from, even);
+    }
+#elif LOCKSTEP_UNIT == 1 || LOCKSTEP_UNIT == 2
+    LOCKSTEP_MEMBER void multiply_fragments(Word (&c)[4], const Word (&a)[4], const Word (&b)[2], const Word (&from)[4]) const {
+        unit::multiply_16_8_32(c, a, b, from);
+    }
+#endif
 
     // Waits for asynchronous products; without any, does nothing.
     LOCKSTEP_MEMBER void finish([[maybe_unused]] Word (&sums)[P::M][P::N][4]) const {
@@ -444,6 +506,8 @@ struct Warp {
                     const Pair rows(row_scale, row_scale), columns(value(b[n / 4].lane[n % 4]), value(b[n / 4].lane[n % 4 + 1]));
 #if LOCKSTEP_UNIT == 3
                     const Pair exact(integer(sums[i][j][v]), integer(sums[i][j][v + 1]));
+#elif LOCKSTEP_UNIT == 4
+                    const Pair exact(value(sums[i][j][v]), value(sums[i][j][v + 1]));
 #else
                     const Pair exact = Pair(value(sums[i][j][v]), value(sums[i][j][v + 1])) + Pair(-value(kExact), -value(kExact));
 #endif

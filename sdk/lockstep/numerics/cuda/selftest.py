@@ -23,6 +23,8 @@ SIDE, GROUPS = 64, 3
 """Rows and columns of the product of codes, all lanes of all warps of a block, and its groups."""
 BYTES = (-128, 127, -127, 1)
 """Codes at the ends of what a byte holds. (-128)(-128) stands in no Program's quant, but any words may be codes."""
+PLACES = (0, 1, 15, 16, 100, 128, 239, 255)
+"""Places of the only 1 in rows of -128: two such rows have 255 x 2^14 + 1, for which a sum needs all its bits."""
 
 
 def golden_program() -> Program:
@@ -45,11 +47,13 @@ def golden_program() -> Program:
 
 
 def extreme_groups() -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
-    """Codes [2 SIDE, GROUPS, 256] and scales [2 SIDE, GROUPS]: rows of one byte, rows of several; a product of two
+    """Codes [2 SIDE, GROUPS, 256] and scales [2 SIDE, GROUPS]: rows of one byte, of two, of several; a product of two
     scales is from 2^-144, a subnormal, to 2^42."""
     row, group, k = np.ogrid[: 2 * SIDE, :GROUPS, : CODES * MAX_GROUP_WORDS]
     mixed = (row * 0x9E3779B1 + group * 0x85EBCA77 + k * 0xC2B2AE3D) >> 11
-    codes = np.where(row % 8 < len(BYTES), np.array(BYTES)[row % len(BYTES)], mixed).astype(np.int8)
+    codes = np.where(row % 8 < len(BYTES), np.array(BYTES)[row % len(BYTES)], mixed)
+    codes = np.where(row % 8 == len(BYTES), np.where(k == np.array(PLACES)[row // 8 % len(PLACES)], 1, -128), codes)
+    codes = codes.astype(np.int8)
     scales = (1 + np.arange(2 * SIDE * GROUPS) / 1023).reshape(2 * SIDE, GROUPS)
     scales *= 2.0 ** np.select([row[..., 0] % 16 == 5, row[..., 0] % 16 == 9], [-72.0, 20.0], -5.0)
     return codes, scales.astype(np.float32)
