@@ -29,7 +29,15 @@ from lockstep.protocol.programs.defects import Held, ProgramParts
 from lockstep.protocol.types import MERGE_SLOT
 from lockstep.storage.dataset import Dataset
 from lockstep.storage.directory import DirectoryStore
-from lockstep.storage.payload import load_carry, load_payload, store_carry, store_payload, varies, wire_length
+from lockstep.storage.payload import (
+    load_carry,
+    load_payload,
+    store_carry,
+    store_payload,
+    stored_length,
+    varies,
+    wire_length,
+)
 from lockstep.training.codecs.exact import Exact
 from lockstep.training.codecs.uniform import Uniform
 from lockstep.training.describe import strategy_of
@@ -241,6 +249,8 @@ def test_its_payload_comes_back_from_a_store_in_its_wire_format(traced: Traced, 
         assert bits(back) == bits(carried), "every bit of it, in a container of its own"
     due, sent = wire_length(layout[:width], form, carries), stored_bytes(store, cid)
     assert sent <= due if varies(form) else sent == due, "the wire has the bytes that were declared"
+    assert stored_length(store, cid, layout[:width], wire_format=form, carries=carries) == sent, "its manifest says so"
+    assert Rehearsal(traced.job).published(tuple(tensors)) == sent, "as a rehearsal counts them"
 
 
 @pytest.mark.parametrize("mask", [[1, 1, 1], [1, 0, 1], [0, 0, 1], [0, 0, 0]])

@@ -94,6 +94,7 @@ def _summary(data: dict[str, Any]) -> str:
     from lockstep.base.amounts import tokens
 
     lines = [f"job {data['job']}: {data['rounds']} rounds in {data['seconds']} s"]
+    lines.append(f"{data['strategy']}: payloads of {data['bits_per_parameter']} bits a parameter")
     lines.append(
         f"held-out loss, nats per token: {data['loss_first']:.3f} at first, {data['loss_last']:.3f} at last, "
         f"{data['baseline_loss']:.3f} for one machine in plain PyTorch"

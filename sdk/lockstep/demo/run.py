@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from lockstep.base.amounts import tokens
@@ -44,6 +45,7 @@ from lockstep.protocol.dispute.moves import Wrong
 from lockstep.protocol.errors import Mismatch, TryLater, UsageError
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Address, Seconds
+from lockstep.storage.payload import stored_length
 
 if TYPE_CHECKING:
     from lockstep.cli.screen import Screen
@@ -360,6 +362,8 @@ def _weigh(
     ]
     return {
         "job": handle.id.hex(),
+        "strategy": options.strategy,
+        "bits_per_parameter": _bits_per_parameter(world, handle, demo, events),
         "rounds": handle.status()["settled"],
         "program_ops": {k: len(getattr(job.programs, k).ops) for k in ("step", "encode", "merge")},
         "loss_last": demo.evaluate(checkpoint.shared[0]),
@@ -370,6 +374,24 @@ def _weigh(
         "model_path": str(model_path),
         "sample": demo.sample(checkpoint.shared[0]),
     }
+
+
+def _bits_per_parameter(world: World, handle: JobHandle, demo: DemoJob, events: Sequence[Event]) -> float:
+    """Returns the bits of a payload for each parameter, the mean of all that were revealed: manifests and blobs as they
+    are stored."""
+    job = handle.parts
+    lengths = [
+        stored_length(
+            world.store,
+            e.args["payload_cid"],
+            job.payload_layout,
+            wire_format=job.wire_format,
+            carries=job.params.role.carries,
+        )
+        for e in events
+        if e.name == "Revealed" and e.contract == "JobMarket"
+    ]
+    return round(8 * fmean(lengths) / demo.parameters, 4)
 
 
 def _expectation(

@@ -77,6 +77,11 @@ class DemoJob:
         )
 
     @cached_property
+    def parameters(self) -> int:
+        """The model's parameters, without the padding of their tensor."""
+        return sum(p.numel() for p in GPT(MODEL).parameters())
+
+    @cached_property
     def start(self) -> NDArray[np.float32]:
         """The first weights."""
         return initial_parameters(GPT(MODEL), self.seed)
