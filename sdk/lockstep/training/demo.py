@@ -124,10 +124,10 @@ def demo_job(
     return DemoJob(seed, slots, rounds, spec, demo_corpus(BATCH.row_length, folder), arithmetic)
 
 
-def demo_strategy(name: str) -> Strategy:
-    """The strategy of a name as the demo runs it; UsageError if there is none."""
+def demo_strategy(name: str, *, carry: bool = False) -> Strategy:
+    """The strategy of a name as the demo runs it, diloco with or without a carry; UsageError if there is none."""
     if name == SPEC.name:
-        return SPEC
+        return replace(SPEC, carry=carry)
     made: Any = strategy_named(name)()
     return made if made.inner_steps <= MOST_STEPS else replace(made, inner_steps=MOST_STEPS)
 
