@@ -62,6 +62,12 @@ def assert_money_adds_up(data: dict[str, Any]) -> None:
     ), "shares"
 
 
+def assert_sent(data: dict[str, Any], strategy: str, bits: float) -> None:
+    """The strategy that was asked for, and payloads of as many bits a parameter; their manifests are 0.001 of it."""
+    assert data["strategy"] == strategy
+    assert data["bits_per_parameter"] == pytest.approx(bits, rel=0.01)
+
+
 def assert_trained(data: dict[str, Any]) -> None:
     assert data["loss_last"] < data["loss_first"]
     assert Path(data["model_path"]).is_file()
@@ -98,6 +104,7 @@ def test_an_honest_market_has_no_game_and_slashes_nobody(tmp_path: Path) -> None
     assert int(verifier["witness_fees"]) > 0, "it was drawn, looked, and was paid"
     assert int(verifier["stake_after"]) == int(verifier["stake_before"]) > 0
     assert data["loss_last"] <= data["baseline_loss"] + 0.15
+    assert_sent(data, "diloco", 8.125)
     assert_money_adds_up(data)
     assert_trained(data)
 

@@ -12,9 +12,12 @@ from unittest import mock
 import pytest
 
 from lockstep.protocol import transition
+from lockstep.protocol.jobs import JobStatus
 from lockstep.protocol.market import vault
+from lockstep.protocol.market.calls import MarketCall
 from lockstep.protocol.market.state import Draft
 from lockstep.protocol.types import Address
+from tests.search import engine
 from tests.search.engine import Played, play
 from tests.search.fixes import FIXES, reverted
 from tests.search.rules import Violation
@@ -125,6 +128,24 @@ def test_a_find_is_made_small() -> None:
     assert small.violation is not None
     assert small.violation.kind == played.violation.kind
     assert len(small.script) < len(played.script)
+
+
+def test_a_claim_of_a_base_that_was_cut_away_is_left_out() -> None:
+    """Without the reveals of its first round a history has another base in the second than the claims there."""
+    whole = play(setting_of(33))
+    cut = [replace(beat, before=_later(beat.before), after=_later(beat.after)) for beat in whole.script]
+    played = play(setting_of(33), cut)
+    assert played.violation is None
+    assert played.scene is not None
+    assert played.scene.state.jobs[played.scene.job].status == JobStatus.DONE, "it goes on to its end"
+    heard = mock.patch.object(engine, "_is_unheard_of", return_value=False)
+    with heard, pytest.raises(KeyError):
+        play(setting_of(33), cut)
+
+
+def _later(calls: list[MarketCall]) -> list[MarketCall]:
+    """Without the reveals of round 0."""
+    return [call for call in calls if call.function != "reveal" or call.arguments[1:2] != (0,)]
 
 
 def trail(played: Played) -> list[object]:

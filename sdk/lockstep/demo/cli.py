@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 CHEAT_HELP = (
     "The lie: skipped-step, one-ulp, other-data, wrong-lr, scaled-payload, wrong-code, nearest-instead-of-stochastic, "
-    "lying-aggregator, silent, two-signatures, false-challenge; none for an honest market."
+    "tampered-residual, wrong-index, stale-carry, lying-aggregator, silent, two-signatures, false-challenge; none for "
+    "an honest market."
 )
 
 
@@ -39,6 +40,7 @@ def demo(
     strategy: Annotated[
         str, typer.Option(metavar="NAME", help="The job's strategy, as `lockstep train init --strategy` knows them.")
     ] = "diloco",
+    carry: Annotated[bool, typer.Option("--carry", help="DiLoCo's moments go on in the next round.")] = False,
     products: Annotated[
         str | None,
         typer.Option(
@@ -60,15 +62,14 @@ def demo(
             "--keep and --out name two folders",
             hint="--keep writes to ~/.lockstep/local, or to LOCKSTEP_LOCAL",
         )
-    options = DemoOptions(seed=seed, workers=workers, cheat=cheat, folder=out, products=products, strategy=strategy)
+    options = DemoOptions(
+        seed=seed, workers=workers, cheat=cheat, folder=out, products=products, strategy=strategy, carry=carry
+    )
     # It trains after everything is started: what it needs is asked for before.
     for name in ("torch", "safetensors", "fastapi"):
         if find_spec(name) is None:
             raise ModuleNotFoundError(name, name=name)
-    if strategy != "diloco":
-        from lockstep.training.demo import demo_strategy
-
-        demo_strategy(strategy)
+    options.spec()
     with Screen(stream=sys.stderr) as screen:
         data = _kept(options, screen) if keep else run(options, screen)
     if browser:
@@ -94,6 +95,7 @@ def _summary(data: dict[str, Any]) -> str:
     from lockstep.base.amounts import tokens
 
     lines = [f"job {data['job']}: {data['rounds']} rounds in {data['seconds']} s"]
+    lines.append(f"{data['strategy']}: payloads of {data['bits_per_parameter']} bits a parameter")
     lines.append(
         f"held-out loss, nats per token: {data['loss_first']:.3f} at first, {data['loss_last']:.3f} at last, "
         f"{data['baseline_loss']:.3f} for one machine in plain PyTorch"

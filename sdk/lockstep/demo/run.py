@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from lockstep.base.amounts import tokens
@@ -35,6 +36,7 @@ from lockstep.cli.narrator import (
 from lockstep.cli.progress import Progress, windows_of
 from lockstep.client import JobHandle, Network
 from lockstep.demo import local, report
+from lockstep.demo.cheats.lies import DEVNET_CHAIN_ID, OF_MERGES, OF_SLOTS, cheat_of
 from lockstep.demo.processes import Group, Lie, Process
 from lockstep.demo.world import READY_SECONDS, World, build
 from lockstep.node import disputes
@@ -44,22 +46,31 @@ from lockstep.protocol.dispute.moves import Wrong
 from lockstep.protocol.errors import Mismatch, TryLater, UsageError
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Address, Seconds
+from lockstep.storage.payload import stored_length
 
 if TYPE_CHECKING:
     from lockstep.cli.screen import Screen
     from lockstep.training.demo import DemoJob
+    from lockstep.training.strategies.base import Strategy
 
 INTEGER_CHEATS = ("wrong-code", "nearest-instead-of-stochastic")
 """The workers' lies about products of integers."""
 CARRY_CHEATS = ("tampered-residual", "stale-carry")
 """The workers' lies about what a slot keeps from round to round."""
+INDEX_CHEATS = ("wrong-index",)
+"""The workers' lies about which elements a payload keeps."""
 WORKER_CHEATS = (
-    "skipped-step", "one-ulp", "other-data", "wrong-lr", "scaled-payload", *INTEGER_CHEATS, *CARRY_CHEATS, "silent",
-    "two-signatures",
+    "skipped-step", "one-ulp", "other-data", "wrong-lr", "scaled-payload", *INTEGER_CHEATS, *CARRY_CHEATS,
+    *INDEX_CHEATS, "silent", "two-signatures",
 )  # fmt: skip
 COORDINATOR_CHEATS = ("lying-aggregator",)
 CHALLENGER_CHEATS = ("false-challenge",)
 CHEATS = (*WORKER_CHEATS, *COORDINATOR_CHEATS, *CHALLENGER_CHEATS, "none")
+
+CARRYING = "--strategy sparseloco or muloco, or diloco with --carry"
+KEEPING = "--strategy sparseloco or muloco; scaled-payload is a lie about what any strategy sends"
+SPARSE = "--strategy sparseloco; scaled-payload is a lie about what any strategy sends"
+"""The hints of lies that want another strategy."""
 
 LIMIT_SECONDS = 900.0
 """The longest run in this machine's time: a demo that takes longer has got stuck."""
@@ -88,6 +99,8 @@ class DemoOptions:
     """The folder becomes a local market's (`demo.local`): its parties bear the names that it knows."""
     strategy: str = "diloco"
     """The strategy of the job, of the registry."""
+    carry: bool = False
+    """DiLoCo's slots carry their moments; others say themselves what theirs carry."""
     products: str | None = None
     """The arithmetic of the model's products: "float32" or "int8"; None: what the lie is about, else float32."""
 
@@ -100,6 +113,8 @@ class DemoOptions:
             raise UsageError(
                 f"{self.cheat} is a lie about products of integers", hint="--products int8, or another lie"
             )
+        if self.carry and self.strategy != "diloco":
+            raise UsageError(f"--carry is about diloco, not {self.strategy}", hint="leave it out")
         if not 2 <= self.workers <= 16:
             raise UsageError(f"{self.workers} workers", hint="2 to 16")
         folder = self.folder
@@ -110,6 +125,23 @@ class DemoOptions:
     def arithmetic(self) -> str:
         """The arithmetic of the model's products."""
         return self.products or ("int8" if self.cheat in INTEGER_CHEATS else "float32")
+
+    def spec(self) -> Strategy:
+        """The job's strategy; raises UsageError if there is none, or if the lie has no meaning for it."""
+        from lockstep.storage.formats.sparse import Sparse
+        from lockstep.training.demo import demo_strategy
+
+        spec: Any = demo_strategy(self.strategy, carry=self.carry)
+        parts = spec.parts()
+        lacks: list[tuple[tuple[str, ...], bool, str, str]] = [
+            (("stale-carry",), not spec.carry, "whose slots carry nothing", CARRYING),
+            (("tampered-residual",), parts.decay is None, "whose payloads leave nothing for later", KEEPING),
+            (INDEX_CHEATS, not isinstance(parts.codec.format, Sparse), "whose payloads keep every element", SPARSE),
+        ]
+        for cheats, missing, why, hint in lacks:
+            if self.cheat in cheats and missing:
+                raise UsageError(f"{self.cheat} has no meaning for {self.strategy}, {why}", hint=hint)
+        return spec
 
     @property
     def verifier(self) -> str:
@@ -144,18 +176,21 @@ def run(options: DemoOptions, screen: Screen) -> dict[str, Any]:
         import torch
 
         from lockstep.tracing.arithmetic import Arithmetic
-        from lockstep.training.demo import WITNESSES, demo_job, demo_strategy
+        from lockstep.training.demo import WITNESSES, demo_job
 
         # OMP_NUM_THREADS alone does not bind torch: two threads that wait for each other starve beside the parties.
         torch.set_num_threads(1)
-        spec = demo_strategy(options.strategy)
-        demo = demo_job(options.seed, slots=options.workers, spec=spec, arithmetic=Arithmetic(options.arithmetic))
+        arithmetic = Arithmetic(options.arithmetic)
+        demo = demo_job(options.seed, slots=options.workers, spec=options.spec(), arithmetic=arithmetic)
         requester = Network(devnet.w3, world.contracts, world.store, world.account("requester"), folder / "requester")
         job = demo.job(aggregator=Address(world.account("coordinator").address), witnesses=WITNESSES)
         processes += _start_watched(world, options, processes[0])
         ops = {k: len(getattr(job.programs, k).ops) for k in ("step", "encode", "merge")}
         say(Line(f"the training step is {ops['step']} operations; encode {ops['encode']}, merge {ops['merge']}"))
         quote = requester.quote(job)
+        if options.cheat in OF_SLOTS | OF_MERGES:
+            # A lie that cannot be told of this job is refused before anybody pays for one.
+            cheat_of(options.cheat, job.programs, quote.params, options.seed, DEVNET_CHAIN_ID)
         handle = requester.submit(quote, budget=quote.debit)
         escrowed = f"{tokens(quote.escrow, 6)}, deposit {tokens(quote.deposit, 6)}"
         say(Line(f"job {short(handle.id)} is escrowed: {escrowed}", STRONG))
@@ -360,6 +395,8 @@ def _weigh(
     ]
     return {
         "job": handle.id.hex(),
+        "strategy": options.strategy,
+        "bits_per_parameter": _bits_per_parameter(world, handle, demo, events),
         "rounds": handle.status()["settled"],
         "program_ops": {k: len(getattr(job.programs, k).ops) for k in ("step", "encode", "merge")},
         "loss_last": demo.evaluate(checkpoint.shared[0]),
@@ -370,6 +407,24 @@ def _weigh(
         "model_path": str(model_path),
         "sample": demo.sample(checkpoint.shared[0]),
     }
+
+
+def _bits_per_parameter(world: World, handle: JobHandle, demo: DemoJob, events: Sequence[Event]) -> float:
+    """Returns the bits of a payload for each parameter, the mean of all that were revealed: manifests and blobs as they
+    are stored."""
+    job = handle.parts
+    lengths = [
+        stored_length(
+            world.store,
+            e.args["payload_cid"],
+            job.payload_layout,
+            wire_format=job.wire_format,
+            carries=job.params.role.carries,
+        )
+        for e in events
+        if e.name == "Revealed" and e.contract == "JobMarket"
+    ]
+    return round(8 * fmean(lengths) / demo.parameters, 4)
 
 
 def _expectation(

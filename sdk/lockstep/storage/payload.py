@@ -182,6 +182,18 @@ def load_carry(
     return load_payload(store, beside, carry, wire_format=F32_FORMAT, fresh=fresh)
 
 
+def stored_length(
+    store: ContentStore, cid: str, headers: Headers, *, wire_format: str = INT8_FORMAT, carries: bool = False
+) -> int:
+    """Bytes of the payload named `cid` as it is stored, its manifest and its blobs; the manifest alone is fetched.
+
+    Raises as `load_payload` does, of the manifest.
+    """
+    due = _present(headers)
+    found = _read_manifest(store, cid, due, wire_format, carries)
+    return _container_length(found.format, due, carries) + sum(found.lengths)
+
+
 def wire_length(headers: Headers, wire_format: str, carries: bool = False) -> int:
     """Bytes of every payload of this layout in this format, its manifest and its blobs; the most where they vary.
 

@@ -77,6 +77,11 @@ class DemoJob:
         )
 
     @cached_property
+    def parameters(self) -> int:
+        """The model's parameters, without the padding of their tensor."""
+        return sum(p.numel() for p in GPT(MODEL).parameters())
+
+    @cached_property
     def start(self) -> NDArray[np.float32]:
         """The first weights."""
         return initial_parameters(GPT(MODEL), self.seed)
@@ -119,10 +124,10 @@ def demo_job(
     return DemoJob(seed, slots, rounds, spec, demo_corpus(BATCH.row_length, folder), arithmetic)
 
 
-def demo_strategy(name: str) -> Strategy:
-    """The strategy of a name as the demo runs it; UsageError if there is none."""
+def demo_strategy(name: str, *, carry: bool = False) -> Strategy:
+    """The strategy of a name as the demo runs it, diloco with or without a carry; UsageError if there is none."""
     if name == SPEC.name:
-        return SPEC
+        return replace(SPEC, carry=carry)
     made: Any = strategy_named(name)()
     return made if made.inner_steps <= MOST_STEPS else replace(made, inner_steps=MOST_STEPS)
 

@@ -118,14 +118,15 @@ class Rehearsal:
         return Checkpoint(tuple(x for x in shared if x is not None), tuple(x for x in outer if x is not None))
 
     def published(self, payload: Tensors) -> int:
-        """Bytes of a payload as it is stored, manifest and blobs."""
+        """Bytes of a payload as it is stored, manifest and blobs; of a carry the link alone."""
         blobs: list[int] = []
 
         def named(blob: memoryview) -> Cid:
             blobs.append(len(blob))
             return cid_of(blob)
 
-        return len(encode_payload(payload, self.job.wire_format, name=named)) + sum(blobs)
+        beside = cid_of(b"") if self.job.carry else None
+        return len(encode_payload(payload, self.job.wire_format, beside, named)) + sum(blobs)
 
     def through_wire(self, payload: Tensors) -> Tensors:
         """A payload as others decode it; the same bits."""

@@ -1,7 +1,9 @@
-"""The benchmark of strategies resumes with the same bits."""
+"""The benchmark of strategies: resumed with the same bits, tuned by halves, told apart by seeds."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from benchmarks import strategies
 from lockstep.storage.dataset import Dataset
 from lockstep.training.data import Corpus
 from lockstep.training.models import GPTConfig
+from lockstep.training.strategies.registry import STRATEGIES
 
 TINY = GPTConfig(vocabulary=32, context=16, layers=1, heads=2, width=16)
 
@@ -26,6 +29,7 @@ def corpus() -> Corpus:
 
 def test_a_run_that_is_ended_goes_on_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(strategies.SIZES, "tiny", TINY)
+    monkeypatch.setattr(strategies, "KEPT_SECONDS", 0.0)
     setting = strategies.Setting("tiny", 6, 2, 2, 0)
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     whole.mkdir()
@@ -43,3 +47,76 @@ def test_a_run_that_is_ended_goes_on_with_the_same_bits(tmp_path: Path, monkeypa
     assert seen == [3], "two rounds were not computed again"
     again = strategies.row_of("sparseloco", setting, corpus(), cut, lambda r: pytest.fail("a finished row is read"))
     assert again == due
+
+
+def test_a_row_has_what_a_worker_sends_fetches_and_is_audited_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(strategies.SIZES, "tiny", TINY)
+    setting = strategies.Setting("tiny", 4, 2, 2, 3)
+    rows = {name: strategies.row_of(name, setting, corpus(), tmp_path, lambda r: None) for name in ("fedavg", "muloco")}
+    assert [row["seed"] for row in rows.values()] == [3, 3]
+    assert rows["fedavg"]["bits_up"] == rows["fedavg"]["bits_audit"], "nothing is carried"
+    assert 32 < rows["fedavg"]["bits_up"] < 33
+    assert 32 < rows["fedavg"]["bits_down"] < 35, "the parameters, their padding and the manifest"
+    assert 64 < rows["muloco"]["bits_down"] < 68, "and an outer momentum"
+    audited = rows["muloco"]["bits_audit"] - rows["muloco"]["bits_up"]
+    assert 64 < audited < 128, "a momentum, a residual, and v of what is no matrix"
+    assert all(0 < row["loss"] < 10 for row in rows.values())
+
+
+def test_half_of_the_slots_are_absent_from_every_round_and_send_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(strategies.SIZES, "tiny", TINY)
+    setting = strategies.Setting("tiny", 6, 2, 4, 0, slots=strategies.HALF_ABSENT)
+    absent = [strategies.absent_of(setting, r) for r in range(8)]
+    assert all(len(slots) == 2 for slots in absent)
+    assert len(set(absent)) > 1, "not the same ones"
+    row = strategies.row_of("fedavg", setting, corpus(), tmp_path, lambda r: None)
+    whole = strategies.row_of("fedavg", replace(setting, slots=strategies.WHOLE), corpus(), tmp_path, lambda r: None)
+    assert 2 * row["bytes_sent"] == whole["bytes_sent"]
+    assert row["bits_up"] == whole["bits_up"], "of a payload"
+
+
+@pytest.mark.parametrize(("least", "factor"), [(-2, 0.25), (0, 1.0), (2, 4.0), (-9, 2.0**-5), (9, 8.0)])
+def test_an_outer_step_is_halved_or_doubled_as_long_as_the_loss_falls(least: int, factor: float) -> None:
+    asked = []
+
+    def run(name: str, setting: strategies.Setting) -> dict[str, object]:
+        asked.append(setting)
+        return {"tuning_loss": abs(math.log2(setting.factor) - least)}
+
+    assert strategies.tuned("diloco", strategies.Setting(), run) == factor
+    assert {setting.seed for setting in asked} == {strategies.TUNING_SEED}
+    assert strategies.tuned("fedavg", strategies.Setting(), pytest.fail) == 1.0, "it has no outer step"
+
+
+@pytest.mark.parametrize("name", [*STRATEGIES, *strategies.VARIANTS])
+def test_a_factor_multiplies_the_outer_step_alone(name: str) -> None:
+    once, twice = (strategies.strategy_for(name, strategies.Setting(factor=f)).to_dict() for f in (1.0, 2.0))
+    if name == "fedavg":
+        assert once == twice
+        return
+    if "outer" in once:
+        assert twice["outer"].pop("learning_rate") == 2 * once["outer"].pop("learning_rate")
+    else:
+        field = "outer_learning_rate" if name == "diloco" else "learning_rate"
+        assert twice.pop(field) == 2 * once.pop(field)
+    assert once == twice
+
+
+def test_what_sets_rows_apart_is_paired_by_seed() -> None:
+    peer = [{"seed": 0, "loss": 2.0}, {"seed": 1, "loss": 4.0}, {"seed": 2, "loss": 1.0}]
+    rows = [{"seed": 1, "loss": 4.04}, {"seed": 0, "loss": 2.04}]
+    found = strategies.apart(rows, peer)
+    assert found is not None
+    mean, half = found
+    assert mean == pytest.approx(1.5)
+    assert half == pytest.approx(12.706 * 0.5, rel=1e-3), "t of one degree of freedom, deviation / sqrt(2) = 0.5"
+    assert strategies.apart(rows[:1], peer) is None
+    assert "+1.50" in strategies.table([
+        {"strategy": name, "setting": {"slots": "", "workers": 2, "factor": 1.0}, "bits_up": 1.0, "bits_down": 1.0,
+         "bits_audit": 1.0, **row}
+        for name, rows_ in (("diloco", peer), ("muloco", rows)) for row in rows_
+    ])  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.cli.screen import Screen
-from lockstep.demo.run import CHEATS, INTEGER_CHEATS, DemoOptions, difference, run
+from lockstep.demo.run import CARRY_CHEATS, CHEATS, INDEX_CHEATS, INTEGER_CHEATS, DemoOptions, difference, run
 from lockstep.protocol.errors import UsageError
 
 GAME = {
@@ -27,6 +27,7 @@ def test_every_cheat_is_an_option(cheat: str) -> None:
 @pytest.mark.parametrize(("wrong", "named"), [({"cheat": "kindness"}, "kindness"), ({"workers": 1}, "1 workers"),
                                               ({"workers": 17}, "17 workers"),
                                               ({"products": "int4"}, "int4"),
+                                              ({"strategy": "muloco", "carry": True}, "muloco"),
                                               ({"products": "float32", "cheat": "wrong-code"}, "wrong-code"),
                                               ])  # fmt: skip
 def test_a_wrong_option_is_a_usage_error(wrong: dict[str, object], named: str) -> None:
@@ -39,6 +40,32 @@ def test_a_lie_about_codes_is_told_about_integers() -> None:
     for cheat in CHEATS:
         assert DemoOptions(cheat=cheat).arithmetic == ("int8" if cheat in INTEGER_CHEATS else "float32")
         assert DemoOptions(cheat=cheat, products="int8").arithmetic == "int8"
+
+
+MEANT = {
+    "sparseloco": {*CARRY_CHEATS, *INDEX_CHEATS}, "muloco": {*CARRY_CHEATS}, "opendiloco": {"stale-carry"},
+    "demo": {*CARRY_CHEATS, *INDEX_CHEATS}, "diloco": set(), "fedavg": set(),
+}  # fmt: skip
+"""The lies about carries and places that have a meaning for a strategy."""
+
+
+@pytest.mark.parametrize("strategy", MEANT)
+@pytest.mark.parametrize("cheat", [*CARRY_CHEATS, *INDEX_CHEATS])
+def test_a_lie_without_a_meaning_for_a_strategy_is_refused_with_another_strategy(strategy: str, cheat: str) -> None:
+    options = DemoOptions(strategy=strategy, cheat=cheat)
+    if cheat in MEANT[strategy]:
+        assert options.spec().inner_steps >= 1
+        return
+    with pytest.raises(UsageError, match=f"{cheat} has no meaning for {strategy}") as refused:
+        options.spec()
+    assert "--strategy sparseloco" in refused.value.hint
+
+
+def test_diloco_carries_where_it_is_told_to() -> None:
+    assert DemoOptions(carry=True, cheat="stale-carry").spec().carry
+    assert not DemoOptions().spec().carry
+    with pytest.raises(UsageError, match="leave nothing for later"):
+        DemoOptions(carry=True, cheat="tampered-residual").spec()
 
 
 def test_a_folder_that_holds_something_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from lockstep.storage.payload import (
     store_carry,
     store_checkpoint,
     store_payload,
+    stored_length,
     wire_length,
 )
 from tests.support.stored import stored_bytes
@@ -91,6 +92,18 @@ def test_what_bytes_cannot_carry_travels_as_words(store: ContentStore, values: n
     cid = store_payload(store, [values], INT8_FORMAT)
     assert stored_bytes(store, cid) == wire_length(LAYOUT, "f32")
     assert load_payload(store, cid, LAYOUT)[0].tobytes() == values.tobytes()
+
+
+@pytest.mark.parametrize("values", [quantised(RNG.standard_normal(N)), RNG.standard_normal(N).astype(np.float32)])
+@pytest.mark.parametrize("carries", [False, True])
+def test_the_length_of_what_is_stored_is_read_from_its_manifest(
+    store: ContentStore, tmp_path: Path, values: np.ndarray, carries: bool
+) -> None:
+    beside = store_carry(store, [np.zeros(3 * N, np.float32)]) if carries else None
+    cid = store_payload(store, [values], INT8_FORMAT, beside)
+    manifests = DirectoryStore(tmp_path / "manifests")
+    assert manifests.put_node(store.get_node(cid)) == cid
+    assert stored_length(manifests, cid, LAYOUT, carries=carries) == stored_bytes(store, cid), "the carry's link alone"
 
 
 def test_the_last_piece_decides_as_the_first_does(store: ContentStore) -> None:

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lockstep.execution.jobs import ClaimRun, ClaimSchedule, State
 from lockstep.numerics import codes, scalar
@@ -118,6 +119,25 @@ class Nudge:
 
 
 @dataclass(frozen=True)
+class Swap:
+    """A value that changes places with a zero beside it; which one is known when the run has come there."""
+
+    t: int
+    op: int
+    nth: int
+    """The number of the value among those that could, modulo their count."""
+
+    def place(self, words: NDArray[np.uint32]) -> int | None:
+        """The first element of a pair, an even and the next one, of which one word alone is 0; None if there is none.
+
+        A block of a sparse format is even, so that it keeps as many words as it had.
+        """
+        pairs = words[: words.size // 2 * 2].reshape(-1, 2)
+        found = np.flatnonzero((pairs == 0).sum(1) == 1)
+        return 2 * int(found[self.nth % found.size]) if found.size else None
+
+
+@dataclass(frozen=True)
 class Cheat:
     """One lie about one job, its place fixed by a seed."""
 
@@ -125,7 +145,7 @@ class Cheat:
     expectation: Expectation
     forgeries: Mapping[int, Forgery] = field(default_factory=dict)
     """By t."""
-    nudge: Nudge | None = None
+    nudge: Nudge | Swap | None = None
     silent: bool = False
     """The liar never answers a challenge."""
     signs_twice: bool = False
@@ -180,8 +200,17 @@ class LyingRun(ClaimRun):
         if nudge is None or t != nudge.t:
             return self.cheat.forgeries.get(t), {}
         if t not in self._nudged:
-            self._nudged[t] = next(self._nudges(nudge, state), (None, {}))
+            found = self._swapped(nudge, state) if isinstance(nudge, Swap) else self._nudges(nudge, state)
+            self._nudged[t] = next(found, (None, {}))
         return self._nudged[t]
+
+    def _swapped(self, swap: Swap, state: State) -> Iterator[tuple[Forgery, Lies]]:
+        """The lie about a pair, if there is a pair."""
+        honest = super().materialise(swap.t, state)
+        words = honest.output(swap.op).words
+        at = swap.place(words)
+        if at is not None:
+            yield _set(honest.program, swap.op, {at: int(words[at + 1]), at + 1: int(words[at])}), {}
 
     def _nudges(self, nudge: Nudge, state: State) -> Iterator[tuple[Forgery, Lies]]:
         """Lies about one word that S_t shows; none if every one is rounded away (the claim is then honest)."""
@@ -309,6 +338,14 @@ def scaled_payload(programs: ClaimSchedule, params: JobParams, random: Random) -
     return Cheat("scaled-payload", _expect("encode", encode, t, op), {t: Forgery(forged, op)})
 
 
+def wrong_index(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
+    """One value of the payload stands one place beside its own."""
+    encode, t, width = programs.encode, params.role.inner_steps + 1, 1 << params.role.payload_depth
+    op = random.choice(sorted({a.index for a in encode.outputs[:width] if a.kind == Alias.OP_KIND}))
+    swap = Swap(t, op, random.randrange(1 << 30))
+    return Cheat("wrong-index", _expect("encode", encode, t, op), nudge=swap)
+
+
 def tampered_residual(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
     """One tensor that the slot keeps for its next round counts ten times: what its payload lacks, or a momentum."""
     encode, t, width = programs.encode, params.role.inner_steps + 1, 1 << params.role.payload_depth
@@ -369,6 +406,7 @@ OF_SLOTS: dict[str, Lie] = {
     "scaled-payload": scaled_payload,
     "wrong-code": wrong_code,
     "nearest-instead-of-stochastic": nearest_instead_of_stochastic,
+    "wrong-index": wrong_index,
     "tampered-residual": tampered_residual,
     "stale-carry": stale_carry,
     "silent": silent,
@@ -461,6 +499,22 @@ def _nudged(program: Program, nudge: Nudge, off: int) -> Forgery:
         Instr(Code.SELECT, 3, 5, 0),
     )
     return Forgery(inserted(program, nudge.op, expression), nudge.op)
+
+
+def _set(program: Program, op: int, words: Mapping[int, int]) -> Forgery:
+    """Other words at some elements of an op's output."""
+    expression: list[Instr] = []
+    value = 0
+    for element, word in words.items():
+        at = 2 + len(expression)
+        expression += [
+            Instr(Code.IMM, imm=element),
+            Instr(Code.IEQ, 1, at),
+            Instr(Code.IMM, imm=word),
+            Instr(Code.SELECT, at + 1, at + 2, value),
+        ]
+        value = at + 3
+    return Forgery(inserted(program, op, expression), op)
 
 
 def _expect(

@@ -8,8 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.demo.cheats.lies import DEVNET_CHAIN_ID, OF_SLOTS, Cheat, LyingRun, cheat_of, inserted, wrong_partials
-from lockstep.demo.run import CARRY_CHEATS, INTEGER_CHEATS
+from lockstep.demo.cheats.lies import (
+    DEVNET_CHAIN_ID,
+    OF_SLOTS,
+    Cheat,
+    LyingRun,
+    Swap,
+    cheat_of,
+    inserted,
+    wrong_partials,
+)
+from lockstep.demo.run import CARRY_CHEATS, INDEX_CHEATS, INTEGER_CHEATS
 from lockstep.execution.jobs import CarryIn, ClaimRun, Job, carry_of, payload_of, slot_run, trace_root
 from lockstep.node.player import HeldClaim
 from lockstep.numerics import scalar
@@ -25,7 +34,7 @@ from tests.support import games, toyjob
 SEEDS = range(4)
 SPOKEN = [
     (name, seed, products)
-    for name in OF_SLOTS if name not in ("silent", "two-signatures", *CARRY_CHEATS)
+    for name in OF_SLOTS if name not in ("silent", "two-signatures", *CARRY_CHEATS, *INDEX_CHEATS)
     for seed in SEEDS
     for products in ("float32", "int8") if products == "int8" or name not in INTEGER_CHEATS
 ]  # fmt: skip
@@ -187,6 +196,19 @@ def test_a_stale_carry_is_lied_about_as_soon_as_there_is_one(toy_store: ContentS
     assert ended.verdict == moves.Verdict.FRAUD
     assert match.finding is not None
     assert (match.finding.t, match.finding.position) == (1, cheat.expectation.op_index)
+
+
+def test_a_value_changes_places_with_a_zero_of_its_pair() -> None:
+    words = np.array([0, 0, 7, 0, 7, 7, 0, 0x80000000, 7], np.uint32)
+    assert {Swap(1, 0, nth).place(words) for nth in range(4)} == {2, 6}, "a kept zero is -0; the last has no pair"
+    assert Swap(1, 0, 0).place(np.ones(8, np.uint32)) is None
+
+
+def test_a_payload_that_keeps_every_element_has_no_wrong_index(honest_run: ClaimRun, toy: Job) -> None:
+    lying = lie_of("wrong-index", 0, toy).run(honest_run)
+    assert HeldClaim.of(lying).trace == HeldClaim.of(honest_run).trace
+    assert isinstance(lying, LyingRun)
+    assert not lying.lied
 
 
 def test_the_same_seed_lies_in_the_same_place(integers: Job) -> None:

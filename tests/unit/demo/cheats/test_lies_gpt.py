@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lockstep.demo.cheats.lies import OF_SLOTS, learning_rate
-from lockstep.demo.run import CARRY_CHEATS, INTEGER_CHEATS
+from lockstep.demo.run import CARRY_CHEATS, INDEX_CHEATS, INTEGER_CHEATS
 from lockstep.execution.jobs import ClaimRun, Job, TrainingJob, slot_run
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.programs.program import Fold, Kind
@@ -21,7 +21,8 @@ TOLD = [
     (products, name)
     for products in ("float32", "int8")
     for name in OF_SLOTS
-    if name not in ("silent", "two-signatures", *CARRY_CHEATS) and (products == "int8" or name not in INTEGER_CHEATS)
+    if name not in ("silent", "two-signatures", *CARRY_CHEATS, *INDEX_CHEATS)
+    and (products == "int8" or name not in INTEGER_CHEATS)
 ]
 
 
