@@ -38,6 +38,8 @@ Send = Callable[["Call", str], object]
 
 WAYPOINTS = 16
 """States along a claim that a replay leaves on disk: the next game, on any step, replays a part of it alone."""
+KEPT = 1_024
+"""Games that a table remembers as they stood."""
 
 
 class NotAtHand(Exception):
@@ -306,11 +308,11 @@ class GameTable:
 
     def game(self, game: GameId) -> Game:
         """A game as it stands; raises NotFoundError if there is none, TryLater if the node's log lags behind."""
-        found = games.read(self.contract, game, self.first_block, self._read.get(game))
-        if found.phase == GamePhase.CLOSED:
-            self._read.pop(game, None)
-        else:
+        found = games.read(self.contract, game, self.first_block, self._read.pop(game, None))
+        if found.phase != GamePhase.CLOSED:
             self._read[game] = found
+        for longest_unread in list(self._read)[:-KEPT]:
+            self._read.pop(longest_unread, None)
         return found
 
     def log(self, game: GameId) -> list[GameEvent]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lockstep.chain import games
+from lockstep.node import player
 from lockstep.node.player import GameTable, Side
 from lockstep.protocol.dispute import moves
 from lockstep.protocol.dispute.game import Game
@@ -71,6 +72,15 @@ def test_a_game_that_stands_still_is_one_request(court: Court, scans: list[int])
     played(court, game, 1)
     assert table.game(game) != first
     assert len(scans) > 0
+
+
+def test_a_table_remembers_the_games_that_were_read_last(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(player, "KEPT", 2)
+    table = GameTable(court.arena.contracts.game, 0)
+    opened = [court.open(0, court.held(0, LIE)) for _ in range(3)]
+    for game in (*opened, opened[1]):
+        table.game(game)
+    assert list(table._read) == [opened[2], opened[1]]
 
 
 def test_what_was_spent_is_the_contracts_own_word(court: Court) -> None:
