@@ -340,13 +340,14 @@ View seen_through(const Program& program, const Descriptor& op, View view) {
     return view;
 }
 
-// Places along one axis and how many neighbours from each on lie side by side.
+// Places along one axis and how many neighbours from each on lie side by side; negative where they lie in descending order.
 struct PlacesAlong {
     std::vector<Index> at, run;
 
     explicit PlacesAlong(std::vector<Index> places) : at(std::move(places)), run(at.size(), 1) {
         for (std::size_t i = at.size() - 1; i-- > 0;)
-            if (at[i + 1] == at[i] + 1) run[i] = run[i + 1] + 1;
+            if (at[i + 1] == at[i] + 1) run[i] = std::max<Index>(run[i + 1], 1) + 1;
+            else if (at[i + 1] == at[i] - 1) run[i] = std::min<Index>(run[i + 1], -1) - 1;
     }
     // The stride that tells all places, if one does.
     std::optional<Index> stride() const {
@@ -356,6 +357,17 @@ struct PlacesAlong {
         return step;
     }
 };
+
+// The longest runs that a kernel has code for; single rows where the rows lie otherwise.
+Runs runs_of(const std::vector<Index>& rows) {
+    for (const Runs runs : {Runs{4, 1}, Runs{4, 2}, Runs{3, 1}}) {
+        const auto length = static_cast<std::size_t>(runs.length);
+        bool all = rows.size() % length == 0;
+        for (std::size_t i = 0; all && i < rows.size(); ++i) all = i % length == 0 || rows[i] == rows[i - 1] + runs.step;
+        if (all) return runs;
+    }
+    return {1, 1};
+}
 
 // An operand of a product read where a copy took it from, if rows and terms each add a part of their own to an element's place there:
 // the windows of a convolution are never copied together. False if it is no such copy.
@@ -385,11 +397,14 @@ bool read_in_place(const Program& program, GemmStep& step, std::size_t side) {
     };
     Index* const batch_strides = side == 0 ? plan.a_batch : plan.b_batch;
     const Index row_stride = side == 0 ? plan.a_m : plan.b_n, k_stride = side == 0 ? plan.a_k : plan.b_k;
-    // What every batch shares is packed for each of them: it is copied once.
-    if (plan.batches > 1 && std::all_of(batch_strides, batch_strides + plan.batch_axes, [](Index s) { return s == 0; })) return false;
+    // What every batch shares would be packed for each of them, so it is copied once. A product that is turned on every path packs it
+    // once, wherever it lies.
+    const bool turned = side == 0 && plan.b_runs.length && plan.m % kMostLanes == 0 && plan.m <= kWindowsPerRow * plan.n * plan.batches;
+    if (!turned && plan.batches > 1 && std::all_of(batch_strides, batch_strides + plan.batch_axes, [](Index s) { return s == 0; })) return false;
     if (row_stride < 0 || k_stride < 0 || std::any_of(batch_strides, batch_strides + plan.batch_axes, [](Index s) { return s < 0; })) return false;
     const Index offset = places(source.offset, 1, 0).at[0];
-    const PlacesAlong rows = places(0, side == 0 ? plan.m : plan.n, row_stride), terms = places(0, plan.k, k_stride);
+    PlacesAlong rows = places(0, side == 0 ? plan.m : plan.n, row_stride);
+    const PlacesAlong terms = places(0, plan.k, k_stride);
     std::vector<Index> batches;
     for (int ax = 0; ax < plan.batch_axes; ++ax) {
         const auto stride = places(0, plan.batch[ax], batch_strides[ax]).stride();
@@ -399,12 +414,17 @@ bool read_in_place(const Program& program, GemmStep& step, std::size_t side) {
     for (std::size_t axis = 0; axis < n_axes; ++axis)
         if (reach[axis] >= axes.extents[axis]) return false;
     if (rows.stride() && terms.stride()) return false;  // seen through, if that is worth it
+    for (Index& run : rows.run) run = std::max<Index>(run, 1);  // rows are packed in their order
     source = {copy.views[0].tag, copy.views[0].index, copy.views[0].offset + offset};
     std::copy(batches.begin(), batches.end(), batch_strides);
     auto table = std::make_shared<std::vector<Index>>();
-    for (const std::vector<Index>* part : {&rows.at, &rows.run, &terms.at, &terms.run}) table->insert(table->end(), part->begin(), part->end());
+    for (const PlacesAlong* axis : std::initializer_list<const PlacesAlong*>{&rows, &terms}) {
+        table->insert(table->end(), axis->at.begin(), axis->at.end());
+        table->insert(table->end(), axis->run.begin(), axis->run.end());
+    }
     const Index *row = table->data(), *k_at = row + 2 * rows.at.size();
     (side == 0 ? plan.a_at : plan.b_at) = {row, row + rows.at.size(), k_at, k_at + terms.at.size()};
+    if (side == 1) plan.b_runs = runs_of(rows.at);
     step.places[side] = std::move(table);
     return true;
 }
@@ -774,7 +794,7 @@ void read_products_in_place(const Program& program, std::vector<std::vector<View
         const auto i = static_cast<std::size_t>(op);
         auto* gemm = std::get_if<GemmStep>(&schedule.steps[i]);
         if (!gemm || !std::holds_alternative<std::monostate>(schedule.fused[i])) continue;
-        const bool a = read_in_place(program, *gemm, 0), b = read_in_place(program, *gemm, 1);
+        const bool b = read_in_place(program, *gemm, 1), a = read_in_place(program, *gemm, 0);
         if (!a && !b) continue;
         views[i].clear();
         for (const Source& source : {gemm->a, gemm->b}) views[i].push_back(View{source.tag, source.index, source.offset, {}});
