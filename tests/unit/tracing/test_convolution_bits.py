@@ -19,7 +19,7 @@ from lockstep.numerics.executor import Executable
 from lockstep.protocol.programs.program import Kind, Op, Program
 from lockstep.tracing import trace
 from lockstep.tracing.windows import Remainder, Window, phases_of
-from tests.unit.numerics.comparison import CONTEXT, compare, normal, strange, words
+from tests.unit.numerics.comparison import CONTEXT, PATHS, compare, normal, strange, words
 
 
 @dataclass(frozen=True)
@@ -204,6 +204,76 @@ def test_a_weight_that_all_images_share_is_not_turned_around() -> None:
 
     assert any(map(is_turned, program.ops)), "the committed form has them so"
     assert not any(map(is_turned, copies_run(program, [*state, None]))), "and a run does not"
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A batch norm in training of images of height x width."""
+
+    images: int
+    channels: int
+    height: int
+    width: int
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Of the images."""
+        return (self.images, self.channels, self.height, self.width)
+
+    def step(self, x: Tensor, weight: Tensor, bias: Tensor, wanted: Tensor) -> list[Tensor]:
+        """The output and all gradients, flat."""
+        leaves = [x.detach().view(self.shape).requires_grad_(), *(t.detach().requires_grad_() for t in (weight, bias))]
+        y = F.batch_norm(leaves[0], None, None, leaves[1], leaves[2], training=True)
+        gradients = torch.autograd.grad((y * wanted.view(self.shape)).sum(), leaves)
+        return [t.reshape(-1) for t in (y, *gradients)]
+
+    def program(self) -> Program:
+        """The step, traced."""
+        return trace(self.step, *(torch.zeros(n) for n in self.sizes))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Elements of the arguments."""
+        return (prod(self.shape), self.channels, self.channels, prod(self.shape))
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [Norm(3, 8, 4, 4), Norm(5, 20, 8, 10), Norm(2, 33, 16, 16), Norm(3, 16, 4, 12), Norm(2, 9, 3, 5), Norm(2, 4, 8, 8)],
+    ids=str,
+)
+@pytest.mark.parametrize("data", [normal, strange, faint, negative])
+def test_sums_over_images_give_the_reference_bits(norm: Norm, data) -> None:  # type: ignore[no-untyped-def]
+    """Whole pieces and others, lanes without a channel, one chunk of terms and several."""
+    rng = np.random.default_rng(norm.channels)
+    state: list[Array | None] = [data(rng, n) for n in norm.sizes]
+    compare(norm.program(), state, threads=(1, 2))
+
+
+def test_sums_over_more_than_a_chunk_of_chunks() -> None:
+    norm = Norm(5, 8, 128, 128)
+    program = norm.program()
+    rng = np.random.default_rng(0)
+    state: list[Array | None] = [strange(rng, n) for n in norm.sizes]
+    state[0], state[3] = (normal(rng, n) for n in (norm.sizes[0], norm.sizes[3]))
+    for path in PATHS:
+        executable = paths.compile(program, path=path, threads=2)
+        every, final = executable.run(state, CONTEXT, keep=True), executable.run(state, CONTEXT)
+        for k, alias in enumerate(program.outputs):
+            np.testing.assert_array_equal(words(final[k]), words(every[alias.index]), err_msg=f"output {k} on {path}")
+
+
+def test_channels_are_never_copied_together() -> None:
+    norm = Norm(3, 16, 8, 8)
+    program = norm.program()
+    rng = np.random.default_rng(0)
+    state: list[Array | None] = [normal(rng, n) for n in norm.sizes]
+
+    def together(op: Op) -> bool:
+        return is_copy(op) and op.extents[:2] == (norm.channels, norm.images)
+
+    assert any(map(together, program.ops)), "the committed form does"
+    assert not any(map(together, copies_run(program, state))), "and a run does not"
 
 
 @pytest.mark.parametrize(

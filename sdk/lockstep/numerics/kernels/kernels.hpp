@@ -35,6 +35,9 @@ struct Kernels {
     // Outputs [begin, end) of a fold; `bases` as above.
     void (*fold)(const FoldPlan& plan, const Word* const* bases, Word* out, Index begin, Index end);
 
+    // Outputs [begin, end) of a sum.
+    void (*piecewise_sum)(const PiecewiseSum& plan, const Word* const* bases, Word* out, Index begin, Index end);
+
     // One part of one product; `scratch` holds gemm_scratch() words.
     void (*gemm)(const GemmPlan& plan, const Word* a, const Word* b, Word* out, const GemmPart& part, Word* scratch);
     // One part of one product with windows; `scratch` holds turned_scratch() words.

@@ -734,6 +734,83 @@ void find_groups(const Program& program, const std::vector<std::vector<View>>& v
     for (StripGroup& group : plan_strips(program, views, schedule.needed, std::move(taken))) take_place(std::move(group), schedule);
 }
 
+// Where element `begin` + i * `step` of a map's row-major output comes from, for i < count.
+std::vector<Index> places_of(const std::vector<Index>& extents, const std::vector<Index>& strides, Index begin, Index count, Index step) {
+    const std::vector<Index> row = row_major(extents);
+    std::vector<Index> found;
+    for (Index i = 0; i < count; ++i) {
+        Index rest = begin + i * step, place = 0;
+        for (std::size_t axis = 0; axis < extents.size(); ++axis) {
+            place += rest / row[axis] * strides[axis];
+            rest %= row[axis];
+        }
+        found.push_back(place);
+    }
+    return found;
+}
+
+// A map that one sum alone reads, whole and in its order, and that is a copy or a product: its rows, and pieces of kPiece of its
+// terms, lie in its operands as they are, so that it need not exist. This is how batch norm sums an image's channels.
+std::optional<PiecewiseSumStep> sum_in_pieces(const Descriptor& fold, const Descriptor& map) {
+    constexpr Index kLeastOutputs = 8;     // lanes beyond them do nothing
+    constexpr Index kMostTerms = 1 << 20;  // whose places are looked at
+    const bool product = map.instrs.size() == 1 && static_cast<Op>(map.instrs[0].op) == Op::FMUL;
+    if (!(is_copy(map) || product) || fold.elements < kLeastOutputs || fold.k % kPiece != 0 || fold.k > kMostTerms || map.elements != fold.elements * fold.k) return std::nullopt;
+    PiecewiseSumStep step{};
+    step.plan = {fold.elements, fold.k, product ? 2 : 1, {}, {}};
+    auto table = std::make_shared<std::vector<Index>>();
+    const Index pieces = fold.k / kPiece;
+    bool in_pieces = false;
+    for (int v = 0; v < step.plan.operands; ++v) {
+        const std::size_t own = product ? (v == 0 ? map.instrs[0].a : map.instrs[0].b) : 0;
+        const View& view = map.views[own];
+        if (view.tag == Tag::kIota) return std::nullopt;
+        const PlacesAlong rows(places_of(map.extents, view.strides, 0, fold.elements, fold.k)), terms(places_of(map.extents, view.strides, 0, fold.k, 1));
+        const std::vector<Index> last = places_of(map.extents, view.strides, (fold.elements - 1) * fold.k, fold.k, 1);
+        if (!rows.stride()) return std::nullopt;
+        in_pieces |= !terms.stride();
+        for (Index k = 0; k < fold.k; ++k) {
+            const auto at = static_cast<std::size_t>(k);
+            if (terms.run[at] < kPiece - k % kPiece || last[at] != rows.at.back() + terms.at[at]) return std::nullopt;
+            if (k % kPiece == 0) table->push_back(terms.at[at]);
+        }
+        step.plan.row[v] = *rows.stride();
+        step.sources[v] = source_of(view);
+    }
+    if (!in_pieces) return std::nullopt;
+    for (int v = 0; v < step.plan.operands; ++v) step.plan.piece_at[v] = table->data() + v * pieces;
+    step.places = std::move(table);
+    return step;
+}
+
+void read_sums_in_place(const Program& program, std::vector<std::vector<View>>& views, Schedule& schedule) {
+    std::vector<int> readers(program.ops.size(), 0);
+    for (const int op : schedule.order) {
+        const auto i = static_cast<std::size_t>(op);
+        for (const int read : traffic_of(schedule.fused[i], op, views[i]).reads) ++readers[static_cast<std::size_t>(read)];
+    }
+    const auto alone = [&](std::size_t i) { return std::holds_alternative<std::monostate>(schedule.fused[i]); };
+    std::vector<bool> gone(program.ops.size(), false);
+    for (const int op : schedule.order) {
+        const auto i = static_cast<std::size_t>(op);
+        const Descriptor& fold = program.ops[i];
+        const auto* sum = std::get_if<FoldStep>(&schedule.steps[i]);
+        if (!alone(i) || !sum || sum->plan.mode != FoldMode::kSum || views[i].size() != 1 || views[i][0].tag != Tag::kOp) continue;
+        const View& view = views[i][0];
+        const auto m = static_cast<std::size_t>(view.index);
+        std::vector<Index> extents = fold.extents;
+        extents.push_back(fold.k);
+        if (program.ops[m].kind != Kind::kMap || !alone(m) || schedule.kept[m] || readers[m] != 1 || view.offset != 0 || view.strides != row_major(extents)) continue;
+        auto step = sum_in_pieces(fold, program.ops[m]);
+        if (!step) continue;
+        schedule.fused[i] = std::move(*step);
+        views[i] = views[m];
+        schedule.needed[m] = false;
+        gone[m] = true;
+    }
+    std::erase_if(schedule.order, [&](int op) { return gone[static_cast<std::size_t>(op)]; });
+}
+
 // A concat that one part of another concat alone reads, whole: its parts are copied to their place in the other one at once. This is
 // how an image gets its padding along both axes.
 void join_concats(const Program& program, std::vector<std::vector<View>>& views, Schedule& schedule) {
@@ -892,6 +969,7 @@ Schedule make_schedule(const Program& original) {
     read_products_in_place(program, views, schedule);
     Program laid_out = program;
     choose_layouts(laid_out, views, schedule);
+    read_sums_in_place(laid_out, views, schedule);
     join_concats(program, views, schedule);
     find_loops(laid_out, views, schedule);
     for (std::size_t i = 0; i < program.ops.size(); ++i)

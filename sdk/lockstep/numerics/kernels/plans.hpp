@@ -128,4 +128,14 @@ struct FoldPlan {
     bool partial;  // the bare chunk result of k <= 256 terms, without the level that adds it to +0
 };
 
+// A sum whose terms lie in pieces, as those of a channel of several images: term k of row o is in[o * row + piece_at[k / kPiece] +
+// k % kPiece], or the product of two operands' words.
+constexpr Index kPiece = 16;
+struct PiecewiseSum {
+    Index outputs, k;  // k is a multiple of kPiece
+    int operands;
+    Index row[2];
+    const Index* piece_at[2];
+};
+
 }  // namespace lockstep
