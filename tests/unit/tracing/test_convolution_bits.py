@@ -16,10 +16,10 @@ from lockstep.numerics.arrays import Array
 from lockstep.numerics.cuda import CudaExecutable
 from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.numerics.executor import Executable
-from lockstep.protocol.programs.program import Kind, Program
+from lockstep.protocol.programs.program import Kind, Op, Program
 from lockstep.tracing import trace
 from lockstep.tracing.windows import Remainder, Window, phases_of
-from tests.unit.numerics.comparison import CONTEXT, compare, normal, strange, words
+from tests.unit.numerics.comparison import CONTEXT, PATHS, compare, normal, strange, words
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,43 @@ def test_convolutions_give_the_reference_bits(layer: Layer, data) -> None:  # ty
     compare(layer.program(), [*state, None], threads=(1, 2))
 
 
+TURNED = [
+    Layer(3, 5, 16, 8),  # rows of eight pixels, and three taps
+    Layer(2, 30, 48, 8),  # two chunks of terms; a panel, and half of one
+    Layer(2, 3, 40, 6),  # rows that four does not divide
+    Layer(1, 4, 16, 36),  # more windows than are summed up at a time
+    Layer(3, 6, 32, 16, stride=2),  # pixels two apart; four products for the input
+    Layer(2, 6, 32, 9, stride=2, groups=2),
+    Layer(3, 16, 16, 8, kernel=1, stride=2, padding=0),
+    Layer(2, 4, 16, 12, stride=2, padding=2, dilation=2),
+    Layer(2, 16, 32, 11, kernel=5, padding=2),
+    Layer(4, 16, 16, 32),  # several shares of the padding
+    Layer(7, 32, 16, 4),
+]
+"""With enough outputs that lanes are taken from them and windows are read where they lie."""
+
+
+def faint(rng: np.random.Generator, n: int) -> Array:
+    """Numbers whose products are subnormal, or zeros with a sign."""
+    return (normal(rng, n) * np.float32(2e-22)).astype(np.float32)
+
+
+def negative(rng: np.random.Generator, n: int) -> Array:
+    """Zeros with a sign, and a number here and there: sums of negative zeros."""
+    x = np.full(n, -0.0, np.float32)
+    at = rng.integers(0, n, max(1, n // 50))
+    x[at] = normal(rng, len(at))
+    return x
+
+
+@pytest.mark.parametrize("layer", TURNED, ids=str)
+@pytest.mark.parametrize("data", [normal, strange, faint, negative])
+def test_turned_products_give_the_reference_bits(layer: Layer, data) -> None:  # type: ignore[no-untyped-def]
+    rng = np.random.default_rng(layer.outputs)
+    state: list[Array | None] = [data(rng, prod(shape)) for shape in layer.shapes]
+    compare(layer.program(), [*state, None], threads=(1, 2) if data is strange else (2,))
+
+
 @pytest.mark.parametrize("layer", SMALL[:3], ids=str)
 def test_the_emulated_device_gives_the_same_bits(layer: Layer) -> None:
     rng = np.random.default_rng(layer.size)
@@ -135,14 +172,14 @@ def test_strides_multiply_no_zeros() -> None:
     assert terms == [6, 12, 12, 24], "one, two, two and four of nine taps, six channels each"
 
 
-def copies_run(program: Program, state: list[Array | None]) -> list[int]:
-    """Elements of the copies that a plain run makes."""
+def copies_run(program: Program, state: list[Array | None]) -> list[Op]:
+    """The copies that a plain run makes."""
     spent = paths.compile(program, path="scalar").profile(state, CONTEXT)
-    return [
-        op.header.elements
-        for op, nanoseconds in zip(program.ops, spent, strict=True)
-        if nanoseconds and op.kind == Kind.MAP and [instr.op for instr in op.instrs] == [0]
-    ]
+    return [op for op, nanoseconds in zip(program.ops, spent, strict=True) if nanoseconds and is_copy(op)]
+
+
+def is_copy(op: Op) -> bool:
+    return op.kind == Kind.MAP and [instr.op for instr in op.instrs] == [0]
 
 
 @pytest.mark.parametrize("layer", [Layer(3, 4, 5, 12), Layer(3, 4, 5, 12, stride=2)], ids=str)
@@ -152,7 +189,91 @@ def test_windows_are_never_copied_together(layer: Layer) -> None:
     state: list[Array | None] = [normal(rng, prod(shape)) for shape in layer.shapes]
     windows = max(op.header.elements for op in program.ops if op.kind == Kind.MAP)
     assert windows >= prod(layer.shapes[0]) * 9 // layer.stride**2, "the committed form has them side by side"
-    assert all(n < windows for n in copies_run(program, [*state, None])), "and a run does not"
+    assert all(op.header.elements < windows for op in copies_run(program, [*state, None])), "and a run does not"
+
+
+def test_a_weight_that_all_images_share_is_not_turned_around() -> None:
+    """The gradient of the input reads each weight's taps backwards, where they lie."""
+    layer = Layer(3, 16, 32, 12)
+    rng = np.random.default_rng(0)
+    state: list[Array | None] = [normal(rng, prod(shape)) for shape in layer.shapes]
+    program = layer.program()
+
+    def is_turned(op: Op) -> bool:
+        return is_copy(op) and min(op.views[0].strides) < 0
+
+    assert any(map(is_turned, program.ops)), "the committed form has them so"
+    assert not any(map(is_turned, copies_run(program, [*state, None]))), "and a run does not"
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A batch norm in training of images of height x width."""
+
+    images: int
+    channels: int
+    height: int
+    width: int
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Of the images."""
+        return (self.images, self.channels, self.height, self.width)
+
+    def step(self, x: Tensor, weight: Tensor, bias: Tensor, wanted: Tensor) -> list[Tensor]:
+        """The output and all gradients, flat."""
+        leaves = [x.detach().view(self.shape).requires_grad_(), *(t.detach().requires_grad_() for t in (weight, bias))]
+        y = F.batch_norm(leaves[0], None, None, leaves[1], leaves[2], training=True)
+        gradients = torch.autograd.grad((y * wanted.view(self.shape)).sum(), leaves)
+        return [t.reshape(-1) for t in (y, *gradients)]
+
+    def program(self) -> Program:
+        """The step, traced."""
+        return trace(self.step, *(torch.zeros(n) for n in self.sizes))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Elements of the arguments."""
+        return (prod(self.shape), self.channels, self.channels, prod(self.shape))
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [Norm(3, 8, 4, 4), Norm(5, 20, 8, 10), Norm(2, 33, 16, 16), Norm(3, 16, 4, 12), Norm(2, 9, 3, 5), Norm(2, 4, 8, 8)],
+    ids=str,
+)
+@pytest.mark.parametrize("data", [normal, strange, faint, negative])
+def test_sums_over_images_give_the_reference_bits(norm: Norm, data) -> None:  # type: ignore[no-untyped-def]
+    """Whole pieces and others, lanes without a channel, one chunk of terms and several."""
+    rng = np.random.default_rng(norm.channels)
+    state: list[Array | None] = [data(rng, n) for n in norm.sizes]
+    compare(norm.program(), state, threads=(1, 2))
+
+
+def test_sums_over_more_than_a_chunk_of_chunks() -> None:
+    norm = Norm(5, 8, 128, 128)
+    program = norm.program()
+    rng = np.random.default_rng(0)
+    state: list[Array | None] = [strange(rng, n) for n in norm.sizes]
+    state[0], state[3] = (normal(rng, n) for n in (norm.sizes[0], norm.sizes[3]))
+    for path in PATHS:
+        executable = paths.compile(program, path=path, threads=2)
+        every, final = executable.run(state, CONTEXT, keep=True), executable.run(state, CONTEXT)
+        for k, alias in enumerate(program.outputs):
+            np.testing.assert_array_equal(words(final[k]), words(every[alias.index]), err_msg=f"output {k} on {path}")
+
+
+def test_channels_are_never_copied_together() -> None:
+    norm = Norm(3, 16, 8, 8)
+    program = norm.program()
+    rng = np.random.default_rng(0)
+    state: list[Array | None] = [normal(rng, n) for n in norm.sizes]
+
+    def together(op: Op) -> bool:
+        return is_copy(op) and op.extents[:2] == (norm.channels, norm.images)
+
+    assert any(map(together, program.ops)), "the committed form does"
+    assert not any(map(together, copies_run(program, state))), "and a run does not"
 
 
 @pytest.mark.parametrize(

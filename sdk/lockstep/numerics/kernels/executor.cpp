@@ -244,6 +244,16 @@ private:
         });
     }
 
+    void compute(const PiecewiseSumStep& step, const Descriptor&, Word* out) {
+        const PiecewiseSum& plan = step.plan;
+        const Word* bases[2];
+        for (int v = 0; v < plan.operands; ++v) bases[v] = base(step.sources[v]);
+        const Index vectors = (plan.outputs + kMostLanes - 1) / kMostLanes;
+        split(vectors, std::max<Index>(1, kLeastWork / (kMostLanes * plan.k)), in_.threads, [&](Index begin, Index end, int) {
+            in_.kernels->piecewise_sum(plan, bases, out, begin * kMostLanes, std::min(plan.outputs, end * kMostLanes));
+        });
+    }
+
     // Few outputs, many terms: every chunk is an output of its own, then the levels of partials in order.
     void fold_by_chunks(const FoldPlan& plan, const Word* const* bases, Word* out) {
         const Index full = plan.k / kChunk, tail = plan.k % kChunk, chunks = full + (tail ? 1 : 0);

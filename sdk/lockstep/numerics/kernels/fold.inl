@@ -114,6 +114,44 @@ void fold_sums(const FoldPlan& plan, const Word* const* bases, Word* out, Index 
         store_first(out + first_output + u * W, canonical(two_levels ? total[u] : sum[u]), groups[u].outputs);
 }
 
+// W rows at a time: vectors along the terms, multiplied as they lie, become lanes of rows.
+template <bool PRODUCTS>
+void sum_pieces(const PiecewiseSum& plan, const Word* const* bases, Word* out, Index begin, Index end) {
+    static_assert(kPiece % W == 0 && kChunk % kPiece == 0);
+    const bool two_levels = plan.k > kChunk * kChunk;
+    for (Index o = begin; o < end; o += W) {
+        const int outputs = static_cast<int>(end - o < W ? end - o : W);
+        const Word* rows[2][W];
+        for (int v = 0; v <= PRODUCTS; ++v)  // lanes beyond the last output repeat the first one
+            for (int lane = 0; lane < W; ++lane) rows[v][lane] = bases[v] + (lane < outputs ? o + lane : o) * plan.row[v];
+        Float sum = zero(), total = zero();
+        for (Index k0 = 0; k0 < plan.k; k0 += kChunk) {
+            const Index k1 = plan.k - k0 < kChunk ? plan.k : k0 + kChunk;
+            Float chain = zero();
+            for (Index k = k0; k < k1; k += W) {
+                Float square[W];
+                const Index at = plan.piece_at[0][k / kPiece] + k % kPiece;
+                for (int lane = 0; lane < W; ++lane) square[lane] = load(rows[0][lane] + at);
+                if constexpr (PRODUCTS) {
+                    const Index other = plan.piece_at[1][k / kPiece] + k % kPiece;
+                    for (int lane = 0; lane < W; ++lane) square[lane] = times(square[lane], load(rows[1][lane] + other));
+                }
+                transpose(square);
+                for (int i = 0; i < W; ++i) chain = add(chain, square[i]);
+            }
+            sum = add(sum, chain);
+            if (!two_levels || (k1 != plan.k && k1 % (kChunk * kChunk))) continue;
+            total = add(total, sum);
+            sum = zero();
+        }
+        store_first(out + o, canonical(two_levels ? total : sum), outputs);
+    }
+}
+
+void run_piecewise_sum(const PiecewiseSum& plan, const Word* const* bases, Word* out, Index begin, Index end) {
+    return plan.operands == 2 ? sum_pieces<true>(plan, bases, out, begin, end) : sum_pieces<false>(plan, bases, out, begin, end);
+}
+
 // A word as an integer whose signed maximum is the fold's result, and back.
 template <FoldMode MODE>
 LOCKSTEP_INLINE Int keyed(Int x) {

@@ -61,18 +61,19 @@ inline void pack_group_at(Word* pack, Index pitch, const Word* in, const Places&
         return;
     }
     for (Index k = 0; k < depth;) {
-        const Index left = depth - k < W ? depth - k : W;
-        const int n = static_cast<int>(at.k_run[k] < left ? at.k_run[k] : left);
-        const Word* from = in + at.k_at[k];
+        const Index left = depth - k < W ? depth - k : W, run = at.k_run[k] < 0 ? -at.k_run[k] : at.k_run[k];
+        const int n = static_cast<int>(run < left ? run : left), last = at.k_run[k] < 0 ? n - 1 : 0;  // the term that lies first
+        const int step = last ? -1 : 1;
+        const Word* from = in + at.k_at[k + last];
         if (n >= W / 4) {
             Float square[W];
             for (int i = 0; i < W; ++i) square[i] = i < rows ? load_first(from + at.row[i], n) : zero();
             transpose(square);
-            for (int i = 0; i < n; ++i) store(pack + (k + i) * pitch, square[i]);
+            for (int i = 0; i < n; ++i) store(pack + (k + i) * pitch, square[last + step * i]);
         } else {
             for (int j = 0; j < n; ++j) {
                 Word lanes[W] = {};
-                for (int i = 0; i < rows; ++i) lanes[i] = from[at.row[i] + j];
+                for (int i = 0; i < rows; ++i) lanes[i] = from[at.row[i] + last + step * j];
                 store(pack + (k + j) * pitch, load(lanes));
             }
         }
@@ -174,6 +175,40 @@ template <int ROWS, int VECTORS>
         }
 }
 
+// The chains of a tile onto what the chunks before have summed up to.
+template <int ROWS, int VECTORS>
+LOCKSTEP_INLINE void add_up(const Tile& t, const Float (&chain)[ROWS][VECTORS]) {
+    const Word* before = t.before;
+    Word* out = t.out;
+    const Index before_row = t.before_row, out_row = t.out_row;
+    // A NaN is rare, so all sums are looked at together: one that is not finite makes its lane of `poison` NaN.
+    Float poison[4];
+    for (Float& p : poison) p = zero();
+    const int columns = lanes_left(t.columns, (VECTORS - 1) * W);
+    if (columns == W) {
+#pragma GCC unroll 16
+        for (int i = 0; i < ROWS; ++i, before += before_row, out += out_row)
+#pragma GCC unroll 8
+            for (int v = 0; v < VECTORS; ++v) {
+                const Float sum = add(load(before + v * W), chain[i][v]);
+                store(out + v * W, sum);
+                poison[(i * VECTORS + v) % 4] = fma(sum, zero(), poison[(i * VECTORS + v) % 4]);
+            }
+    } else {
+#pragma GCC unroll 16
+        for (int i = 0; i < ROWS; ++i, before += before_row, out += out_row)
+#pragma GCC unroll 8
+            for (int v = 0; v < VECTORS; ++v) {
+                const bool whole = v + 1 < VECTORS;
+                const Float sum = add(whole ? load(before + v * W) : load_first(before + v * W, columns), chain[i][v]);
+                if (whole) store(out + v * W, sum);
+                else store_first(out + v * W, sum, columns);
+                poison[(i * VECTORS + v) % 4] = fma(sum, zero(), poison[(i * VECTORS + v) % 4]);
+            }
+    }
+    if (any_nan(add(add(poison[0], poison[1]), add(poison[2], poison[3])))) canonicalise<ROWS, VECTORS>(t);
+}
+
 // a's rows lie SIDE_BY_SIDE, a_step words from one k to the next, or are contiguous along k and a_row words apart.
 template <int ROWS, int VECTORS, bool SIDE_BY_SIDE>
 void multiply(const Tile& t) {
@@ -208,35 +243,7 @@ void multiply(const Tile& t) {
             }
         }
     }
-    const Word* before = t.before;
-    Word* out = t.out;
-    const Index before_row = t.before_row, out_row = t.out_row;
-    // A NaN is rare, so all sums are looked at together: one that is not finite makes its lane of `poison` NaN.
-    Float poison[4];
-    for (Float& p : poison) p = zero();
-    const int columns = lanes_left(t.columns, (VECTORS - 1) * W);
-    if (columns == W) {
-#pragma GCC unroll 16
-        for (int i = 0; i < ROWS; ++i, before += before_row, out += out_row)
-#pragma GCC unroll 8
-            for (int v = 0; v < VECTORS; ++v) {
-                const Float sum = add(load(before + v * W), chain[i][v]);
-                store(out + v * W, sum);
-                poison[(i * VECTORS + v) % 4] = fma(sum, zero(), poison[(i * VECTORS + v) % 4]);
-            }
-    } else {
-#pragma GCC unroll 16
-        for (int i = 0; i < ROWS; ++i, before += before_row, out += out_row)
-#pragma GCC unroll 8
-            for (int v = 0; v < VECTORS; ++v) {
-                const bool whole = v + 1 < VECTORS;
-                const Float sum = add(whole ? load(before + v * W) : load_first(before + v * W, columns), chain[i][v]);
-                if (whole) store(out + v * W, sum);
-                else store_first(out + v * W, sum, columns);
-                poison[(i * VECTORS + v) % 4] = fma(sum, zero(), poison[(i * VECTORS + v) % 4]);
-            }
-    }
-    if (any_nan(add(add(poison[0], poison[1]), add(poison[2], poison[3])))) canonicalise<ROWS, VECTORS>(t);
+    add_up<ROWS, VECTORS>(t, chain);
 }
 
 template <int ROWS, int VECTORS, bool SIDE_BY_SIDE>

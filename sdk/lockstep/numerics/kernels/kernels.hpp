@@ -11,6 +11,16 @@ struct GemmPart {
     Index m0, m1, n0, n1, columns;
 };
 
+// Rows [row0, row1) of b's windows by rows [column0, column1) of a, at most the tile's columns. What is packed of a `keeps` for
+// further images, for which it is `packed` already.
+struct TurnedPart {
+    Index row0, row1, column0, column1;
+    bool keeps, packed;
+};
+constexpr Index kMostLanes = 16;     // of a vector, on any path
+constexpr Index kWindowsPerRow = 4;  // a row of a is packed for a quarter as many windows at least
+constexpr Index kTurnedRows = 1152;  // summed up before they are stored: a multiple of every run and vector
+
 struct Kernels {
     const char* name;
 
@@ -25,9 +35,14 @@ struct Kernels {
     // Outputs [begin, end) of a fold; `bases` as above.
     void (*fold)(const FoldPlan& plan, const Word* const* bases, Word* out, Index begin, Index end);
 
+    // Outputs [begin, end) of a sum.
+    void (*piecewise_sum)(const PiecewiseSum& plan, const Word* const* bases, Word* out, Index begin, Index end);
+
     // One part of one product; `scratch` holds gemm_scratch() words.
     void (*gemm)(const GemmPlan& plan, const Word* a, const Word* b, Word* out, const GemmPart& part, Word* scratch);
-    Index gemm_mr, gemm_nr;  // rows and columns of a register tile
+    // One part of one product with windows; `scratch` holds turned_scratch() words.
+    void (*turned)(const GemmPlan& plan, const Word* a, const Word* b, Word* out, const TurnedPart& part, Word* scratch);
+    Index gemm_mr, gemm_nr, lanes;  // rows and columns of a register tile, words of a vector
 
     // One part of one product of codes; `scratch` holds qdot_scratch() words.
     void (*qdot)(const QdotPlan& plan, const QdotOperands& at, Word* out, const GemmPart& part, Word* scratch);
@@ -43,6 +58,9 @@ struct Kernels {
 
 constexpr Index map_scratch(const MapPlan& plan) { return (plan.buffers + 1) * (kBlock + 16); }
 constexpr Index gemm_scratch(const GemmPlan& plan, Index columns) { return columns * (plan.k < kChunk ? plan.k : kChunk) + 64 * (kChunk + 1); }
+constexpr Index turned_scratch(const GemmPlan& plan, const Kernels& kernels, bool keeps) {
+    return kernels.gemm_nr * (kTurnedRows + (keeps || plan.k < kChunk ? plan.k : kChunk)) + 64;
+}
 
 // Words of a register tile's columns, and of a block of `columns`, with all groups of a chain.
 constexpr Index qdot_panel(const QdotPlan& plan, const Kernels& kernels) {

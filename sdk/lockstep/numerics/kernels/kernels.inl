@@ -4,6 +4,7 @@
 #include "loop.inl"
 #include "fold.inl"
 #include "gemm.inl"
+#include "turned.inl"
 #include "qdot.inl"
 #include "quant.inl"
 
@@ -12,5 +13,5 @@ bool run_apply_op(int op, const Word* a, const Word* b, const Word* c, Word* out
 }
 
 constexpr Kernels table(const char* name) {
-    return Kernels{name, &run_map, &run_loop, &run_fold, &run_gemm, MR, NR, &run_qdot, UNITS, &run_quant, &run_apply_op};
+    return Kernels{name, &run_map, &run_loop, &run_fold, &run_piecewise_sum, &run_gemm, &run_turned, MR, NR, W, &run_qdot, UNITS, &run_quant, &run_apply_op};
 }

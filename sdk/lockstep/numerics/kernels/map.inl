@@ -149,6 +149,21 @@ inline void gather_window(Word* out, const Word* in, const Window& w) {
 
 inline void scatter_window(Word* out, const Window& w, const Word* in) {
     const Index inner = w.size[w.dims - 1], stride = w.stride[w.dims - 1];
+    if (w.dims > 1 && stride == 1 && inner <= 2 * W) {  // an image's rows, within its padding
+        const Index rows = w.size[w.dims - 2], pitch = w.stride[w.dims - 2];
+        const int low = static_cast<int>(inner < W ? inner : W), high = static_cast<int>(inner) - low;
+        return each_row(
+            w,
+            [&](Index offset, Index at) {
+                for (Index i = 0; i < rows; ++i) {
+                    Word* to = out + offset + i * pitch;
+                    const Word* from = in + at + i * inner;
+                    store_first(to, load_first(from, low), low);
+                    if (high) store_first(to + W, load_first(from + W, high), high);
+                }
+            },
+            2);
+    }
     each_row(w, [&](Index offset, Index at) {
         if (stride == 1) return copy(out + offset, in + at, inner);
         for (Index i = 0; i < inner; ++i) out[offset + i * stride] = in[at + i];

@@ -83,9 +83,47 @@ Index multiply_scratch(const GemmPlan& plan, const Kernels& kernels) {
     return gemm_scratch(plan, ceil_div(std::min(ceil_div(plan.n, kernels.gemm_nr) * panel, std::max(resident_words(), panel)), depth));
 }
 
+namespace {
+
+bool shares_a(const GemmPlan& plan) { return std::all_of(plan.a_batch, plan.a_batch + plan.batch_axes, [](Index stride) { return stride == 0; }); }
+
+// Lanes of a's rows pay where a is packed for many windows and fills them.
+bool turning_pays(const GemmPlan& plan, const Kernels& kernels) {
+    if (!plan.b_runs.length || plan.begun) return false;
+    const Index windows = plan.n * (shares_a(plan) ? plan.batches : 1);
+    return plan.m <= kWindowsPerRow * windows && 4 * ceil_div(plan.m, kernels.lanes) * kernels.lanes <= 5 * plan.m;
+}
+
+// Panels of columns, and where these are fewer than tasks, ranges of images; shares of the rows where there is one image.
+void multiply_turned(const GemmPlan& plan, const Word* a, const Word* b, Word* out, const Kernels& kernels, std::span<Workspace> workspaces,
+                     Index threads) {
+    constexpr Index kRowsTogether = 48;  // a multiple of runs and vectors
+    const Index panels = ceil_div(plan.m, kernels.gemm_nr);
+    const Index ranges = threads == 1 ? 1 : std::min(plan.batches, ceil_div(kTasksPerThread * threads, panels));
+    const Index shares = std::clamp<Index>(ceil_div(threads, panels * ranges), 1, ceil_div(plan.n, kRowsTogether));
+    const bool keeps = shares_a(plan) && plan.batches > 1;
+    const auto row_at = [&](Index share) { return std::min(plan.n, ceil_div(plan.n, kRowsTogether) * share / shares * kRowsTogether); };
+    std::atomic<Index> next = 0;
+    on_threads(static_cast<int>(threads), [&](int own, int) {
+        Word* scratch = at_least(workspaces[static_cast<std::size_t>(own)].scratch, turned_scratch(plan, kernels, keeps));
+        for (Index task = next++; task < panels * ranges * shares; task = next++) {
+            const Index share = task % shares, range = task / shares % ranges, column = task / shares / ranges * kernels.gemm_nr;
+            const Index first = plan.batches * range / ranges, last = plan.batches * (range + 1) / ranges;
+            for (Index batch = first; batch < last; ++batch) {
+                const Operands at = at_batch(plan, {a, b, out}, batch);
+                const TurnedPart part{row_at(share), row_at(share + 1), column, std::min(plan.m, column + kernels.gemm_nr), keeps, batch > first};
+                kernels.turned(plan, at.a, at.b, at.out, part, scratch);
+            }
+        }
+    });
+}
+
+}  // namespace
+
 void multiply(const GemmPlan& plan, const Word* a, const Word* b, Word* out, const Kernels& kernels, std::span<Workspace> workspaces) {
     const Index most = static_cast<Index>(workspaces.size()), work = plan.batches * plan.m * plan.n * plan.k / 16;
     const Index threads = std::clamp<Index>(work / kLeastWork, 1, most);
+    if (turning_pays(plan, kernels)) return multiply_turned(plan, a, b, out, kernels, workspaces, threads);
     const Cut cut(plan, kernels, threads == 1 ? 1 : ceil_div(kTasksPerThread * threads, plan.batches), float_panel(plan, kernels));
     std::atomic<Index> next = 0;
     on_threads(static_cast<int>(threads), [&](int own, int) {

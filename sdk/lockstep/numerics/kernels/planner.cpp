@@ -340,13 +340,14 @@ View seen_through(const Program& program, const Descriptor& op, View view) {
     return view;
 }
 
-// Places along one axis and how many neighbours from each on lie side by side.
+// Places along one axis and how many neighbours from each on lie side by side; negative where they lie in descending order.
 struct PlacesAlong {
     std::vector<Index> at, run;
 
     explicit PlacesAlong(std::vector<Index> places) : at(std::move(places)), run(at.size(), 1) {
         for (std::size_t i = at.size() - 1; i-- > 0;)
-            if (at[i + 1] == at[i] + 1) run[i] = run[i + 1] + 1;
+            if (at[i + 1] == at[i] + 1) run[i] = std::max<Index>(run[i + 1], 1) + 1;
+            else if (at[i + 1] == at[i] - 1) run[i] = std::min<Index>(run[i + 1], -1) - 1;
     }
     // The stride that tells all places, if one does.
     std::optional<Index> stride() const {
@@ -356,6 +357,17 @@ struct PlacesAlong {
         return step;
     }
 };
+
+// The longest runs that a kernel has code for; single rows where the rows lie otherwise.
+Runs runs_of(const std::vector<Index>& rows) {
+    for (const Runs runs : {Runs{4, 1}, Runs{4, 2}, Runs{3, 1}}) {
+        const auto length = static_cast<std::size_t>(runs.length);
+        bool all = rows.size() % length == 0;
+        for (std::size_t i = 0; all && i < rows.size(); ++i) all = i % length == 0 || rows[i] == rows[i - 1] + runs.step;
+        if (all) return runs;
+    }
+    return {1, 1};
+}
 
 // An operand of a product read where a copy took it from, if rows and terms each add a part of their own to an element's place there:
 // the windows of a convolution are never copied together. False if it is no such copy.
@@ -385,11 +397,14 @@ bool read_in_place(const Program& program, GemmStep& step, std::size_t side) {
     };
     Index* const batch_strides = side == 0 ? plan.a_batch : plan.b_batch;
     const Index row_stride = side == 0 ? plan.a_m : plan.b_n, k_stride = side == 0 ? plan.a_k : plan.b_k;
-    // What every batch shares is packed for each of them: it is copied once.
-    if (plan.batches > 1 && std::all_of(batch_strides, batch_strides + plan.batch_axes, [](Index s) { return s == 0; })) return false;
+    // What every batch shares would be packed for each of them, so it is copied once. A product that is turned on every path packs it
+    // once, wherever it lies.
+    const bool turned = side == 0 && plan.b_runs.length && plan.m % kMostLanes == 0 && plan.m <= kWindowsPerRow * plan.n * plan.batches;
+    if (!turned && plan.batches > 1 && std::all_of(batch_strides, batch_strides + plan.batch_axes, [](Index s) { return s == 0; })) return false;
     if (row_stride < 0 || k_stride < 0 || std::any_of(batch_strides, batch_strides + plan.batch_axes, [](Index s) { return s < 0; })) return false;
     const Index offset = places(source.offset, 1, 0).at[0];
-    const PlacesAlong rows = places(0, side == 0 ? plan.m : plan.n, row_stride), terms = places(0, plan.k, k_stride);
+    PlacesAlong rows = places(0, side == 0 ? plan.m : plan.n, row_stride);
+    const PlacesAlong terms = places(0, plan.k, k_stride);
     std::vector<Index> batches;
     for (int ax = 0; ax < plan.batch_axes; ++ax) {
         const auto stride = places(0, plan.batch[ax], batch_strides[ax]).stride();
@@ -399,12 +414,17 @@ bool read_in_place(const Program& program, GemmStep& step, std::size_t side) {
     for (std::size_t axis = 0; axis < n_axes; ++axis)
         if (reach[axis] >= axes.extents[axis]) return false;
     if (rows.stride() && terms.stride()) return false;  // seen through, if that is worth it
+    for (Index& run : rows.run) run = std::max<Index>(run, 1);  // rows are packed in their order
     source = {copy.views[0].tag, copy.views[0].index, copy.views[0].offset + offset};
     std::copy(batches.begin(), batches.end(), batch_strides);
     auto table = std::make_shared<std::vector<Index>>();
-    for (const std::vector<Index>* part : {&rows.at, &rows.run, &terms.at, &terms.run}) table->insert(table->end(), part->begin(), part->end());
+    for (const PlacesAlong* axis : std::initializer_list<const PlacesAlong*>{&rows, &terms}) {
+        table->insert(table->end(), axis->at.begin(), axis->at.end());
+        table->insert(table->end(), axis->run.begin(), axis->run.end());
+    }
     const Index *row = table->data(), *k_at = row + 2 * rows.at.size();
     (side == 0 ? plan.a_at : plan.b_at) = {row, row + rows.at.size(), k_at, k_at + terms.at.size()};
+    if (side == 1) plan.b_runs = runs_of(rows.at);
     step.places[side] = std::move(table);
     return true;
 }
@@ -714,6 +734,83 @@ void find_groups(const Program& program, const std::vector<std::vector<View>>& v
     for (StripGroup& group : plan_strips(program, views, schedule.needed, std::move(taken))) take_place(std::move(group), schedule);
 }
 
+// Where element `begin` + i * `step` of a map's row-major output comes from, for i < count.
+std::vector<Index> places_of(const std::vector<Index>& extents, const std::vector<Index>& strides, Index begin, Index count, Index step) {
+    const std::vector<Index> row = row_major(extents);
+    std::vector<Index> found;
+    for (Index i = 0; i < count; ++i) {
+        Index rest = begin + i * step, place = 0;
+        for (std::size_t axis = 0; axis < extents.size(); ++axis) {
+            place += rest / row[axis] * strides[axis];
+            rest %= row[axis];
+        }
+        found.push_back(place);
+    }
+    return found;
+}
+
+// A map that one sum alone reads, whole and in its order, and that is a copy or a product: its rows, and pieces of kPiece of its
+// terms, lie in its operands as they are, so that it need not exist. This is how batch norm sums an image's channels.
+std::optional<PiecewiseSumStep> sum_in_pieces(const Descriptor& fold, const Descriptor& map) {
+    constexpr Index kLeastOutputs = 8;     // lanes beyond them do nothing
+    constexpr Index kMostTerms = 1 << 20;  // whose places are looked at
+    const bool product = map.instrs.size() == 1 && static_cast<Op>(map.instrs[0].op) == Op::FMUL;
+    if (!(is_copy(map) || product) || fold.elements < kLeastOutputs || fold.k % kPiece != 0 || fold.k > kMostTerms || map.elements != fold.elements * fold.k) return std::nullopt;
+    PiecewiseSumStep step{};
+    step.plan = {fold.elements, fold.k, product ? 2 : 1, {}, {}};
+    auto table = std::make_shared<std::vector<Index>>();
+    const Index pieces = fold.k / kPiece;
+    bool in_pieces = false;
+    for (int v = 0; v < step.plan.operands; ++v) {
+        const std::size_t own = product ? (v == 0 ? map.instrs[0].a : map.instrs[0].b) : 0;
+        const View& view = map.views[own];
+        if (view.tag == Tag::kIota) return std::nullopt;
+        const PlacesAlong rows(places_of(map.extents, view.strides, 0, fold.elements, fold.k)), terms(places_of(map.extents, view.strides, 0, fold.k, 1));
+        const std::vector<Index> last = places_of(map.extents, view.strides, (fold.elements - 1) * fold.k, fold.k, 1);
+        if (!rows.stride()) return std::nullopt;
+        in_pieces |= !terms.stride();
+        for (Index k = 0; k < fold.k; ++k) {
+            const auto at = static_cast<std::size_t>(k);
+            if (terms.run[at] < kPiece - k % kPiece || last[at] != rows.at.back() + terms.at[at]) return std::nullopt;
+            if (k % kPiece == 0) table->push_back(terms.at[at]);
+        }
+        step.plan.row[v] = *rows.stride();
+        step.sources[v] = source_of(view);
+    }
+    if (!in_pieces) return std::nullopt;
+    for (int v = 0; v < step.plan.operands; ++v) step.plan.piece_at[v] = table->data() + v * pieces;
+    step.places = std::move(table);
+    return step;
+}
+
+void read_sums_in_place(const Program& program, std::vector<std::vector<View>>& views, Schedule& schedule) {
+    std::vector<int> readers(program.ops.size(), 0);
+    for (const int op : schedule.order) {
+        const auto i = static_cast<std::size_t>(op);
+        for (const int read : traffic_of(schedule.fused[i], op, views[i]).reads) ++readers[static_cast<std::size_t>(read)];
+    }
+    const auto alone = [&](std::size_t i) { return std::holds_alternative<std::monostate>(schedule.fused[i]); };
+    std::vector<bool> gone(program.ops.size(), false);
+    for (const int op : schedule.order) {
+        const auto i = static_cast<std::size_t>(op);
+        const Descriptor& fold = program.ops[i];
+        const auto* sum = std::get_if<FoldStep>(&schedule.steps[i]);
+        if (!alone(i) || !sum || sum->plan.mode != FoldMode::kSum || views[i].size() != 1 || views[i][0].tag != Tag::kOp) continue;
+        const View& view = views[i][0];
+        const auto m = static_cast<std::size_t>(view.index);
+        std::vector<Index> extents = fold.extents;
+        extents.push_back(fold.k);
+        if (program.ops[m].kind != Kind::kMap || !alone(m) || schedule.kept[m] || readers[m] != 1 || view.offset != 0 || view.strides != row_major(extents)) continue;
+        auto step = sum_in_pieces(fold, program.ops[m]);
+        if (!step) continue;
+        schedule.fused[i] = std::move(*step);
+        views[i] = views[m];
+        schedule.needed[m] = false;
+        gone[m] = true;
+    }
+    std::erase_if(schedule.order, [&](int op) { return gone[static_cast<std::size_t>(op)]; });
+}
+
 // A concat that one part of another concat alone reads, whole: its parts are copied to their place in the other one at once. This is
 // how an image gets its padding along both axes.
 void join_concats(const Program& program, std::vector<std::vector<View>>& views, Schedule& schedule) {
@@ -774,7 +871,7 @@ void read_products_in_place(const Program& program, std::vector<std::vector<View
         const auto i = static_cast<std::size_t>(op);
         auto* gemm = std::get_if<GemmStep>(&schedule.steps[i]);
         if (!gemm || !std::holds_alternative<std::monostate>(schedule.fused[i])) continue;
-        const bool a = read_in_place(program, *gemm, 0), b = read_in_place(program, *gemm, 1);
+        const bool b = read_in_place(program, *gemm, 1), a = read_in_place(program, *gemm, 0);
         if (!a && !b) continue;
         views[i].clear();
         for (const Source& source : {gemm->a, gemm->b}) views[i].push_back(View{source.tag, source.index, source.offset, {}});
@@ -872,6 +969,7 @@ Schedule make_schedule(const Program& original) {
     read_products_in_place(program, views, schedule);
     Program laid_out = program;
     choose_layouts(laid_out, views, schedule);
+    read_sums_in_place(laid_out, views, schedule);
     join_concats(program, views, schedule);
     find_loops(laid_out, views, schedule);
     for (std::size_t i = 0; i < program.ops.size(); ++i)

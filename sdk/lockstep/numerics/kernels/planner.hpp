@@ -33,6 +33,12 @@ struct FoldStep {
     int operands;
 };
 
+struct PiecewiseSumStep {
+    PiecewiseSum plan;
+    Source sources[2];
+    std::shared_ptr<const std::vector<Index>> places;  // what the plan points into
+};
+
 struct QdotStep {
     QdotPlan plan;
     Source sources[4];
@@ -44,8 +50,8 @@ struct PlainStep {};
 using Step = std::variant<MapStep, GemmStep, FoldStep, QdotStep, QuantStep, PlainStep>;
 
 // What is run in place of an op's own step where not every output is asked for: the work of other ops too, so that their outputs
-// need not exist; or a map and the fold that reads it, with the map's output stored in another order.
-using Fused = std::variant<std::monostate, ScatterPlan, StripGroup, MapStep, FoldStep, QuantStep, Absorbed>;
+// need not exist; or a map and the fold that reads it, with the map's output stored in another order or nowhere.
+using Fused = std::variant<std::monostate, ScatterPlan, StripGroup, MapStep, FoldStep, PiecewiseSumStep, QuantStep, Absorbed>;
 
 struct Schedule {
     Recomputed planned;               // the Program whose ops these are

@@ -46,10 +46,16 @@ struct MapPlan {
 };
 
 // Where row i and term k of an operand lie that no two strides tell: in[row[i] + k_at[k]], as in the overlapping windows of a
-// convolution. The runs count how many neighbours from there on lie side by side.
+// convolution. The runs count how many neighbours from there on lie side by side; a run of terms is negative where they lie in
+// descending order, as the taps of a turned weight.
 struct Places {
     const Index *row, *row_run, *k_at, *k_run;  // null: strides
     explicit operator bool() const { return row != nullptr; }
+};
+
+// The rows of a table come in runs of `length`, each `step` words after the one before; 0: there is no table.
+struct Runs {
+    int length, step;
 };
 
 // dot as a matrix product: out[batch, m, n] = fold_k a[batch, m, k] b[batch, n, k]; n is the output's innermost axis.
@@ -61,6 +67,7 @@ struct GemmPlan {
     Index a_m, a_k, b_n, b_k, out_m;
     bool begun;      // `out` holds the sum of earlier chunks
     Places a_at, b_at;  // in the place of a_m and a_k, of b_n and b_k
+    Runs b_runs;
 };
 
 enum class FoldMode : int { kDot, kSum, kMax, kMin, kWrappingSum };
@@ -119,6 +126,16 @@ struct FoldPlan {
     Index k_stride[2];
     Index outputs, k;
     bool partial;  // the bare chunk result of k <= 256 terms, without the level that adds it to +0
+};
+
+// A sum whose terms lie in pieces, as those of a channel of several images: term k of row o is in[o * row + piece_at[k / kPiece] +
+// k % kPiece], or the product of two operands' words.
+constexpr Index kPiece = 16;
+struct PiecewiseSum {
+    Index outputs, k;  // k is a multiple of kPiece
+    int operands;
+    Index row[2];
+    const Index* piece_at[2];
 };
 
 }  // namespace lockstep
