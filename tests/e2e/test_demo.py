@@ -79,6 +79,24 @@ def test_a_lie_is_convicted_where_it_was_declared(cheat: str, tmp_path: Path) ->
     assert_convicted(demo(cheat, tmp_path / "demo"))
 
 
+@pytest.mark.parametrize(
+    ("strategy", "bits", "cheat", "program"),
+    [
+        ("sparseloco", 0.2212, "wrong-index", "encode"),
+        ("muloco", 4.002, "tampered-residual", "encode"),
+        ("diloco", 8.125, "stale-carry", "step"),
+    ],
+)
+def test_a_lie_of_a_strategy_that_carries_is_convicted(
+    strategy: str, bits: float, cheat: str, program: str, tmp_path: Path
+) -> None:
+    more = ["--carry"] if strategy == "diloco" else []
+    data = demo(cheat, tmp_path / "demo", "--strategy", strategy, *more)
+    assert_convicted(data)
+    assert_sent(data, strategy, bits)
+    assert [game["program"] for game in data["games"]] == [program]
+
+
 def test_a_lie_in_products_of_integers_is_convicted(tmp_path: Path) -> None:
     assert_convicted(demo("one-ulp", tmp_path / "demo", "--products", "int8"))
 
