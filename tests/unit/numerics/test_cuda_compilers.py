@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -158,14 +158,32 @@ def test_inner_loops_of_products_of_codes_do_not_spill(architecture: str) -> Non
         assert column(inner_loops.table([loop]), architecture) == stated
 
 
+@pytest.mark.parametrize(
+    "architecture", [a if a == "sm_90a" else pytest.param(a, marks=pytest.mark.slow) for a in inner_loops.ARCHITECTURES]
+)
+def test_loops_of_products_of_floats_are_products(architecture: str) -> None:
+    try:
+        loop, _ = inner_loops.count_floats(architecture)
+    except UsageError as error:
+        pytest.skip(str(error))
+    assert loop.fma == 512, "8 x 8 outputs of a thread, 8 terms"
+    assert loop.memory <= 50, "outputs are read and written by fours"
+    assert loop.instructions <= 1100, "with the end of a chunk in all its forms"
+    assert loop.spills <= 3
+    if compiler_version() == DOCUMENTED:
+        rows = inner_loops.FLOAT_ROWS
+        stated = column(DOCUMENT.read_text().splitlines(), architecture, rows)
+        assert column(inner_loops.table([loop], rows), architecture, rows) == stated
+
+
 DOCUMENT, DOCUMENTED = Path(__file__).parents[3] / "docs" / "cuda.md", "13.5"
-"""The document with the loops' table, and the NVRTC that it counts with."""
+"""The document with the loops' tables, and the NVRTC that it counts with."""
 
 
-def column(lines: Sequence[str], architecture: str) -> dict[str, str]:
-    """The cells below an architecture in the lines' table of inner loops, by the names of their rows."""
-    first = next(i for i, line in enumerate(lines) if line.startswith("| | sm_"))
-    head, _, *rows = (line.split(" | ") for line in lines[first : first + 2 + len(inner_loops.ROWS)])
+def column(lines: Sequence[str], architecture: str, names: Collection[str] = tuple(inner_loops.ROWS)) -> dict[str, str]:
+    """The cells below an architecture in the lines' table of rows with these names."""
+    first = next(i for i, line in enumerate(lines) if line.startswith(f"| {next(iter(names))} |")) - 2
+    head, _, *rows = (line.split(" | ") for line in lines[first : first + 2 + len(names)])
     at = [cell.strip(" |") for cell in head].index(architecture)
     return {row[0].strip(" |"): row[at].strip(" |") for row in rows}
 
