@@ -117,14 +117,19 @@ def _check_machine_code(nvcc: str, source: str, architecture: str, tmp_path: Pat
     assert compiled(nvcc, source, tmp_path, ["-cubin", f"-arch={architecture}"]).stat().st_size > 0
 
 
-def test_every_float_operation_rounds_to_nearest_and_keeps_subnormals(nvcc: str, source: str, tmp_path: Path) -> None:
-    """For every opcode beside products and folds: nothing is flushed, approximated or widened."""
+def every_opcode() -> str:
+    """A map of each opcode, as source that follows another one."""
     b = ProgramBuilder([(F32, 9), (F32, 9), (F32, 9)])
     opcodes = [op for op in Opcode if op != Opcode.IMM]
     operands = [b.input(k) for k in range(3)]
     results = [b.map((9,), operands[: ARITY[op]], lambda e, *r, op=op: e.apply(op, *r)) for op in opcodes]
-    maps = generate(b.finish(results)).source.replace('#include "kernels.cuh"', "")
-    found = set(ROUNDED.findall(compiled(nvcc, source + maps, tmp_path, ["-ptx", "-arch=compute_90"]).read_text()))
+    return generate(b.finish(results)).source.replace('#include "kernels.cuh"', "")
+
+
+def test_every_float_operation_rounds_to_nearest_and_keeps_subnormals(nvcc: str, source: str, tmp_path: Path) -> None:
+    """For every opcode beside products and folds: nothing is flushed, approximated or widened."""
+    text = compiled(nvcc, source + every_opcode(), tmp_path, ["-ptx", "-arch=compute_90"]).read_text()
+    found = set(ROUNDED.findall(text))
     assert found == {"add.rn.f32", "sub.rn.f32", "mul.rn.f32", "fma.rn.f32", "div.rn.f32", "sqrt.rn.f32"}
 
 
@@ -195,6 +200,51 @@ def test_fma_stands_only_where_the_program_says_so(nvcc: str, tmp_path: Path) ->
     }"""
     text = compiled(nvcc, source, tmp_path, ["-ptx", "-arch=compute_90"]).read_text()
     assert ROUNDED.findall(text) == ["mul.rn.f32", "add.rn.f32"]
+
+
+@pytest.fixture(scope="module")
+def hipcc() -> str:
+    found = shutil.which("hipcc")
+    if found is None:
+        pytest.skip("no hipcc on this machine")
+    return found
+
+
+def compiled_as_hip(hipcc: str, source: str, folder: Path, *options: str) -> Path:
+    unit, out = folder / "program.hip", folder / "program.out"
+    unit.write_text(source)
+    command = [
+        hipcc, "-x", "hip", "--cuda-device-only", "--offload-arch=gfx90a", "-std=c++20", "-O1", "-ffp-contract=off",
+        "-include", "hip/hip_runtime.h", *(f"-I{path.parent}" for path in HEADERS), *options, "-c", str(unit),
+        "-o", str(out),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_hip_takes_the_source_and_rounds_each_float_operation_once(hipcc: str, source: str, tmp_path: Path) -> None:
+    text = compiled_as_hip(hipcc, source + every_opcode(), tmp_path, "-S", "-emit-llvm").read_text()
+    assert "fpmath" not in text, "divisions and square roots are rounded correctly"
+    found = set(re.findall(r"= (f(?:add|sub|mul|div)(?: \w+)*) float", text))
+    assert found == {"fadd", "fsub", "fmul", "fdiv"}, "nothing is contracted or reordered"
+    assert set(re.findall(r"call float @([\w.]+)", text)) == {"llvm.fma.f32", "llvm.sqrt.f32"}
+
+
+@pytest.mark.slow
+def test_hip_makes_machine_code_of_products_of_codes(hipcc: str, tmp_path: Path) -> None:
+    source = generate(test_cuda_codes.products(), LOCAL_BYTES).source
+    assert compiled_as_hip(hipcc, source, tmp_path).stat().st_size > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_hip_makes_machine_code_of_attention_in_tiles(hipcc: str, tiles: str, tmp_path: Path) -> None:
+    assert compiled_as_hip(hipcc, tiles, tmp_path).stat().st_size > 0
+
+
+LOCAL_BYTES = 64 << 10
+"""Shared memory of a block on AMD's devices."""
 
 
 def test_nvrtc_makes_machine_code(source: str) -> None:

@@ -17,7 +17,7 @@ struct alignas(16) Four {
 
 }  // namespace lockstep::cuda
 
-#if defined(__CUDACC__)
+#if defined(LOCKSTEP_GPU)
 #define LOCKSTEP_MEMBER __device__ __forceinline__
 #define LOCKSTEP_KERNEL(...) extern "C" __global__ void __launch_bounds__(__VA_ARGS__)
 #define LOCKSTEP_EXPORT(kernel)
