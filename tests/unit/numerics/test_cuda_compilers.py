@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -117,14 +117,19 @@ def _check_machine_code(nvcc: str, source: str, architecture: str, tmp_path: Pat
     assert compiled(nvcc, source, tmp_path, ["-cubin", f"-arch={architecture}"]).stat().st_size > 0
 
 
-def test_every_float_operation_rounds_to_nearest_and_keeps_subnormals(nvcc: str, source: str, tmp_path: Path) -> None:
-    """For every opcode beside products and folds: nothing is flushed, approximated or widened."""
+def every_opcode() -> str:
+    """A map of each opcode, as source that follows another one."""
     b = ProgramBuilder([(F32, 9), (F32, 9), (F32, 9)])
     opcodes = [op for op in Opcode if op != Opcode.IMM]
     operands = [b.input(k) for k in range(3)]
     results = [b.map((9,), operands[: ARITY[op]], lambda e, *r, op=op: e.apply(op, *r)) for op in opcodes]
-    maps = generate(b.finish(results)).source.replace('#include "kernels.cuh"', "")
-    found = set(ROUNDED.findall(compiled(nvcc, source + maps, tmp_path, ["-ptx", "-arch=compute_90"]).read_text()))
+    return generate(b.finish(results)).source.replace('#include "kernels.cuh"', "")
+
+
+def test_every_float_operation_rounds_to_nearest_and_keeps_subnormals(nvcc: str, source: str, tmp_path: Path) -> None:
+    """For every opcode beside products and folds: nothing is flushed, approximated or widened."""
+    text = compiled(nvcc, source + every_opcode(), tmp_path, ["-ptx", "-arch=compute_90"]).read_text()
+    found = set(ROUNDED.findall(text))
     assert found == {"add.rn.f32", "sub.rn.f32", "mul.rn.f32", "fma.rn.f32", "div.rn.f32", "sqrt.rn.f32"}
 
 
@@ -158,14 +163,32 @@ def test_inner_loops_of_products_of_codes_do_not_spill(architecture: str) -> Non
         assert column(inner_loops.table([loop]), architecture) == stated
 
 
+@pytest.mark.parametrize(
+    "architecture", [a if a == "sm_90a" else pytest.param(a, marks=pytest.mark.slow) for a in inner_loops.ARCHITECTURES]
+)
+def test_loops_of_products_of_floats_are_products(architecture: str) -> None:
+    try:
+        loop, _ = inner_loops.count_floats(architecture)
+    except UsageError as error:
+        pytest.skip(str(error))
+    assert loop.fma == 512, "8 x 8 outputs of a thread, 8 terms"
+    assert loop.memory <= 50, "outputs are read and written by fours"
+    assert loop.instructions <= 1100, "with the end of a chunk in all its forms"
+    assert loop.spills <= 3
+    if compiler_version() == DOCUMENTED:
+        rows = inner_loops.FLOAT_ROWS
+        stated = column(DOCUMENT.read_text().splitlines(), architecture, rows)
+        assert column(inner_loops.table([loop], rows), architecture, rows) == stated
+
+
 DOCUMENT, DOCUMENTED = Path(__file__).parents[3] / "docs" / "cuda.md", "13.5"
-"""The document with the loops' table, and the NVRTC that it counts with."""
+"""The document with the loops' tables, and the NVRTC that it counts with."""
 
 
-def column(lines: Sequence[str], architecture: str) -> dict[str, str]:
-    """The cells below an architecture in the lines' table of inner loops, by the names of their rows."""
-    first = next(i for i, line in enumerate(lines) if line.startswith("| | sm_"))
-    head, _, *rows = (line.split(" | ") for line in lines[first : first + 2 + len(inner_loops.ROWS)])
+def column(lines: Sequence[str], architecture: str, names: Collection[str] = tuple(inner_loops.ROWS)) -> dict[str, str]:
+    """The cells below an architecture in the lines' table of rows with these names."""
+    first = next(i for i, line in enumerate(lines) if line.startswith(f"| {next(iter(names))} |")) - 2
+    head, _, *rows = (line.split(" | ") for line in lines[first : first + 2 + len(names)])
     at = [cell.strip(" |") for cell in head].index(architecture)
     return {row[0].strip(" |"): row[at].strip(" |") for row in rows}
 
@@ -177,6 +200,51 @@ def test_fma_stands_only_where_the_program_says_so(nvcc: str, tmp_path: Path) ->
     }"""
     text = compiled(nvcc, source, tmp_path, ["-ptx", "-arch=compute_90"]).read_text()
     assert ROUNDED.findall(text) == ["mul.rn.f32", "add.rn.f32"]
+
+
+@pytest.fixture(scope="module")
+def hipcc() -> str:
+    found = shutil.which("hipcc")
+    if found is None:
+        pytest.skip("no hipcc on this machine")
+    return found
+
+
+def compiled_as_hip(hipcc: str, source: str, folder: Path, *options: str) -> Path:
+    unit, out = folder / "program.hip", folder / "program.out"
+    unit.write_text(source)
+    command = [
+        hipcc, "-x", "hip", "--cuda-device-only", "--offload-arch=gfx90a", "-std=c++20", "-O1", "-ffp-contract=off",
+        "-include", "hip/hip_runtime.h", *(f"-I{path.parent}" for path in HEADERS), *options, "-c", str(unit),
+        "-o", str(out),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_hip_takes_the_source_and_rounds_each_float_operation_once(hipcc: str, source: str, tmp_path: Path) -> None:
+    text = compiled_as_hip(hipcc, source + every_opcode(), tmp_path, "-S", "-emit-llvm").read_text()
+    assert "fpmath" not in text, "divisions and square roots are rounded correctly"
+    found = set(re.findall(r"= (f(?:add|sub|mul|div)(?: \w+)*) float", text))
+    assert found == {"fadd", "fsub", "fmul", "fdiv"}, "nothing is contracted or reordered"
+    assert set(re.findall(r"call float @([\w.]+)", text)) == {"llvm.fma.f32", "llvm.sqrt.f32"}
+
+
+@pytest.mark.slow
+def test_hip_makes_machine_code_of_products_of_codes(hipcc: str, tmp_path: Path) -> None:
+    source = generate(test_cuda_codes.products(), LOCAL_BYTES).source
+    assert compiled_as_hip(hipcc, source, tmp_path).stat().st_size > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_hip_makes_machine_code_of_attention_in_tiles(hipcc: str, tiles: str, tmp_path: Path) -> None:
+    assert compiled_as_hip(hipcc, tiles, tmp_path).stat().st_size > 0
+
+
+LOCAL_BYTES = 64 << 10
+"""Shared memory of a block on AMD's devices."""
 
 
 def test_nvrtc_makes_machine_code(source: str) -> None:

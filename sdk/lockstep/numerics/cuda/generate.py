@@ -449,10 +449,13 @@ LOCKSTEP_EXPORT(@)
         ]
         m, n, batches = matrix.rows, matrix.columns, prod(matrix.counts)
         side, split = _tiling(m, n, batches, op.chunks)
+        # Fours of outputs: whole ones of a row, aligned wherever the other strides lead.
+        strides = [matrix.own[a] for a in (*matrix.batch, matrix.m)]
+        vector = not any(x % 4 for x in (n, out.offset, *strides, *([prod(op.extents)] if split else [])))
         text = f"""\
 struct @_dot {{
     static constexpr int SIDE = {side};
-    static constexpr bool SPLIT = {boolean(split)};
+    static constexpr bool SPLIT = {boolean(split)}, VECTOR = {boolean(vector)};
     static constexpr Word K = {word(op.k_terms)}, BATCHES = {word(batches)}, ELEMENTS = {word(prod(op.extents))};
     static constexpr Word ROW_STRIDE = {word(matrix.own[matrix.m])};
     LOCKSTEP_MEMBER static Word batch([[maybe_unused]] Word i) {{ return {matrix.place(matrix.own)}; }}

@@ -7,7 +7,9 @@
 // The unit: 4 mma.m16n8k16 of halves (sm_103, whose integer units are few), 3 wgmma.m64k32 (sm_90a), 2 mma.m16n8k32 and cp.async
 // (sm_80), 1 mma.m8n8k16 (sm_75), 0 dp4a (sm_61).
 #if !defined(LOCKSTEP_UNIT)
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if defined(__HIP__)
+#define LOCKSTEP_UNIT 0
+#elif defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define LOCKSTEP_UNIT 3
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 1030
 #define LOCKSTEP_UNIT 4
@@ -29,8 +31,8 @@ namespace lockstep::cuda {
 // addressed by bytes from `pool` on.
 namespace unit {
 
-#if defined(__CUDACC__)
-extern __shared__ __align__(1024) Four pool[];  // wgmma's swizzle takes bits of the address
+#if defined(LOCKSTEP_GPU)
+alignas(1024) extern __shared__ Four pool[];  // wgmma's swizzle takes bits of the address
 
 LOCKSTEP_MEMBER Four* place(Word at) { return pool + at / 16; }
 LOCKSTEP_MEMBER Word word_at(Word at) { return reinterpret_cast<const Word*>(pool)[at / 4]; }
@@ -38,7 +40,11 @@ LOCKSTEP_MEMBER Word& cell(Word at) { return reinterpret_cast<Word*>(pool)[at / 
 LOCKSTEP_MEMBER void store(Word at, const Four& four) { *place(at) = four; }
 
 // The same word, of which the compiler does not know that it could be computed again: it stays in its register.
+#if defined(__HIP__)
+LOCKSTEP_MEMBER Word kept(Word x) { return x; }
+#else
 LOCKSTEP_MEMBER Word kept(Word x) { return __shfl_sync(0xffffffff, x, static_cast<int>(threadIdx.x % 32)); }
+#endif
 
 // True for all threads of the block if it is for one of them. A barrier, before which all that was written is there.
 LOCKSTEP_MEMBER bool any(bool own) { return __syncthreads_or(own) != 0; }
@@ -161,6 +167,8 @@ LOCKSTEP_MEMBER void multiply_8_8_16(Word& c0, Word& c1, Word a, Word b, Word fr
                  : "=r"(c0), "=r"(c1)
                  : "r"(a), "r"(b), "r"(from0), "r"(from1));
 }
+#elif defined(__HIP__)
+LOCKSTEP_MEMBER Word dot_4(Word a, Word b, Word sum) { return sum + static_cast<Word>(codes::product(a, b)); }
 #else
 LOCKSTEP_MEMBER Word dot_4(Word a, Word b, Word sum) {
     return static_cast<Word>(__dp4a(static_cast<int>(a), static_cast<int>(b), static_cast<int>(sum)));

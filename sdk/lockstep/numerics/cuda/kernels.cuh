@@ -17,7 +17,7 @@ struct alignas(16) Four {
 
 }  // namespace lockstep::cuda
 
-#if defined(__CUDACC__)
+#if defined(LOCKSTEP_GPU)
 #define LOCKSTEP_MEMBER __device__ __forceinline__
 #define LOCKSTEP_KERNEL(...) extern "C" __global__ void __launch_bounds__(__VA_ARGS__)
 #define LOCKSTEP_EXPORT(kernel)
@@ -109,7 +109,9 @@ LOCKSTEP_INLINE void multiply(const Word* left, const Word* right, Word* out) {
     out += static_cast<int>(Dot::batch(batch)) + static_cast<long long>(chunk) * Dot::ELEMENTS;
 
     const Word begin = chunk * kChunk, end = Dot::SPLIT && K - begin > kChunk ? begin + kChunk : K;
-    const int across = static_cast<int>(threadIdx.x) % 16 * 4, down = static_cast<int>(threadIdx.x) / 16 * 4;
+    // A warp has 4 x 8 threads, so that each read of shared memory has 128 different bytes at most.
+    const Word warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const Word across = (warp % 2 * 8 + lane % 8) * 4, down = (warp / 2 * 4 + lane / 8) * 4;
     float chain[T][T] = {};
     Loader<typename Dot::Left, K, SIDE> next_left;
     Loader<typename Dot::Right, K, SIDE> next_right;
@@ -130,8 +132,8 @@ LOCKSTEP_INLINE void multiply(const Word* left, const Word* right, Word* out) {
             Four a[T / 4], b[T / 4];
 #pragma unroll
             for (int i = 0; i < T / 4; ++i) {
-                a[i] = *reinterpret_cast<const Four*>(&lefts[held][k][64 * i + down]);
-                b[i] = *reinterpret_cast<const Four*>(&rights[held][k][64 * i + across]);
+                a[i] = *reinterpret_cast<const Four*>(&lefts[held][k][64 * i + static_cast<int>(down)]);
+                b[i] = *reinterpret_cast<const Four*>(&rights[held][k][64 * i + static_cast<int>(across)]);
             }
 #pragma unroll
             for (int i = 0; i < T; ++i)
@@ -142,18 +144,48 @@ LOCKSTEP_INLINE void multiply(const Word* left, const Word* right, Word* out) {
         const bool last = k0 + DEPTH >= end;
         if (last || (k0 + DEPTH) % kChunk == 0) {
             const bool first = k0 < kChunk;
+            const auto total = [=](Word before, float own) {
+                if constexpr (Dot::SPLIT) return word(own);
+                const float sum = value(before) + own;
+                return word(last ? f32::canonical(sum) : sum);
+            };
 #pragma unroll
-            for (int i = 0; i < T; ++i) {
-                const Word m = m0 + static_cast<Word>(i / 4 * 64 + down + i % 4);
-                if (m >= M) continue;
+            for (int half = 0; half < T; half += 4) {
+                const auto row = [=](int i) { return m0 + static_cast<Word>(half * 16 + i) + down; };
+                const auto column = [=](int j) { return n0 + static_cast<Word>(j * 64) + across; };
+                const auto place = [=](int i, int j) { return out + static_cast<int>(row(i) * Dot::ROW_STRIDE + column(j)); };
+                const auto inside = [=](int i, int j) { return (M % SIDE == 0 || row(i) < M) && (N % SIDE == 0 || column(j) < N); };
+                Four sums[4][T / 4] = {};  // read before any is written: they are under way together
+                if (!Dot::SPLIT && !first) {
 #pragma unroll
-                for (int j = 0; j < T; ++j) {
-                    const Word n = n0 + static_cast<Word>(j / 4 * 64 + across + j % 4);
-                    if (n >= N) continue;
-                    Word& to = out[m * Dot::ROW_STRIDE + n];
-                    const float sum = Dot::SPLIT ? chain[i][j] : (first ? 0.0f : value(to)) + chain[i][j];
-                    to = word(last && !Dot::SPLIT ? f32::canonical(sum) : sum);
+                    for (int i = 0; i < 4; ++i)
+#pragma unroll
+                        for (int j = 0; j < T / 4; ++j) {
+                            if (!inside(i, j)) continue;
+                            if constexpr (Dot::VECTOR) {
+                                sums[i][j] = *reinterpret_cast<const Four*>(place(i, j));
+                            } else {
+#pragma unroll
+                                for (int v = 0; v < 4; ++v)
+                                    if (column(j) + static_cast<Word>(v) < N) sums[i][j].lane[v] = place(i, j)[v];
+                            }
+                        }
                 }
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+#pragma unroll
+                    for (int j = 0; j < T / 4; ++j) {
+#pragma unroll
+                        for (int v = 0; v < 4; ++v) sums[i][j].lane[v] = total(sums[i][j].lane[v], chain[half + i][4 * j + v]);
+                        if (!inside(i, j)) continue;
+                        if constexpr (Dot::VECTOR) {
+                            *reinterpret_cast<Four*>(place(i, j)) = sums[i][j];
+                        } else {
+#pragma unroll
+                            for (int v = 0; v < 4; ++v)
+                                if (column(j) + static_cast<Word>(v) < N) place(i, j)[v] = sums[i][j].lane[v];
+                        }
+                    }
             }
 #pragma unroll
             for (int i = 0; i < T * T; ++i) chain[i / T][i % T] = 0.0f;

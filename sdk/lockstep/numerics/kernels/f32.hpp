@@ -9,7 +9,8 @@
 // abs or neg sees the value before a canonical() does; everything outside `raw` returns the canonical NaN.
 #pragma once
 
-#if defined(__CUDACC__)
+#if defined(__CUDACC__) || defined(__HIP__)
+#define LOCKSTEP_GPU  // this is a device's compiler
 #define LOCKSTEP_INLINE static __device__ __forceinline__
 #define LOCKSTEP_CONSTANT static __device__ constexpr
 #else
@@ -23,7 +24,7 @@
 
 namespace lockstep::f32 {
 
-#if defined(__CUDACC__)
+#if defined(LOCKSTEP_GPU)
 using Word = unsigned int;  // NVRTC has no standard headers
 using Signed = int;
 #else
@@ -44,7 +45,7 @@ LOCKSTEP_CONSTANT Word LOG[] = {0xbd9c64ef, 0x3e02af63, 0xbe06c121, 0x3e116c97, 
 LOCKSTEP_CONSTANT Word TANH_SMALL = 0x3f200000;
 LOCKSTEP_CONSTANT Word TANH[] = {0xbbba8672, 0x3ca8fc67, 0xbd5c1ad2, 0x3e08837b, 0xbeaaaa99};
 
-#if !defined(__CUDACC__)
+#if !defined(LOCKSTEP_GPU)
 // Round to nearest even with subnormals kept, on this thread, until the end of the scope.
 class FloatEnvironment {
 public:
@@ -85,7 +86,7 @@ namespace raw {
 
 // a * b + c with one rounding.
 LOCKSTEP_INLINE float fma(float a, float b, float c) {
-#if defined(__CUDACC__)
+#if defined(LOCKSTEP_GPU)
     return __fmaf_rn(a, b, c);
 #elif defined(__FMA__) || defined(__ARM_FEATURE_FMA)
     return __builtin_fmaf(a, b, c);
@@ -102,7 +103,7 @@ LOCKSTEP_INLINE float fma(float a, float b, float c) {
 #endif
 }
 
-#if defined(__CUDACC__)
+#if defined(__CUDACC__)  // HIP's function of this name rounds otherwise; its builtin is correctly rounded
 LOCKSTEP_INLINE float sqrt(float a) { return __fsqrt_rn(a); }
 #else
 LOCKSTEP_INLINE float sqrt(float a) { return __builtin_sqrtf(a); }
@@ -111,7 +112,7 @@ LOCKSTEP_INLINE float sqrt(float a) { return __builtin_sqrtf(a); }
 template <int N>
 LOCKSTEP_INLINE float horner(const Word (&coefficients)[N], float x) {
     float p = value(coefficients[0]);
-#if defined(__CUDACC__)
+#if defined(LOCKSTEP_GPU)
 #pragma unroll
 #else
 #pragma GCC unroll 16
