@@ -86,7 +86,7 @@ class Attacker:
         program = self.job.programs.step
         fold = next(i for i, op in enumerate(program.ops) if op.kind == Kind.FOLD and op.k_terms > CHUNK)
         if state.phase == moves.GamePhase.ELEMENT:
-            call = games.call(contract, moves.PickElement(state.node, 0), game)
+            call = games.call(contract, moves.PickElement(state.standing, 0), game)
         else:
             shown = (moves.Defended, moves.Revealed, moves.TensorRevealed)
             children = [e for e in log if isinstance(e, shown)][-1].children
@@ -94,8 +94,8 @@ class Attacker:
             towards = fold if state.phase == moves.GamePhase.GRAPH_PICK else 0
             i = (towards >> (state.rem - down)) & ((1 << down) - 1)
             proof = tuple(merkle.proof(merkle.levels(list(children)), i))
-            call = games.call(contract, moves.Pick(state.node, i, children[i], proof), game)
-        return f"point/{game.hex()}/{state.node.hex()}/{state.phase}", call
+            call = games.call(contract, moves.Pick(state.standing, i, children[i], proof), game)
+        return f"point/{game.hex()}/{state.standing.digest.hex()}", call
 
     def answered(self, opened: list[GameId]) -> bool:
         """Tells if it is the attacker's turn everywhere."""

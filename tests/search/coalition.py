@@ -296,7 +296,7 @@ class Coalition:
         seen = honest.GameLog(self.known.logs.get(id_, []))
         if g.phase in (moves.GamePhase.TRACE_PICK, moves.GamePhase.GRAPH_PICK, moves.GamePhase.TENSOR_PICK):
             i = 0 if self.dice.random() < 0.85 else self.dice.randrange(len(seen.children))
-            return moves.Pick(g.node, i, seen.children[i], tuple(merkle.proof(merkle.levels(seen.children), i)))
+            return moves.Pick(g.standing, i, seen.children[i], tuple(merkle.proof(merkle.levels(seen.children), i)))
         return None
 
     def _squats(self, s: State, b: Block) -> Iterator[MarketCall]:
