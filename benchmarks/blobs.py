@@ -36,7 +36,7 @@ from lockstep.training.rehearsal import Rehearsal
 from lockstep.training.strategies.registry import STRATEGIES
 
 MODEL = GPTConfig(vocabulary=4096, context=256, layers=6, heads=6, width=384)
-"""That of `benchmarks/step.py`, with its batch."""
+"""The GPT of `benchmarks/step.py`, with its batch."""
 ROWS = 8
 ROUND = 30
 """Inner steps that a payload is held against."""

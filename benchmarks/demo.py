@@ -26,11 +26,11 @@ LIES_OF: dict[str, tuple[str, ...]] = {
     "diloco": (*LIES, "scaled-payload"),
 }
 OPTIONS: dict[str, tuple[str, ...]] = {"diloco": ("--carry",)}
-"""What a strategy needs to carry."""
+"""The options with which a strategy carries."""
 
 
 def answer_of(strategy: str, cheat: str, folder: Path) -> dict[str, Any]:
-    """What `lockstep demo --json` answers, from its file if it ended; raises RuntimeError if it ended otherwise."""
+    """The answer of `lockstep demo --json`, from its file if it ended; raises RuntimeError if it ended otherwise."""
     kept = folder / f"{strategy}-{cheat}.json"
     if not kept.exists():
         command = [sys.executable, "-m", "lockstep.cli.main", "demo", "--json", "--no-browser", "--cheat", cheat]

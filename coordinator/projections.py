@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from coordinator.folds import GAME, MARKET, VAULT, added, on
 from coordinator.models import ClaimRow, EventRow, GameRow, JobRow, NodeRow, RoundRow
-from lockstep.protocol.dispute.game import PARTIES
+from lockstep.protocol.dispute.game import PARTIES, unpacked
 from lockstep.protocol.dispute.moves import COMBINED
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.types import MERGE_SLOT, JobId
@@ -237,8 +237,7 @@ def _move(session: Session, event: EventRow) -> None:
     if event.name == "Argued":
         # Opening a game with t argues it in the same transaction: one move, two events.
         game.moves += int(event.block != game.block or game.step == 0)
-        at, bits = PARTIES["t"]
-        game.step = int(event.args["standing"]["parties"]) >> at & (1 << bits) - 1
+        game.step = unpacked(int(event.args["standing"]["parties"]), PARTIES)["t"]
     else:
         game.moves += 1
 

@@ -125,7 +125,7 @@ def _publish(scene: Scene, known: Wanderer, call: MarketCall) -> None:
 
 
 def _is_unheard_of(scene: Scene, known: Wanderer, call: MarketCall) -> bool:
-    """Whether a reveal says what is none of the claims that can be made from the round's base."""
+    """Tells if a reveal says what is none of the claims that can be made from the round's base."""
     said = _said(scene, call)
     return said is not None and said[1] is None and said[0] not in known.held
 

@@ -81,7 +81,7 @@ def verdict(contract: contracts.GameContract, game_id: GameId) -> moves.Verdict:
 
 def _left_by(entry: LogReceipt, challenger: Address) -> game.Game:
     """The game as a log entry leaves it."""
-    values = _values(entry)
+    _, values = _values(entry)
     if "standing" in values:
         return as_it_stands(moves.GameState(*values["standing"]), challenger)
     return game.closed(challenger, ClaimId(values["claim"]), moves.Verdict(values.get("verdict", moves.Verdict.FRAUD)))
@@ -90,10 +90,8 @@ def _left_by(entry: LogReceipt, challenger: Address) -> game.Game:
 def as_it_stands(standing: moves.GameState, challenger: Address) -> game.Game:
     """The game of these words, which `challenger` opened."""
     fields: dict[str, Any] = {
-        name: word >> at & (1 << bits) - 1
-        for word, shared in ((standing.parties, game.PARTIES), (standing.turn, game.TURN))
-        for name, (at, bits) in shared.items()
-    }
+        **game.unpacked(standing.parties, game.PARTIES), **game.unpacked(standing.turn, game.TURN)
+    }  # fmt: skip
     fields["phase"] = moves.GamePhase(fields["phase"])
     defender = _address(f"0x{standing.parties >> game.DEFENDER_AT:040x}")
     return game.Game(
@@ -179,22 +177,24 @@ def claim(market: contracts.Market, claim_id: ClaimId, body: Body, carried: move
 
 def decode(entry: LogReceipt) -> moves.GameEvent:
     """One log entry of the game contract. Raises `NotFoundError` for a log of anything else."""
-    return _DECODERS[_described(entry)["name"]](_values(entry))
+    name, values = _values(entry)
+    return _decoded(name, values)
 
 
-def _described(entry: LogReceipt) -> dict[str, Any]:
-    """The event in the contract's ABI."""
+def _decoded(name: str, values: dict[str, Any]) -> moves.GameEvent:
+    """The event of a name; where it has the game's words, they are read once."""
+    words = values.get("standing")
+    left = game.NO_GAME if words is None else as_it_stands(moves.GameState(*words), game.NOBODY)
+    return _DECODERS[name](values, left)
+
+
+def _values(entry: LogReceipt) -> tuple[str, dict[str, Any]]:
+    """An entry's event, and its arguments by their ABI names."""
+    from eth_abi.abi import decode as abi_decode
+
     event = _events().get(bytes(entry["topics"][0]))
     if event is None or event["name"] not in _DECODERS:
         raise NotFoundError("a log entry that is no move of a game", "pass the game contract's logs alone")
-    return event
-
-
-def _values(entry: LogReceipt) -> dict[str, Any]:
-    """An entry's arguments by their ABI names."""
-    from eth_abi.abi import decode as abi_decode
-
-    event = _described(entry)
     indexed = [part for part in event["inputs"] if part["indexed"]]
     values: dict[str, Any] = {
         part["name"]: abi_decode([artifacts.abi_type(part)], bytes(topic))[0]
@@ -203,13 +203,12 @@ def _values(entry: LogReceipt) -> dict[str, Any]:
     plain = [part for part in event["inputs"] if not part["indexed"]]
     decoded = abi_decode([artifacts.abi_type(part) for part in plain], bytes(entry["data"]))
     values.update((part["name"], value) for part, value in zip(plain, decoded, strict=True))
-    return values
+    return event["name"], values
 
 
 def of_values(name: str, values: dict[str, Any]) -> moves.GameEvent | None:
     """The event of a name with its arguments by their ABI names, bytes as bytes; None if it is no move of a game."""
-    decoder = _DECODERS.get(name)
-    return None if decoder is None else decoder(values)
+    return _decoded(name, values) if name in _DECODERS else None
 
 
 def _entry(found: LogReceipt) -> LoggedEvent:
@@ -240,11 +239,6 @@ def _address(value: str) -> Address:
     return Address(to_checksum_address(value))
 
 
-def _at(values: dict[str, Any]) -> game.Game:
-    """The game as an event leaves it."""
-    return as_it_stands(moves.GameState(*values["standing"]), game.NOBODY)
-
-
 def _finding(values: Sequence[Any]) -> moves.Finding:
     wrong, program, t, position, element, chunk, claimed, computed = values
     return moves.Finding(
@@ -252,20 +246,20 @@ def _finding(values: Sequence[Any]) -> moves.Finding:
     )
 
 
-_DECODERS: dict[str, Callable[[dict[str, Any]], moves.GameEvent]] = {
-    "Opened": lambda v: moves.Opened(
+_DECODERS: dict[str, Callable[[dict[str, Any], game.Game], moves.GameEvent]] = {
+    "Opened": lambda v, g: moves.Opened(
         ClaimId(v["claim"]), _address(v["challenger"]), _address(v["defender"]), v["nonce"], v["t"]
     ),
-    "Argued": lambda v: moves.Argued(Step(_at(v).t), _at(v).node, v["statement"]),
-    "Defended": lambda v: moves.Defended(_at(v).node, StateRoot(v["state"]), _nodes(v["children"])),
-    "Revealed": lambda v: moves.Revealed(_at(v).node, _nodes(v["children"])),
-    "Picked": lambda v: moves.Picked(_at(v).phase, _at(v).position, _at(v).node),
-    "TensorRevealed": lambda v: moves.TensorRevealed(_at(v).op, _at(v).node, _nodes(v["children"])),
-    "LeafPosted": lambda v: moves.LeafPosted(v["data"]),
-    "ElementPicked": lambda v: moves.ElementPicked(_at(v).position),
-    "PartialsPosted": lambda v: moves.PartialsPosted(v["words"]),
-    "PartialPicked": lambda v: moves.PartialPicked(_at(v).group, _at(v).word),
-    "Staged": lambda v: moves.Staged(_at(v).staged),
-    "Convicted": lambda v: moves.Convicted(ClaimId(v["claim"]), _finding(v["finding"])),
-    "Resolved": lambda v: moves.Resolved(ClaimId(v["claim"]), moves.Verdict(v["verdict"]), _address(v["winner"])),
+    "Argued": lambda v, g: moves.Argued(Step(g.t), g.node, v["statement"]),
+    "Defended": lambda v, g: moves.Defended(g.node, StateRoot(v["state"]), _nodes(v["children"])),
+    "Revealed": lambda v, g: moves.Revealed(g.node, _nodes(v["children"])),
+    "Picked": lambda v, g: moves.Picked(g.phase, g.position, g.node),
+    "TensorRevealed": lambda v, g: moves.TensorRevealed(g.op, g.node, _nodes(v["children"])),
+    "LeafPosted": lambda v, g: moves.LeafPosted(v["data"]),
+    "ElementPicked": lambda v, g: moves.ElementPicked(g.position),
+    "PartialsPosted": lambda v, g: moves.PartialsPosted(v["words"]),
+    "PartialPicked": lambda v, g: moves.PartialPicked(g.group, g.word),
+    "Staged": lambda v, g: moves.Staged(g.staged),
+    "Convicted": lambda v, g: moves.Convicted(ClaimId(v["claim"]), _finding(v["finding"])),
+    "Resolved": lambda v, g: moves.Resolved(ClaimId(v["claim"]), moves.Verdict(v["verdict"]), _address(v["winner"])),
 }

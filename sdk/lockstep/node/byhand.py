@@ -26,7 +26,7 @@ from lockstep.node.gamelog import DUE, PROOFS, VERDICTS
 from lockstep.node.guard import lock
 from lockstep.node.ledger import ClaimRecord, GameRecord, JobLedger, Ledger, RoundLedger, ledger_of
 from lockstep.node.party import Party
-from lockstep.node.player import AtHand, Due, GameTable, HeldClaim, Seat, Side
+from lockstep.node.player import AtHand, Due, GameTable, HeldClaim, Seat, Side, key_of
 from lockstep.node.replay import UNAVAILABLE, PublicData, Replay, audit
 from lockstep.node.sender import Sender
 from lockstep.protocol.dispute import moves
@@ -206,9 +206,9 @@ class Hand:
         Raises TryLater while the clock runs.
         """
         state = self._running(game)
-        call = games.call(self.party.contracts.game, moves.Resolve(state.standing), game)
+        move = moves.Resolve(state.standing)
         try:
-            self._send(f"game/{game.hex()}/{state.phase.name}/{state.standing.digest.hex()}/resolve", call)
+            self._send(key_of(game, state, move), games.call(self.party.contracts.game, move, game))
         except ChainError as error:
             if error.code == "chain.ClockRunning":
                 raise self._clock_runs(state) from error

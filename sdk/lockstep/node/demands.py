@@ -43,7 +43,7 @@ class Asks:
         self._since: dict[JobId, Seconds] = {}
         """When a row of a job was first seen to be missing."""
         self._own: dict[ClaimId, int] = {}
-        """Where among the demands on a claim this account's own for its carry was found."""
+        """The number, among the demands on a claim, of this account's own for its carry."""
 
     def row(self, job: JobId, params: JobParams, missing: RowMissing, now: Seconds) -> tuple[str, Call] | None:
         """(key, transaction) of a demand for a row that the store does not hold; None while there is none to make.

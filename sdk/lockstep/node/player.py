@@ -336,6 +336,11 @@ class Due:
     """The game that it answers."""
 
 
+def key_of(game: GameId, state: Game, move: Move) -> str:
+    """The key of a move in a game that stands so: sent twice, it is one transaction."""
+    return f"game/{game.hex()}/{state.phase.name}/{state.standing.digest.hex()}/{move.call}"
+
+
 @dataclass
 class Seat:
     """One party's seat at one game."""
@@ -356,7 +361,7 @@ class Seat:
         move = self._move(state, now)
         if move is None:
             return None
-        key = f"game/{self.game.hex()}/{state.phase.name}/{state.standing.digest.hex()}/{move.call}"
+        key = key_of(self.game, state, move)
         return Due(move, games.call(self.table.contract, move, self.game), key, state)
 
     def turn(self, now: Seconds) -> Move | None:

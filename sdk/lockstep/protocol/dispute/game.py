@@ -7,7 +7,7 @@ name of the Solidity error. What executes an op comes in as an `Arbiter`: the pr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -218,6 +218,12 @@ TURN = {
 """Fields of a game that share a word: lowest bit, bits (contracts/libraries/GameStates.sol)."""
 DEFENDER_AT = 96
 """The lowest bit of the defender's address in `parties`."""
+
+
+def unpacked(word: int, shared: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+    """The fields that share a word, by name."""
+    return {name: word >> at & (1 << bits) - 1 for name, (at, bits) in shared.items()}
+
 
 NO_GAME = Game(NOBODY, NO_CLAIM, NOBODY)
 """Stands where no game was opened."""
