@@ -110,8 +110,11 @@ def market(tmp_path: Path) -> Iterator[Market]:
     made.devnet.stop()
 
 
-def why_while_at_work(settings: Settings, between: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """What `worker why` says once the worker of these settings has said something about itself or the job."""
+def why_while_at_work(market: Market, settings: Settings, between: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """What `worker why` says once the worker of these settings has said something about itself or the job.
+
+    A worker looks at its jobs at each block, and a chain in memory mines none by itself.
+    """
     with assemble(settings) as parts:
         between()
         worker, failures = Worker(parts), list[LockstepError]()
@@ -125,10 +128,11 @@ def why_while_at_work(settings: Settings, between: Callable[[], None] = lambda: 
         thread = threading.Thread(target=work)
         thread.start()
         try:
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 120
             while thread.is_alive() and not parts.notes.jobs and parts.notes.state == notes.WORKING:
                 assert time.monotonic() < deadline, "it says nothing"
-                time.sleep(0.05)
+                thread.join(0.5)
+                market.devnet.mine(1)
             return why_of(open_account(settings)).to_dict()
         finally:
             worker.drain()
@@ -156,20 +160,20 @@ POLICIES = {
 @pytest.mark.parametrize("planted", POLICIES)
 def test_a_job_that_the_owner_or_the_machine_cannot_take(market: Market, planted: str) -> None:
     changes, code, word = POLICIES[planted]
-    found = why_while_at_work(market.settings(**changes))
+    found = why_while_at_work(market, market.settings(**changes))
     assert len(found["jobs"]) == 1
     told(found["jobs"][0], code, market.devnet.chain.head.time, word)
 
 
 def test_a_machine_that_is_too_slow(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capacity, "measure", lambda job: Pace(1e4, 1e4))
-    (job,) = why_while_at_work(market.settings())["jobs"]
+    (job,) = why_while_at_work(market, market.settings())["jobs"]
     told(job, "unfit", market.devnet.chain.head.time, "train_seconds")
 
 
 def test_outside_of_its_hours(market: Market) -> None:
     later = datetime.now().astimezone() + timedelta(hours=2)
-    found = why_while_at_work(market.settings(hours=f"{later.hour}-{(later.hour + 1) % 24}"))
+    found = why_while_at_work(market, market.settings(hours=f"{later.hour}-{(later.hour + 1) % 24}"))
     told(found["state"], "hours", market.devnet.chain.head.time + 3000, "--hours")
 
 
@@ -187,7 +191,7 @@ def test_a_store_that_is_gone(market: Market) -> None:
         server.send_signal(signal.SIGKILL)
         server.wait()
 
-    (job,) = why_while_at_work(market.settings(storage=ready["multiaddr"]), gone)["jobs"]
+    (job,) = why_while_at_work(market, market.settings(storage=ready["multiaddr"]), gone)["jobs"]
     server.stdout.close()
     told(job, "unreachable", market.devnet.chain.head.time)
 
