@@ -153,7 +153,7 @@ class Cheat:
     stale: bool = False
     """The liar starts from the zero carry of its period's first round, whatever it has put out since."""
 
-    def run(self, honest: ClaimRun) -> ClaimRun:
+    def run(self, honest: ClaimRun) -> LyingRun:
         """The lying run of a claim."""
         start: State = honest.start
         if self.stale and honest.carried is not None:
@@ -185,6 +185,13 @@ class LyingRun(ClaimRun):
         step = self.show(forgery.program, t, state)
         made = Behind(step.made, forgery.hidden)
         return LyingStep(self.program(t), step.before, made, step.context, step.rows, lies=lies)
+
+    @property
+    def shows(self) -> bool:
+        """False if the lie is about a word of the first step and S_1 rounds it away: known before the run."""
+        assert self.cheat is not None, "a lying run has a lie"
+        nudge = self.cheat.nudge
+        return not isinstance(nudge, Nudge) or nudge.t > 1 or self._forgery(1, self.start)[0] is not None
 
     @property
     def lied(self) -> bool:
@@ -280,8 +287,8 @@ def skipped_step(programs: ClaimSchedule, params: JobParams, random: Random) -> 
 def one_ulp(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
     """One word of one gradient is one ulp off; of a sum of chunks, by terms of a later chunk."""
     step = programs.step
-    # The first step: its moments are zero, so that one ulp of a gradient is seldom rounded away (measured on the demo's
-    # GPT: 1 of 14 there, 4 of 14 at step 2). Where it is, the claim is honest and the next round's is lied about.
+    # The first step: where its moments are zero, one ulp of a gradient is seldom rounded away (measured on the demo's
+    # GPT: 1 of 14 there, 4 of 14 at step 2). Where it is, another place is drawn.
     t = 1
     op = random.choice(_gradients(step, params))
     element = random.randrange(step.ops[op].header.elements)
@@ -422,13 +429,14 @@ def require_devnet(chain_id: int) -> None:
         raise UsageError(f"cheats refuse chain {chain_id}", hint=f"they are for devnets (chain {DEVNET_CHAIN_ID})")
 
 
-def cheat_of(name: str, programs: ClaimSchedule, params: JobParams, seed: int, chain_id: int) -> Cheat:
-    """The lie `name` about a job, its place drawn from `seed`; raises UsageError off devnets, or for no such lie."""
+def cheat_of(name: str, programs: ClaimSchedule, params: JobParams, seed: int, chain_id: int, draw: int = 0) -> Cheat:
+    """The lie `name` about a job, its place the draw of that number from `seed`; raises UsageError off devnets, or for
+    no such lie."""
     require_devnet(chain_id)
     known = OF_SLOTS | OF_MERGES
     if name not in known:
         raise UsageError(f"no cheat is called {name!r}", hint=f"one of {', '.join(known)}")
-    return known[name](programs, params, Random(f"lockstep/{name}/{seed}"))
+    return known[name](programs, params, Random(f"lockstep/{name}/{seed}" + (f"/{draw}" if draw else "")))
 
 
 # -- Programs that lie -------------------------------------------------------------------------------------------------

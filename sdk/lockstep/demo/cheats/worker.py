@@ -30,6 +30,9 @@ from worker.training import Training
 
 NAME = "lie"
 """The file in the worker's home that says which claim the lie is about."""
+DRAWS = 16
+"""Places that are tried in one claim; where every one is rounded away, the claim is honest and the next is lied about.
+"""
 
 
 class Told:
@@ -46,14 +49,16 @@ class Told:
 
 
 class Lies:
-    """The lie about each job, made when it is first asked for."""
+    """The lie about each job, made when it is first asked for; about a claim, at the first drawn place that shows."""
 
     def __init__(self, parts: WorkerParts, told: Told, name: str, seed: int) -> None:
         self.told = told
-        self._chain_id = parts.party.addresses.chain_id
+        self._party = parts.party
         self._name = name
         self._seed = seed
         self._cheats: dict[JobId, Cheat] = {}
+        """What was declared last, by job."""
+        self._of: dict[ClaimId, Cheat] = {}
 
     def __contains__(self, job: JobId) -> bool:
         return job in self._cheats
@@ -62,8 +67,24 @@ class Lies:
         """The lie about a job; raises UsageError off devnets."""
         job = taken.ledger.id
         if job not in self._cheats:
-            self._cheats[job] = cheat_of(self._name, taken.job.programs, taken.params, self._seed, self._chain_id)
+            self._cheats[job] = self._drawn(taken, 0)
         return self._cheats[job]
+
+    def run(self, taken: Taken, honest: ClaimRun, claim: ClaimId) -> LyingRun:
+        """The lying run of a claim, the same at every call; another place than was declared last is declared."""
+        if claim not in self._of:
+            places = (self._drawn(taken, draw) for draw in range(DRAWS))
+            self._of[claim] = next((cheat for cheat in places if cheat.run(honest).shows), self.about(taken))
+        cheat = self._of[claim]
+        if cheat.expectation != self.about(taken).expectation:
+            self._cheats[taken.ledger.id] = cheat
+            event("lie", time=self._party.head().time, cheat=cheat.name, expectation=cheat.expectation.to_dict())
+        return cheat.run(honest)
+
+    def _drawn(self, taken: Taken, draw: int) -> Cheat:
+        """The lie at a place of that number."""
+        chain_id = self._party.addresses.chain_id
+        return cheat_of(self._name, taken.job.programs, taken.params, self._seed, chain_id, draw)
 
 
 class LyingTraining(Training):
@@ -84,16 +105,15 @@ class LyingTraining(Training):
         """A claim's run as it was claimed."""
         honest = super().run_of(material, taken)
         lies = honest is not None and material.claim == self._lies.told.claim
-        return self._lies.about(taken).run(honest) if honest is not None and lies else honest
+        return self._lies.run(taken, honest, material.claim) if honest is not None and lies else honest
 
     def compute(self, taken: Taken, run: ClaimRun, place: ClaimNames, check: Random | None) -> Trained:
         """One claim from a lying run: the first that the lie changes."""
         if self._lies.told.claim not in (None, place.claim):
             return super().compute(taken, run, place, check)
-        lying = self._lies.about(taken).run(run)
+        lying = self._lies.run(taken, run, place.claim)
         # Its words are not those of the reference arithmetic; it knows.
         trained = super().compute(taken, lying, place, None)
-        assert isinstance(lying, LyingRun)
         if lying.lied:
             self._lies.told.about(place.claim)
         return trained

@@ -165,6 +165,23 @@ def test_who_rounds_to_nearest_draws_nothing_at_any_step(integers: Job) -> None:
     assert [i for i, (a, b) in enumerate(zip(honest_ops, lying_ops, strict=True)) if a != b] == drawn
 
 
+def test_a_lie_that_does_not_show_is_known_before_the_run(
+    honest_run: ClaimRun, toy: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert lie_of("one-ulp", 0, toy).run(honest_run).shows
+    assert lie_of("scaled-payload", 0, toy).run(honest_run).shows
+    monkeypatch.setattr("lockstep.demo.cheats.lies.NUDGES", (0,))
+    lying = lie_of("one-ulp", 0, toy).run(honest_run)
+    assert not lying.shows, "the word stays as it is"
+    assert HeldClaim.of(lying).trace == HeldClaim.of(honest_run).trace
+
+
+def test_a_lie_of_one_seed_has_as_many_places_as_are_drawn(toy: Job) -> None:
+    places = [cheat_of("one-ulp", toy.programs, toy.params, 0, DEVNET_CHAIN_ID, draw).expectation for draw in range(8)]
+    assert places[0] == lie_of("one-ulp", 0, toy).expectation
+    assert len({(e.op_index, e.element) for e in places}) > 4
+
+
 @pytest.mark.parametrize("name", CARRY_CHEATS)
 def test_a_lie_about_a_carry_wants_a_job_with_one(name: str, toy: Job) -> None:
     with pytest.raises(UsageError) as error:
@@ -177,7 +194,6 @@ def test_a_stale_carry_is_lied_about_as_soon_as_there_is_one(toy_store: ContentS
     cheat = lie_of("stale-carry", 0, job)
     first = slot_run(job, job.genesis, toyjob.SEED, 0, 1)
     early = cheat.run(first)
-    assert isinstance(early, LyingRun)
     assert not early.lied, "round 0 starts from zero anyway"
     assert HeldClaim.of(early).trace == HeldClaim.of(first).trace
     *_, (_, final, _) = first.states()
@@ -185,7 +201,6 @@ def test_a_stale_carry_is_lied_about_as_soon_as_there_is_one(toy_store: ContentS
     kept = CarryIn(Body(TraceRoot(bytes(32)), StateRoot(out), StateRoot(out2)), carry_of(job, final))
     run = slot_run(job, job.genesis, toyjob.SEED, 1, 1, kept)
     lying = cheat.run(run)
-    assert isinstance(lying, LyingRun)
     assert lying.lied
     truth, lies = HeldClaim.of(run), HeldClaim.of(lying)
     claim = replace(claim_of(run, lies), state_zero=truth.state_zero, carried=truth.carried)
@@ -207,7 +222,6 @@ def test_a_value_changes_places_with_a_zero_of_its_pair() -> None:
 def test_a_payload_that_keeps_every_element_has_no_wrong_index(honest_run: ClaimRun, toy: Job) -> None:
     lying = lie_of("wrong-index", 0, toy).run(honest_run)
     assert HeldClaim.of(lying).trace == HeldClaim.of(honest_run).trace
-    assert isinstance(lying, LyingRun)
     assert not lying.lied
 
 
