@@ -9,7 +9,10 @@ from math import ceil, floor, log10
 
 WIDTH, HEIGHT = 760, 420
 LEFT, RIGHT, TOP, BOTTOM = 70, 190, 40, 52
-COLOURS = ("#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#d68910", "#16a085", "#7f8c8d", "#34495e", "#a04000")
+COLOURS = (
+    "#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#d68910", "#16a085", "#7f8c8d", "#34495e", "#a04000", "#e84393",
+    "#00b8d4", "#8d9f00", "#5d3fd3", "#000000", "#f4c20d",
+)  # fmt: skip
 
 
 Axis = tuple[Callable[[float], float], list[float]]
@@ -39,6 +42,8 @@ class Chart:
     log_x: bool = False
     y_most: float | None = None
     """The end of the axis; None: the data's largest. Points beyond it are left out."""
+    from_zero: bool = True
+    """The y axis begins at 0; else at the data's least."""
 
     def svg(self) -> str:
         """The picture."""
@@ -47,7 +52,7 @@ class Chart:
         highest = [y for _, y in points if self.y_most is None or y <= self.y_most]
         if self.y_most is not None:
             highest.append(self.y_most)
-        to_y, y_ticks = _axis([0.0, *highest], HEIGHT - BOTTOM, TOP)
+        to_y, y_ticks = _axis([0.0, *highest] if self.from_zero else highest, HEIGHT - BOTTOM, TOP)
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">',
             f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
@@ -76,7 +81,7 @@ def _axis(values: Sequence[float], start: float, end: float, *, log: bool = Fals
         low, high = log10(min(values)), log10(max(values))
         marks = [m * 10.0**e for e in range(floor(low), ceil(high) + 1) for m in (1, 2, 5)]
         shown = [mark for mark in marks if low - 1e-9 <= log10(mark) <= high + 1e-9]
-        return lambda v: start + (log10(v) - low) / (high - low) * (end - start), shown
+        return lambda v: start + (log10(v) - low) / (high - low or 1.0) * (end - start), shown
     low, high = min(values), max(values)
     raw = (high - low or 1.0) / 6
     power = 10.0 ** floor(log10(raw))

@@ -6,6 +6,7 @@
     python benchmarks/strategies.py --orderings          more workers, no residual, absent slots, other means
     python benchmarks/strategies.py --only sparseloco    one of them
     python benchmarks/strategies.py --out results        where rows and half-finished runs are kept
+    python benchmarks/strategies.py --picture FILE.svg   the table's losses, or the orderings', as a chart
     python benchmarks/strategies.py --json               one line of JSON on stdout
 
 A job's own Programs run slot by slot and merge every round (`lockstep.training.rehearsal`); every strategy has the same
@@ -32,9 +33,13 @@ from random import Random
 from statistics import fmean, stdev
 from typing import Any
 
+# Run from a checkout: tests import this module by its full name.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 import numpy as np
 import torch
 
+from benchmarks.charts import Chart, Line
 from lockstep.execution.jobs import TrainingJob
 from lockstep.protocol.errors import UsageError
 from lockstep.storage.payload import F32_FORMAT, Checkpoint, encode_checkpoint, wire_length
@@ -70,6 +75,8 @@ SAME_STATES = {"sparseloco_e": "sparseloco"}
 """Strategies whose states are another's, bit for bit: so is their outer step."""
 COARSE = (-3, -1, 1)
 """Powers of two that every outer step is tried with; then those beside the best of them."""
+FARTHEST = 8
+"""No factor beyond this power of two, or its inverse, is tried."""
 WHOLE, HALF_ABSENT = "", "half absent"
 T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Student's t, two sides, 95 %, of 1 to 9 degrees of freedom."""
@@ -219,8 +226,9 @@ def losses_of(size: str, checkpoint: Checkpoint, corpus: Corpus) -> dict[str, fl
 
 
 def tuned(name: str, setting: Setting, run: Callable[[str, Setting], dict[str, Any]]) -> float:
-    """The factor of the outer step, a power of two, whose loss with TUNING_SEED is the least: on a coarse grid, then
-    beside its best. A walk from 1 can stop at a worse minimum."""
+    """The factor of the outer step, a power of two, whose loss with TUNING_SEED is the least: on a coarse grid, beside
+    its best, and on from there while the least is the last that was tried. A walk from 1 can stop at a worse minimum.
+    """
     name = SAME_STATES.get(name, name)
     if not tunable(name):
         return 1.0
@@ -230,7 +238,12 @@ def tuned(name: str, setting: Setting, run: Callable[[str, Setting], dict[str, A
         return found if math.isfinite(found) else math.inf
 
     best = min(COARSE, key=loss)
-    return float(2.0 ** min((best, best - 1, best + 1), key=loss))
+    tried = [*COARSE, best - 1, best + 1]
+    best = min(tried, key=loss)
+    while best in (min(tried), max(tried)) and abs(best) < FARTHEST:
+        tried.append(best - 1 if best == min(tried) else best + 1)
+        best = min(tried, key=loss)
+    return float(2.0**best)
 
 
 # -- what sets rows apart ----------------------------------------------------------------------------------------------
@@ -257,6 +270,38 @@ def orderings(setting: Setting, factors: dict[str, float]) -> Iterator[tuple[str
     yield "sparseloco no residual", of
     yield "sparseloco over all slots", of
     yield "sparseloco over all slots", replace(of, slots=HALF_ABSENT)
+
+
+# -- pictures ----------------------------------------------------------------------------------------------------------
+
+
+def picture(rows: Sequence[dict[str, Any]]) -> Chart:
+    """The mean loss of each strategy against the bits that a worker sends in the whole run."""
+    sent: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        sent.setdefault(row["strategy"], []).append((row["bits_up"] * row["rounds"], row["loss"]))
+    means = {name: (fmean(x for x, _ in found), fmean(y for _, y in found)) for name, found in sent.items()}
+    by_loss = sorted(means.items(), key=lambda item: item[1][1])
+    lines = [Line(name, [point], dots=True) for name, point in by_loss]
+    setting = rows[0]["setting"]
+    title = f"{rows[0]['parameters'] / 1e6:.1f} M parameters, {setting['workers']} workers of {setting['steps']} steps"
+    return Chart(
+        title, "bits per parameter that a worker sends", "loss, nats per byte", lines, log_x=True, from_zero=False
+    )
+
+
+def picture_of_orderings(rows: Sequence[dict[str, Any]]) -> Chart:
+    """The mean loss against the number of workers; rows of one number of workers are dots."""
+    found: dict[str, dict[int, list[float]]] = {}
+    for row in rows:
+        setting = row["setting"]
+        name = f"{row['strategy']}, {setting['slots']}" if setting["slots"] else row["strategy"]
+        found.setdefault(name, {}).setdefault(setting["workers"], []).append(row["loss"])
+    lines = [
+        Line(name, [(k, fmean(losses)) for k, losses in sorted(by_workers.items())], dots=len(by_workers) == 1)
+        for name, by_workers in found.items()
+    ]
+    return Chart("Workers of as many steps each", "workers", "loss, nats per byte", lines, log_x=True, from_zero=False)
 
 
 # -- a run that is ended -----------------------------------------------------------------------------------------------
@@ -334,6 +379,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tune", action="store_true", help="tune the outer step of each first")
     parser.add_argument("--orderings", action="store_true", help="the published orderings in place of all strategies")
     parser.add_argument("--out", type=Path, default=Path("out/strategies"))
+    parser.add_argument("--picture", type=Path, help="an SVG to write")
     given = parser.parse_args(arguments)
     names = given.only or (list(STRATEGIES) if given.size == "0.1M" else list(BOLD))
     unknown = sorted(set(names) - set(STRATEGIES))
@@ -357,6 +403,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.orderings:
         due = list(orderings(setting, factors))
     rows = [run(name, replace(of, seed=seed)) for seed in range(given.seeds) for name, of in due]
+    if given.picture is not None:
+        given.picture.write_text((picture_of_orderings if given.orderings else picture)(rows).svg())
     print(json.dumps({"data": {"results": rows}}) if given.json else table(rows))
     return 0
 

@@ -80,9 +80,9 @@ def test_half_of_the_slots_are_absent_from_every_round_and_send_nothing(
 
 
 @pytest.mark.parametrize(
-    ("least", "factor"), [(-3, 0.125), (-2, 0.25), (0, 1.0), (1, 2.0), (2, 4.0), (-9, 2.0**-4), (9, 4.0)]
+    ("least", "factor"), [(-3, 0.125), (-2, 0.25), (0, 1.0), (1, 2.0), (2, 4.0), (3, 8.0), (-9, 2.0**-8), (9, 2.0**8)]
 )
-def test_an_outer_step_is_the_best_of_a_coarse_grid_or_beside_it(least: int, factor: float) -> None:
+def test_an_outer_step_is_the_best_of_a_coarse_grid_or_lies_beyond_it(least: int, factor: float) -> None:
     asked = []
 
     def run(name: str, setting: strategies.Setting) -> dict[str, object]:
@@ -106,6 +106,25 @@ def test_a_factor_multiplies_the_outer_step_alone(name: str) -> None:
         field = "outer_learning_rate" if name == "diloco" else "learning_rate"
         assert twice.pop(field) == 2 * once.pop(field)
     assert once == twice
+
+
+def test_a_picture_orders_strategies_by_loss_and_workers_by_number() -> None:
+    def row(name: str, loss: float, workers: int = 2, slots: str = "") -> dict[str, object]:
+        setting = {"workers": workers, "steps": 10, "slots": slots}
+        return {"strategy": name, "setting": setting, "bits_up": 2.0, "rounds": 5, "loss": loss, "parameters": 70000}
+
+    chart = strategies.picture([row("a", 3.0), row("b", 2.0), row("b", 2.5)])
+    assert [(line.name, line.points) for line in chart.lines] == [("b", [(10.0, 2.25)]), ("a", [(10.0, 3.0)])]
+    svg = chart.svg()
+    assert svg.count("<circle") == 2 + 4, "two dots, and two of each in the legend"
+    assert ">0<" not in svg, "losses are drawn where they lie"
+    ordered = strategies.picture_of_orderings(
+        [row("a", 3.0, 4), row("a", 3.5, 1), row("a", 3.2, 4), row("a", 4.0, 4, "half absent")]
+    )
+    whole, absent = ordered.lines
+    assert (whole.name, whole.points, whole.dots) == ("a", [(1, 3.5), (4, 3.1)], False)
+    assert (absent.name, absent.points, absent.dots) == ("a, half absent", [(4, 4.0)], True)
+    assert "<polyline" in ordered.svg()
 
 
 def test_what_sets_rows_apart_is_paired_by_seed() -> None:
