@@ -24,6 +24,9 @@ LIES_OF: dict[str, tuple[str, ...]] = {
     "muloco": LIES,
     # It keeps no residual: what it sends is lied about in its encode.
     "diloco": (*LIES, "scaled-payload"),
+    "fedavg": ("one-ulp",),
+    "intellect1": ("one-ulp",),
+    "sparseloco_e": ("one-ulp",),
 }
 OPTIONS: dict[str, tuple[str, ...]] = {"diloco": ("--carry",)}
 """The options with which a strategy carries."""
