@@ -51,6 +51,7 @@ from lockstep.training.job import Batch, training_job
 from lockstep.training.models import GPT, GPTConfig, next_token_loss
 from lockstep.training.optimizers import SGD, AdamW
 from lockstep.training.rehearsal import Rehearsal, Rehearsed
+from lockstep.training.strategies import diloco
 from lockstep.training.strategies.base import Strategy
 from lockstep.training.strategies.loop import Parts
 from lockstep.training.strategies.registry import STRATEGIES
@@ -60,9 +61,10 @@ SIZES = {
     "0.1M": GPTConfig(vocabulary=256, context=64, layers=2, heads=4, width=48),
     "1M": GPTConfig(vocabulary=256, context=128, layers=4, heads=4, width=128),
 }
-BOLD = ("fedavg", "diloco", "sparseloco", "sparseloco_e", "muloco", "intellect1")
+CARRIES = "diloco, moments kept"
+BOLD = ("fedavg", "diloco", CARRIES, "sparseloco", "sparseloco_e", "muloco", "intellect1")
 """Those that are tried at 1 M, too."""
-PEERS = ("fedavg", "diloco")
+PEERS = ("fedavg", "diloco", CARRIES)
 """Those that all others are held against."""
 STEPS, LOCAL_STEPS, WORKERS, ROWS = 120, 10, 2, 8
 HELD_OUT_ROWS = 256
@@ -77,6 +79,8 @@ COARSE = (-3, -1, 1)
 """Powers of two that every outer step is tried with; then those beside the best of them."""
 FARTHEST = 8
 """No factor beyond this power of two, or its inverse, is tried."""
+ORDERED = (CARRIES, "sparseloco")
+"""Those whose workers, slots and means are varied."""
 WHOLE, HALF_ABSENT = "", "half absent"
 T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Student's t, two sides, 95 %, of 1 to 9 degrees of freedom."""
@@ -92,10 +96,11 @@ class NoResidual(SparseLoCo):
 
 
 VARIANTS: dict[str, Callable[[], Strategy]] = {
+    CARRIES: lambda: diloco.Spec(carry=True),
     "sparseloco no residual": NoResidual,
     "sparseloco over all slots": lambda: SparseLoCo(aggregate=Average(over=SLOTS, clip=True)),
 }
-"""Strategies of the orderings alone."""
+"""Rows that are no strategy's default: the first as Douillard (2023) has it, the others of the orderings alone."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +146,7 @@ def strategy_for(name: str, setting: Setting) -> Strategy:
 
 def tunable(name: str) -> bool:
     """True if a strategy has an outer step."""
-    made = STRATEGIES[name]()
+    made = (STRATEGIES | VARIANTS)[name]()
     return any(getattr(made, field, None) is not None for field in ("outer_learning_rate", "learning_rate", "outer"))
 
 
@@ -261,7 +266,7 @@ def apart(rows: Sequence[dict[str, Any]], peer: Sequence[dict[str, Any]]) -> tup
 
 def orderings(setting: Setting, factors: dict[str, float]) -> Iterator[tuple[str, Setting]]:
     """The rows of the published orderings, with the outer steps that were tuned."""
-    for name in ("diloco", "sparseloco"):
+    for name in ORDERED:
         of = replace(setting, factor=factors[name])
         for workers in (1, 2, 4, 8):
             yield name, replace(of, workers=workers)
@@ -349,7 +354,7 @@ def _told(key: tuple[str, str, int], rows: Sequence[dict[str, Any]], peers: dict
     text += f"{fmean(r['loss'] for r in rows):>9.4f}{len(rows):>4}"
     for peer in PEERS:
         found = apart(rows, peers.get(peer, []))
-        text += f"{'':>18}" if found is None or name == peer else f"{found[0]:>+10.2f} +-{found[1]:>5.2f}"
+        text += f"{'':>28}" if found is None or name == peer else f"{found[0]:>+20.2f} +-{found[1]:>5.2f}"
     return text
 
 
@@ -362,7 +367,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     usual = rows[0]["setting"]["workers"]
     peers = {name: found for (name, slots, k), found in groups.items() if name in PEERS and not slots and k == usual}
     head = f"{'strategy':<40}{'K':>3}{'outer x':>9}{'up':>10}{'down':>10}{'audit':>10}{'loss':>9}{'n':>4}"
-    head += "".join(f"{f'% of {peer}':>18}" for peer in PEERS)
+    head += "".join(f"{f'% of {peer}':>28}" for peer in PEERS)
     return "\n".join([head, *(_told(key, found, peers) for key, found in groups.items())])
 
 
@@ -381,10 +386,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("out/strategies"))
     parser.add_argument("--picture", type=Path, help="an SVG to write")
     given = parser.parse_args(arguments)
-    names = given.only or (list(STRATEGIES) if given.size == "0.1M" else list(BOLD))
-    unknown = sorted(set(names) - set(STRATEGIES))
+    names = given.only or ([*STRATEGIES, CARRIES] if given.size == "0.1M" else list(BOLD))
+    known = STRATEGIES | VARIANTS
+    unknown = sorted(set(names) - set(known))
     if unknown:
-        raise UsageError(f"no strategy is called {unknown[0]!r}", f"one of {', '.join(STRATEGIES)}")
+        raise UsageError(f"no strategy is called {unknown[0]!r}", f"one of {', '.join(known)}")
     if not 1 <= given.seeds <= len(T_95) + 1:
         raise UsageError(f"{given.seeds} seeds", f"1 to {len(T_95) + 1}")
     torch.set_num_threads(1)
@@ -397,8 +403,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{name}, {of.workers} workers, seed {of.seed}, outer x {of.factor:g}: {row['loss']}", file=sys.stderr)
         return row
 
-    wanted = {"diloco", "sparseloco"} if given.orderings else set(names)
-    factors = {name: tuned(name, setting, run) if given.tune else 1.0 for name in STRATEGIES if name in wanted}
+    wanted = ORDERED if given.orderings else names
+    factors = {name: tuned(name, setting, run) if given.tune else 1.0 for name in wanted}
     due = [(name, replace(setting, factor=factors[name])) for name in names if name in factors]
     if given.orderings:
         due = list(orderings(setting, factors))
