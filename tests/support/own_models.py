@@ -1,4 +1,5 @@
-"""Models of one's own as jobs of a test's market: running statistics that a step writes, recurrences unrolled."""
+"""Models of one's own as jobs of a test's market: running statistics that a step writes, recurrences unrolled, one
+matrix alone."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from lockstep.execution.jobs import TrainingJob
 from lockstep.presets import Terms
 from lockstep.storage.dataset import Dataset
 from lockstep.training.job import Batch, training_job
+from lockstep.training.losses import Model
 from lockstep.training.models import MODELS, ModelKind, next_token_loss
 from lockstep.training.optimizers import AdamW
 from lockstep.training.strategies import diloco
@@ -96,6 +98,32 @@ class Spare(nn.Module):
         return self.head(self.table(rows))
 
 
+@dataclass(frozen=True)
+class MatrixConfig:
+    """The shape of `Matrix`."""
+
+    rows: int
+    columns: int
+
+
+class Matrix(nn.Module):
+    """One matrix, in the order of its flat tensor: what other code takes and gives."""
+
+    def __init__(self, config: MatrixConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.weight = nn.Parameter(torch.empty(config.rows, config.columns))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """[B, T] -> the matrix."""
+        return self.weight
+
+
+def squared_distance(model: Model, rows: torch.Tensor) -> torch.Tensor:
+    """The mean square of what a matrix lacks to the mean token."""
+    return (model(rows) - rows.to(torch.float32).mean()).square().mean()
+
+
 @contextmanager
 def registered() -> Iterator[None]:
     """Within, `MODELS` has these kinds."""
@@ -103,6 +131,7 @@ def registered() -> Iterator[None]:
         "normed": ModelKind(NormedConfig, Normed, lambda model: next_token_loss),
         "recurrent": ModelKind(RecurrentConfig, Recurrent, lambda model: next_token_loss),
         "spare": ModelKind(SpareConfig, Spare, lambda model: next_token_loss),
+        "matrix": ModelKind(MatrixConfig, Matrix, lambda model: squared_distance),
     }
     MODELS.update(own)
     try:
