@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from lockstep.node.demands import COURTESY_SECONDS
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import game, honest, moves
 from lockstep.protocol.hashing import keccak
@@ -60,6 +61,8 @@ class Coalition:
                 self.habits = self.habits - {"absence", "from zero"} | {"withholding", "early lies"}
             if self.mood == "carries" and random.Random(f"never zero {scene.setting.seed}").random() < 0.1:
                 self.habits |= {"never zero"}
+            if self.mood == "carries" and random.Random(f"left open {scene.setting.seed}").random() < 0.1:
+                self.habits |= {"left open"}
         self.slots = range(scene.setting.params.role.slots)
         self.seats = sorted(self.carriers.sample(self.slots, self.carriers.choice(self.slots) + 1))
         """The slots that it takes again and again, where it is bent on carries."""
@@ -241,7 +244,11 @@ class Coalition:
         """Once, or many times at once."""
         job, d = self.scene.job, self.carriers
         for slot, id_ in enumerate(named):
-            habit = "own carry demands" if s.claims[id_].worker in self.members else "false carry demands"
+            own = s.claims[id_].worker in self.members
+            if "left open" in self.habits and own and s.claims[id_].carries and not s.asked[id_].count:
+                # Nobody shows it, and its asker does not end it.
+                yield MarketCall("Availability", "carryUnavailable", self.members[-1], (job, r, slot, 0))
+            habit = "own carry demands" if own else "false carry demands"
             if not s.claims[id_].carries or habit not in self.habits or d.random() >= 0.15:
                 continue
             for k in range(d.choice((1, 2, MANY))):
@@ -250,6 +257,8 @@ class Coalition:
 
     def _shows_carries(self, s: State, b: Block) -> Iterator[MarketCall]:
         """What is demanded of its own is shown, late, or not at all; anybody ends what nobody answered."""
+        if "left open" in self.habits:
+            return
         d, clock = self.carriers, self.scene.setting.params.windows.clock_seconds
         for id_, demand in s.demands.items():
             if demand.status != Status.OPEN or demand.row != availability.CARRY or demand.beacon == 0:
@@ -481,6 +490,7 @@ def deadlines(s: State, job: JobId) -> Sequence[int]:
             found.append(ro.merged_at + p.windows.challenge_seconds)
     found += [g.deadline + 1 for g in s.games.values() if g.phase != moves.GamePhase.CLOSED]
     found += [demand.deadline + 1 for demand in s.demands.values()]
+    found += [demand.deadline + COURTESY_SECONDS + 1 for demand in s.demands.values() if p.role.carries]
     # Until then, the answer to a demand for a carry keeps its claim in the merge.
     found += [asked.until + 1 for asked in s.asked.values() if asked.open and p.role.carries]
     for audit in s.audits.values():

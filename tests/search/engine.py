@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import moves
 from lockstep.protocol.jobs import Body, JobStatus, Phase
-from lockstep.protocol.market import ids, views
+from lockstep.protocol.market import availability, ids, views
 from lockstep.protocol.market.calls import MarketCall
 from lockstep.protocol.market.state import State
 from lockstep.protocol.market.types import DutyStatus, Standing, Status
@@ -212,7 +212,10 @@ def _anybodys(scene: Scene, reader: Party) -> list[MarketCall]:
         if g.phase != moves.GamePhase.CLOSED and (b.time > g.deadline or not views.live(s, g.claim)):
             found.append(MarketCall("DisputeGame", "resolve", me, (id_, g.standing)))
     for asked, demand in s.demands.items():
-        if demand.status == Status.OPEN and b.time > demand.deadline:
+        # A demand for a carry that its asker leaves open is ended by who is honest.
+        failed = demand.beacon and s.rounds[job, s.claims[ClaimId(demand.subject)].round].phase == Phase.FAILED
+        left = demand.row == availability.CARRY and demand.beacon and not failed
+        if demand.status == Status.OPEN and b.time > demand.deadline and not left:
             late = ("voidForRow", (job, demand.row)) if demand.beacon == 0 else ("settle", (asked,))
             found.append(MarketCall("Availability", late[0], me, late[1]))
     for of, r in s.rounds:

@@ -220,9 +220,16 @@ def k7(stack: ExitStack) -> Machine:
     return Machine()
 
 
+def k8(stack: ExitStack) -> Machine:
+    """A demand for a carry is ended by its asker alone."""
+    _patched(stack, honest.Party, "_holds_up", lambda *_: False)
+    return Machine()
+
+
 FIXES: dict[str, Reversal] = {
     "H1": h1, "H2": h2, "H3": h3, "H4": h4, "H5": h5, "H6": h6, "M1": m1, "M2": m2, "M3": m3, "M4": m4,
     "K1": k1, "K2": k2, "K3": k3, "K4": k4, "K5": k5, "K6": k6, "K7": k7,
+    "K8": k8,
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from coordinator import decide as coordinating
+from lockstep.node.demands import COURTESY_SECONDS
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import game, honest, moves
 from lockstep.protocol.hashing import keccak
@@ -23,7 +24,7 @@ from lockstep.protocol.market.job_rules import PART
 from lockstep.protocol.market.precommitted import digest_of
 from lockstep.protocol.market.receipts import Report
 from lockstep.protocol.market.state import State
-from lockstep.protocol.market.types import Duty, DutyStatus, Standing, Status, Word
+from lockstep.protocol.market.types import Demand, Duty, DutyStatus, Standing, Status, Word
 from lockstep.protocol.types import (
     MERGE_SLOT,
     Address,
@@ -143,7 +144,8 @@ class Party:
     def _answers(self, s: State, b: Block) -> Iterator[MarketCall]:
         for id_, demand in s.demands.items():
             if demand.status != Status.OPEN or b.time > demand.deadline:
-                if demand.status == Status.OPEN and demand.asker == self.me and demand.beacon:
+                mine = demand.asker == self.me or self._holds_up(s, b, demand)
+                if demand.status == Status.OPEN and mine and demand.beacon:
                     yield MarketCall("Availability", "settle", self.me, (id_,))
                 continue
             if demand.beacon == 0:
@@ -154,6 +156,15 @@ class Party:
                 following = replace(b, number=b.number + 1)
                 answer = (id_, *self.known._shown(s, following, id_, ClaimId(demand.subject)))
                 yield MarketCall("Availability", "answer", self.me, answer)
+
+    def _holds_up(self, s: State, b: Block, demand: Demand) -> bool:
+        """As node.demands: a demand of another, for a carry, that its asker does not end."""
+        claim = ClaimId(demand.subject)
+        if demand.row != availability.CARRY or not demand.beacon or b.time <= demand.deadline + COURTESY_SECONDS:
+            return False
+        c = s.claims[claim]
+        over = s.rounds[c.job, c.round].phase in (Phase.FINAL, Phase.FAILED)
+        return not over and c.status != ClaimStatus.CONVICTED
 
     def awaits(self, s: State, b: Block) -> bool:
         """Whether a block that nobody sends anything for tells it what to send: a demand's beacon."""
