@@ -16,14 +16,14 @@ import pytest
 
 from lockstep.execution import jobs
 from lockstep.execution.jobs import CarryIn, ClaimRun, carry_of
-from lockstep.node.demands import Answers, Asks
+from lockstep.node.demands import COURTESY_SECONDS, Answers, Asks
 from lockstep.node.player import Side
 from lockstep.node.replay import PublicData, WrongSource, audit
 from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.market.availability import payload_answer, payload_demand_id
 from lockstep.protocol.market.types import Status
 from lockstep.protocol.programs.defects import ProgramParts
-from lockstep.protocol.types import ClaimId
+from lockstep.protocol.types import ClaimId, Seconds
 from lockstep.storage.payload import load_carry, load_payload, store_payload
 from tests.adversarial.cheat import Cheat, Ended, ended, run
 from tests.adversarial.court import NOWHERE, Court, Where
@@ -179,6 +179,34 @@ def test_who_shows_its_carry_late_keeps_its_stake_and_is_left_out(memory: Court)
     memory.settle()
     assert market.claim(claims[1]).status == ClaimStatus.FINAL
     assert [e.round for e in memory.events("Paid") if e.slot == 1] == [0]
+
+
+def test_a_demand_that_nobody_ends_holds_up_no_round(memory: Court) -> None:
+    memory.reset(**TWO_ROUNDS)
+    memory.claim()
+    memory.merge()
+    memory.seal(1)
+    claims, market = memory.claim(r=1), memory.contracts.market
+    # Owner and asker are one: the carry is not shown, and the demand is left open.
+    _, demand = Asks(memory.contracts, memory.address("mallory")).carry(memory.job_id, 1, LIAR, claims[LIAR])
+    memory.send(demand, "mallory")
+    memory.wait(Phase.FREEZING, r=1)
+    memory.advance(memory.params.windows.answer_seconds + 1)
+    memory.merge(r=1)
+    memory.advance(memory.params.windows.clock_seconds + COURTESY_SECONDS)
+    assert market.round(memory.job_id, 1).open_games == 1
+    due = Answers(memory.contracts, memory.store, memory.address("worker-1")).due
+    stored = memory.contracts.demands.demand(payload_demand_id(claims[LIAR], 0))
+    assert stored is not None
+    asker_s = Seconds(stored.deadline + COURTESY_SECONDS)
+    assert not list(due(memory.ledger(), lambda _: memory.job, asker_s)), "its asker has time to end it"
+    ((_, end),) = due(memory.ledger(), lambda _: memory.job, memory.now())
+    memory.send(end, "worker-1")
+    assert market.claim(claims[LIAR]).status == ClaimStatus.CONVICTED
+    assert market.round(memory.job_id, 1).open_games == 0
+    assert not list(due(memory.ledger(), lambda _: memory.job, memory.now()))
+    memory.settle()
+    assert [e.slot for e in memory.events("Paid") if e.round == 1 and e.slot < 3] == [1, 2]
 
 
 def test_who_demands_a_carry_that_is_there_pays_for_the_answer(memory: Court) -> None:

@@ -1,8 +1,9 @@
-"""python -m tests.search [--histories N] [--seed S] [--processes P] [--fixes H1,...] [--keep]
+"""python -m tests.search [--histories N] [--seed S] [--processes P] [--fixes H1,...] [--carries] [--keep]
 
 Plays N histories with every fix in place, then each fix reverted until its hurt is found again. One line of JSON:
 histories, calls, violations, reverted: {fix: histories until found}, seconds.
-Fixes have the marks of docs/threat-model.md.
+Fixes have the marks of docs/threat-model.md, broken rules of carries those of tests/search/fixes.py. One history of
+four is of a job whose slots carry; with --carries all are.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ LIMIT = 20_000
 """Histories after which a reverted fix counts as not found."""
 
 
-def chunk(fix: str | None, first: int, last: int) -> tuple[int, int, list[int]]:
+def chunk(fix: str | None, first: int, last: int, carries: bool | None) -> tuple[int, int, list[int]]:
     """(histories, calls, seeds that break a rule) of some seeds; with a fix reverted it ends at the first."""
     calls, found = 0, []
     for seed in range(first, last):
         with reverted(fix) as machine:
-            played = play(setting_of(seed), machine=machine)
+            played = play(setting_of(seed, carries=carries), machine=machine)
         calls += played.calls
         if played.violation is not None:
             found.append(seed)
@@ -47,19 +48,20 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=cpu_count())
     parser.add_argument("--fixes", default=",".join(FIXES))
     parser.add_argument("--keep", action="store_true", help="shrink what a reverted fix gives, and keep it")
+    parser.add_argument("--carries", action="store_const", const=True, help="play jobs whose slots carry alone")
     asked = parser.parse_args()
     begun = time.monotonic()
     with ProcessPoolExecutor(asked.processes) as pool:
         starts = list(range(asked.seed, asked.seed + asked.histories, CHUNK))
         ends = [min(start + CHUNK, asked.seed + asked.histories) for start in starts]
-        parts = list(pool.map(chunk, repeat(None), starts, ends))
+        parts = list(pool.map(chunk, repeat(None), starts, ends, repeat(asked.carries)))
         named = [fix for fix in asked.fixes.split(",") if fix]
         # A reverted fix is looked for in order, so that the count means what it says.
-        found = pool.map(first_of, named, repeat(asked.seed), repeat(asked.keep))
+        found = pool.map(first_of, named, repeat(asked.seed), repeat(asked.keep), repeat(asked.carries))
         until = dict(zip(named, found, strict=True))
     broken = [seed for _, _, seeds in parts for seed in seeds]
     for seed in broken[:3]:
-        played = shrink(play(setting_of(seed)), None)
+        played = shrink(play(setting_of(seed, carries=asked.carries)), None)
         print(told(played), file=sys.stderr)
     print(json.dumps({
         "histories": sum(n for n, _, _ in parts), "calls": sum(n for _, n, _ in parts), "violations": len(broken),
@@ -68,15 +70,15 @@ def main() -> int:
     return int(bool(broken) or None in until.values())
 
 
-def first_of(fix: str, seed: int, keep: bool) -> int | None:
+def first_of(fix: str, seed: int, keep: bool, carries: bool | None) -> int | None:
     """How many histories it takes until the reverted fix hurts; None: more than LIMIT."""
     for start in range(seed, seed + LIMIT, CHUNK):
-        histories, _, found = chunk(fix, start, start + CHUNK)
+        histories, _, found = chunk(fix, start, start + CHUNK, carries)
         if not found:
             continue
         if keep:
             with reverted(fix) as machine:
-                setting = setting_of(found[0])
+                setting = setting_of(found[0], carries=carries)
                 played = play(setting, machine=machine)
             save(shrink(played, fix), fix)
         return start - seed + histories

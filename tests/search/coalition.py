@@ -9,19 +9,22 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from lockstep.node.demands import COURTESY_SECONDS
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import game, honest, moves
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import ClaimStatus, JobStatus, Phase
-from lockstep.protocol.market import court, ids, views
+from lockstep.protocol.market import availability, court, ids, views
 from lockstep.protocol.market.calls import Block, MarketCall
 from lockstep.protocol.market.state import State
 from lockstep.protocol.market.types import Status
 from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, Digest, GameId, JobId, StateRoot
+from tests.search.carrying import CarryClaim, claim_of
+from tests.search.known import TAMPERED, NamedWanderer
 from tests.search.scene import HEIRS, REQUESTER, Scene, sign
-from tests.support.constant import ConstantClaim, Lie
-from tests.support.wander import Wanderer
+from tests.support.constant import CARRY, ConstantClaim, Lie
 
 MANY = 16
 """Games that are opened at once."""
@@ -29,6 +32,11 @@ MOST = 40
 """Games of a history, about: each takes an honest party its time."""
 HABITS = ("leaving", "double signing", "demands", "unbonding", "early ends", "one long game")
 """What a coalition does beside its mood; one has any of them."""
+CARRY_HABITS = (
+    "withholding", "showing", "early lies", "wrong starts", "from zero", "false carry demands", "own carry demands",
+    "absence",
+)  # fmt: skip
+"""What it does beside that where slots carry."""
 TRIES_OF_A_MOVE = 2
 """A move that the game refuses is sent again once."""
 
@@ -36,7 +44,7 @@ TRIES_OF_A_MOVE = 2
 class Coalition:
     """The dishonest accounts of a scene."""
 
-    def __init__(self, scene: Scene, known: Wanderer, dice: random.Random) -> None:
+    def __init__(self, scene: Scene, known: NamedWanderer, dice: random.Random) -> None:
         self.scene = scene
         self.known = known
         self.dice = dice
@@ -45,6 +53,19 @@ class Coalition:
         self.thieves = random.Random(f"thieves {scene.setting.seed}")
         """Drawn from apart: what else is done does not depend on it."""
         self.habits = frozenset(habit for habit in HABITS if dice.random() < 0.3)
+        self.carriers = random.Random(f"carriers {scene.setting.seed}")
+        """The same of what is done with carries."""
+        if scene.setting.params.role.carries:
+            self.habits |= {habit for habit in CARRY_HABITS if self.carriers.random() < 0.4}
+            if self.mood == "carries" and self.carriers.random() < 0.5:
+                self.habits = self.habits - {"absence", "from zero"} | {"withholding", "early lies"}
+            if self.mood == "carries" and random.Random(f"never zero {scene.setting.seed}").random() < 0.1:
+                self.habits |= {"never zero"}
+            if self.mood == "carries" and random.Random(f"left open {scene.setting.seed}").random() < 0.1:
+                self.habits |= {"left open"}
+        self.slots = range(scene.setting.params.role.slots)
+        self.seats = sorted(self.carriers.sample(self.slots, self.carriers.choice(self.slots) + 1))
+        """The slots that it takes again and again, where it is bent on carries."""
         self.tried: Counter[tuple[GameId, moves.GamePhase, Digest]] = Counter()
         """How often a move was sent, by (game, phase, node)."""
 
@@ -53,9 +74,11 @@ class Coalition:
         found = [call for call in self._bent(s, b) if call.sender in self.members]
         if self.dice.random() < (0.5 if self.mood == "anything" else 0.15):
             found += [call for call in self.known.calls(s, b) if call.sender in self.members]
-        if self.dice.random() < 0.7:
+        if self.dice.random() < (1.0 if self.mood == "carries" else 0.7):
             found += list(self._work(s, b))
         found += [call for call in self._usual(s, b) if call.sender in self.members]
+        if self.scene.setting.params.role.carries:
+            found += self._carries(s, b)
         # Tokens cost what they are worth: nobody makes any. One job a history.
         return [call for call in found if call.function not in ("mint", "create", "createWithPermit")]
 
@@ -127,7 +150,7 @@ class Coalition:
             ro = s.rounds[job, r]
             named = [ids.claim_id(job, r, ro.attempt, slot) for slot in range(p.role.slots)]
             phase = views.phase(s, b, job, r)
-            if phase == Phase.JOINING and self.mood != "squatting" and d.random() < 0.6:
+            if phase == Phase.JOINING and self.mood not in ("squatting", "carries") and d.random() < 0.6:
                 free = [slot for slot, id_ in enumerate(named) if id_ not in s.claims]
                 if free:
                     yield MarketCall("JobMarket", "join", anybody, (job, r, d.choice(free)))
@@ -140,7 +163,7 @@ class Coalition:
                     if c.worker not in self.members or d.random() < silent:
                         continue
                     if phase == Phase.TRAINING and c.status == ClaimStatus.JOINED:
-                        self.known.held.setdefault(id_, self._made(s, r))
+                        self.known.held.setdefault(id_, self._made(s, r, slot))
                         bound = ids.commitment(id_, c.worker, self.known._opened(id_, p, r))
                         yield MarketCall("JobMarket", "commit", c.worker, (job, r, slot, bound))
                     elif phase == Phase.REVEALING and c.status == ClaimStatus.COMMITTED and id_ in self.known.held:
@@ -154,11 +177,101 @@ class Coalition:
                     "JobMarket", "merge", merger, (job, r, made.body.out, made.body.out2, "checkpoint", rounds)
                 )
 
-    def _made(self, s: State, r: int) -> ConstantClaim:
+    def _made(self, s: State, r: int, slot: int) -> ConstantClaim:
         p, d = self.scene.setting.params, self.dice
-        lies = 0.8 if self.mood == "lies" else 0.2
+        lies = {"lies": 0.8, "carries": 0.1}.get(self.mood, 0.2)
         lie = d.choice(list(Lie)[1:]) if d.random() < lies else Lie.NONE
+        if p.role.carries:
+            return self._carrying(s, r, slot, lie)
         return ConstantClaim.of_slot(s.rounds[self.scene.job, r].base, p.role.zero_carry, r, lie)
+
+    # -- carries
+
+    def awaits(self, s: State, b: Block) -> bool:
+        """Tells if it would not miss the next block: bent on carries, it commits and reveals in time."""
+        due = {(Phase.TRAINING, ClaimStatus.JOINED), (Phase.REVEALING, ClaimStatus.COMMITTED)}
+        return self.mood == "carries" and any(
+            c.worker in self.members and (views.phase(s, b, c.job, c.round), c.status) in due
+            for c in s.claims.values()
+            if c.status in (ClaimStatus.JOINED, ClaimStatus.COMMITTED)
+        )
+
+    def _is_absent(self, r: int) -> bool:
+        """Some rounds it joins no slot of, and comes back to start from zero."""
+        return "absence" in self.habits and random.Random(f"absent {self.scene.setting.seed} {r}").random() < 0.3
+
+    def _carrying(self, s: State, r: int, slot: int, lie: Lie) -> CarryClaim:
+        """A claim that starts from what stands, or says so, or from something else; its carry is stored, or not."""
+        job, d, p = self.scene.job, self.carriers, self.scene.setting.params
+        source, started = self.known.carry_behind(s, job, r, slot), None
+        if "from zero" in self.habits and d.random() < 0.2:
+            # Where nothing stands, to name a carry is refused at the reveal.
+            source = self.known.behind(s, job, r, slot) if source is None and r else None
+        if "never zero" in self.habits and r and r % p.role.carry_period == 0:
+            # As if the period did not begin again.
+            source = self.known.behind(s, job, r, slot)
+        if "early lies" in self.habits:
+            # What follows in the period is right, of a carry that is not.
+            first = r % p.role.carry_period == 0
+            lie = d.choice((lie, Lie.VALUE, Lie.ENCODED)) if first else Lie.NONE
+            started = CARRY + TAMPERED if first and d.random() < 0.6 else None
+        if "wrong starts" in self.habits and d.random() < 0.4:
+            right = CARRY if source is None else source[1].out
+            others = {made.out for made in self.known.held.values() if isinstance(made, CarryClaim)} | {CARRY}
+            started = d.choice([*sorted(others - {right}), right + TAMPERED])
+        stored = "withholding" not in self.habits or d.random() < 0.25
+        ro = s.rounds[job, r]
+        return claim_of(ro.base, r * p.role.inner_steps, slot, source, lie=lie, started=started, stored=stored)
+
+    def _carries(self, s: State, b: Block) -> Iterator[MarketCall]:
+        """The slots that it would carry in are taken again, carries are demanded, and its own are shown or not."""
+        job, d = self.scene.job, self.carriers
+        for r in range(max(0, s.jobs[job].started - 2), s.jobs[job].started):
+            named = [ids.claim_id(job, r, s.rounds[job, r].attempt, slot) for slot in self.slots]
+            phase = views.phase(s, b, job, r)
+            if phase == Phase.JOINING and self.mood == "carries" and not self._is_absent(r):
+                for slot in self.seats:
+                    if named[slot] not in s.claims:
+                        yield MarketCall("JobMarket", "join", self.members[slot % len(self.members)], (job, r, slot))
+            elif phase == Phase.ATTESTING:
+                yield from self._demands_carries(s, r, named)
+        if self.mood == "carries" and d.random() < 0.3:
+            # As soon as the rules allow.
+            yield MarketCall("JobMarket", "finalize", d.choice(self.members), (job, s.jobs[job].settled))
+        yield from self._shows_carries(s, b)
+
+    def _demands_carries(self, s: State, r: int, named: Sequence[ClaimId]) -> Iterator[MarketCall]:
+        """Once, or many times at once."""
+        job, d = self.scene.job, self.carriers
+        for slot, id_ in enumerate(named):
+            own = s.claims[id_].worker in self.members
+            if "left open" in self.habits and own and s.claims[id_].carries and not s.asked[id_].count:
+                # Nobody shows it, and its asker does not end it.
+                yield MarketCall("Availability", "carryUnavailable", self.members[-1], (job, r, slot, 0))
+            habit = "own carry demands" if own else "false carry demands"
+            if not s.claims[id_].carries or habit not in self.habits or d.random() >= 0.15:
+                continue
+            for k in range(d.choice((1, 2, MANY))):
+                asker = self.members[k % len(self.members)]
+                yield MarketCall("Availability", "carryUnavailable", asker, (job, r, slot, d.getrandbits(256)))
+
+    def _shows_carries(self, s: State, b: Block) -> Iterator[MarketCall]:
+        """What is demanded of its own is shown, late, or not at all; anybody ends what nobody answered."""
+        if "left open" in self.habits:
+            return
+        d, clock = self.carriers, self.scene.setting.params.windows.clock_seconds
+        for id_, demand in s.demands.items():
+            if demand.status != Status.OPEN or demand.row != availability.CARRY or demand.beacon == 0:
+                continue
+            claim = ClaimId(demand.subject)
+            worker, late = s.claims[claim].worker, b.time > demand.deadline - clock
+            shows = "showing" in self.habits and b.number >= demand.beacon and d.random() < (0.5 if late else 0.2)
+            if worker in self.members and claim in self.known.held and shows:
+                following = replace(b, number=b.number + 1)
+                answer = (id_, *self.known._shown(s, following, id_, claim))
+                yield MarketCall("Availability", "answer", worker, answer)
+            if b.time > demand.deadline and d.random() < 0.1:
+                yield MarketCall("Availability", "settle", d.choice(self.members), (id_,))
 
     # -- habits
 
@@ -235,7 +348,8 @@ class Coalition:
                 yield from self._voids(s, b)
         if "one long game" in self.habits and self.mood != "false challenges":
             yield from self._challenges(s, b, own=False)
-        if self.mood in ("lies", "own merge", "anything", "false challenges") or "one long game" in self.habits:
+        liars = ("lies", "carries", "own merge", "anything", "false challenges")
+        if self.mood in liars or "one long game" in self.habits:
             yield from self._answers_games(s, b)
 
     def _challenges(self, s: State, b: Block, *, own: bool) -> Iterator[MarketCall]:
@@ -376,6 +490,9 @@ def deadlines(s: State, job: JobId) -> Sequence[int]:
             found.append(ro.merged_at + p.windows.challenge_seconds)
     found += [g.deadline + 1 for g in s.games.values() if g.phase != moves.GamePhase.CLOSED]
     found += [demand.deadline + 1 for demand in s.demands.values()]
+    found += [demand.deadline + COURTESY_SECONDS + 1 for demand in s.demands.values() if p.role.carries]
+    # Until then, the answer to a demand for a carry keeps its claim in the merge.
+    found += [asked.until + 1 for asked in s.asked.values() if asked.open and p.role.carries]
     for audit in s.audits.values():
         found += [audit.commit_ends, audit.reveal_ends]
     return found

@@ -12,17 +12,18 @@ from dataclasses import dataclass, field, replace
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import moves
 from lockstep.protocol.jobs import Body, JobStatus, Phase
-from lockstep.protocol.market import ids, views
+from lockstep.protocol.market import availability, ids, views
 from lockstep.protocol.market.calls import MarketCall
 from lockstep.protocol.market.state import State
 from lockstep.protocol.market.types import DutyStatus, Standing, Status
 from lockstep.protocol.types import ClaimId, TraceRoot
+from tests.search.carrying import CarryClaim
 from tests.search.coalition import Coalition, deadlines
 from tests.search.honest import Machine, Party
+from tests.search.known import NamedWanderer
 from tests.search.rules import Violation, Watch
-from tests.search.scene import ACCOUNTS, JobRefused, Scene, Setting, sign
+from tests.search.scene import ACCOUNTS, JobRefused, Scene, Setting
 from tests.support.constant import ConstantClaim, Lie
-from tests.support.wander import Wanderer
 
 BLOCKS = 140
 """In which the coalition acts."""
@@ -49,13 +50,7 @@ class Played:
     calls: int
     violation: Violation | None = None
     scene: Scene | None = None
-
-
-class NamedWanderer(Wanderer):
-    """Signs with names."""
-
-    def _signature(self, account: object, digest: bytes) -> bytes:
-        return sign(account, digest)  # type: ignore[arg-type]
+    known: NamedWanderer | None = None
 
 
 def play(setting: Setting, script: Sequence[Beat] | None = None, machine: Machine | None = None) -> Played:
@@ -74,16 +69,18 @@ def play(setting: Setting, script: Sequence[Beat] | None = None, machine: Machin
         Party(me, scene, known, Machine(model.forgets, model.in_line)) for me in ACCOUNTS if me in setting.honest
     ]
     coalition = Coalition(scene, known, dice)
-    played = Played(setting, [], 0, scene=scene)
+    played = Played(setting, [], 0, scene=scene, known=known)
     try:
         watch = Watch(scene, known)
         for at in range(BLOCKS if script is None else len(script)):
             said = [call for party in parties for call in party.calls(scene.state, scene.block)]
             busy = bool(said) or _await(scene, parties)
             if script is None:
+                busy = busy or coalition.awaits(scene.state, scene.block)
                 beat = Beat(_seconds(scene, parties, dice, busy=busy))
                 for call in coalition.calls(scene.state, scene.block):
-                    (beat.before if dice.random() < 0.5 else beat.after).append(call)
+                    first = dice.random() < 0.5 or (call.function == "join" and setting.mood == "carries")
+                    (beat.before if first else beat.after).append(call)
                 beat.before += coalition.stolen(scene.state)
                 beat.after += coalition.owners(scene.state)
             else:
@@ -117,31 +114,32 @@ def _as_it_stands(s: State, call: MarketCall) -> MarketCall:
     return replace(call, arguments=(id_, now, *rest)) if shown.node == now.node else call
 
 
-def _publish(scene: Scene, known: Wanderer, call: MarketCall) -> None:
+def _publish(scene: Scene, known: NamedWanderer, call: MarketCall) -> None:
     """What a reveal or a merge says, everybody can compute again: which of the claims that can be made it is."""
-    said = _said(scene, call)
-    if said is not None and said[1] is not None:
-        known.held[said[0]] = said[1]
+    said = _said(scene, known, call)
+    if said is None or said[1] is None:
+        return
+    known.held[said[0]] = said[1]
+    if isinstance(said[1], CarryClaim) and not said[1].stored:
+        known.withheld.add(said[0])
 
 
-def _is_unheard_of(scene: Scene, known: Wanderer, call: MarketCall) -> bool:
+def _is_unheard_of(scene: Scene, known: NamedWanderer, call: MarketCall) -> bool:
     """Tells if a reveal says what is none of the claims that can be made from the round's base."""
-    said = _said(scene, call)
+    said = _said(scene, known, call)
     return said is not None and said[1] is None and said[0] not in known.held
 
 
-def _said(scene: Scene, call: MarketCall) -> tuple[ClaimId, ConstantClaim | None] | None:
+def _said(scene: Scene, known: NamedWanderer, call: MarketCall) -> tuple[ClaimId, ConstantClaim | None] | None:
     """(claim, what it says) of a reveal or a merge; None in the place of what cannot be made in the present state."""
     if call.contract != "JobMarket" or call.function not in ("reveal", "merge"):
         return None
     job, r, *said = call.arguments
-    ro, p = scene.state.rounds[job, r], scene.setting.params
+    ro = scene.state.rounds[job, r]
     if call.function == "reveal":
-        claim, body = ids.claim_id(job, r, ro.attempt, said[0]), said[1].body
-        made = (ConstantClaim.of_slot(ro.base, p.role.zero_carry, r * p.role.inner_steps, lie) for lie in Lie)
-    else:
-        claim, body = ro.merge_claim, Body(TraceRoot(merkle.leaf(merkle.node(said[0], said[1]))), said[0], said[1])
-        made = (ConstantClaim.of_merge(ro.merge_in, lie) for lie in Lie)
+        return ids.claim_id(job, r, ro.attempt, said[0]), known.revealed(scene.state, job, r, said[0], said[1])
+    claim, body = ro.merge_claim, Body(TraceRoot(merkle.leaf(merkle.node(said[0], said[1]))), said[0], said[1])
+    made = (ConstantClaim.of_merge(ro.merge_in, lie) for lie in Lie)
     return claim, next((one for one in made if one.body == body), None)
 
 
@@ -152,7 +150,7 @@ def _await(scene: Scene, parties: Sequence[Party]) -> bool:
 
 def _ahead(scene: Scene, parties: Sequence[Party]) -> list[int]:
     """Seconds until what comes next: on the chain, or in a machine."""
-    times = (*deadlines(scene.state, scene.job), *(party.machine.wakes for party in parties))
+    times = (*deadlines(scene.state, scene.job), *(t for party in parties for t in (party.machine.wakes, party.wakes)))
     return [t - scene.block.time for t in times if t > scene.block.time]
 
 
@@ -176,7 +174,8 @@ def _fair(scene: Scene, parties: Sequence[Party], seconds: int, *, busy: bool) -
     inclusion = max(1, int(scene.setting.chain.inclusion))
     if busy:
         return min(seconds, inclusion)
-    return min(seconds, max(1, min(_ahead(scene, parties), default=seconds) + inclusion - 1))
+    # As late as `_seconds` draws it.
+    return min(seconds, max(1, min(_ahead(scene, parties), default=seconds) + max(1, inclusion - 1)))
 
 
 def _is_over(scene: Scene) -> bool:
@@ -213,7 +212,10 @@ def _anybodys(scene: Scene, reader: Party) -> list[MarketCall]:
         if g.phase != moves.GamePhase.CLOSED and (b.time > g.deadline or not views.live(s, g.claim)):
             found.append(MarketCall("DisputeGame", "resolve", me, (id_, g.standing)))
     for asked, demand in s.demands.items():
-        if demand.status == Status.OPEN and b.time > demand.deadline:
+        # A demand for a carry that its asker leaves open is ended by who is honest.
+        failed = demand.beacon and s.rounds[job, s.claims[ClaimId(demand.subject)].round].phase == Phase.FAILED
+        left = demand.row == availability.CARRY and demand.beacon and not failed
+        if demand.status == Status.OPEN and b.time > demand.deadline and not left:
             late = ("voidForRow", (job, demand.row)) if demand.beacon == 0 else ("settle", (asked,))
             found.append(MarketCall("Availability", late[0], me, late[1]))
     for of, r in s.rounds:

@@ -1,22 +1,26 @@
-"""The fixes of docs/threat-model.md, each reverted: what the search must find again.
+"""The fixes of docs/threat-model.md, each reverted, and the rules of carries, each broken: what the search must find.
 
-A fix stands where docs/threat-model.md's last table says; here its function, limit or program's part is put back.
+A fix (H, M) stands where docs/threat-model.md's last table says; here its function, limit or program's part is put
+back. A rule of carries (K) is an INVARIANT of the twin; here its guard is taken away.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 from lockstep.protocol import transition
 from lockstep.protocol.dispute import game
 from lockstep.protocol.jobs import NO_CLAIM, NO_STATE, ClaimStatus, JobStatus, Phase, Round
-from lockstep.protocol.market import job_rules, rounds, vault, verdicts, views
+from lockstep.protocol.market import availability, job_rules, rounds, vault, verdicts, views
 from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.market.state import Draft
-from lockstep.protocol.types import Address, JobId, Seconds, Wei
+from lockstep.protocol.reverts import revert
+from lockstep.protocol.types import Address, ClaimId, JobId, Seconds, Wei
 from tests.search import honest
 from tests.search.honest import Machine
 
@@ -137,8 +141,95 @@ def m4(stack: ExitStack) -> Machine:
     return Machine()
 
 
+def k1(stack: ExitStack) -> Machine:
+    """A round is final when its own window is over, whatever stands on its claims."""
+    _patched(stack, rounds, "last_of_period", lambda p, started, r, phase_at: r)
+    return Machine()
+
+
+def k2(stack: ExitStack) -> Machine:
+    """A conviction says nothing of what stands on the claim's carry."""
+    carried_from = rounds._carried_from
+
+    def unblamed(d: Draft, c: Any) -> Any:
+        earlier = carried_from(d, c)
+        fell = earlier.status in (ClaimStatus.CONVICTED, ClaimStatus.VOID)
+        return replace(earlier, status=ClaimStatus.FINAL) if fell else earlier
+
+    _patched(stack, rounds, "_carried_from", unblamed)
+    return Machine()
+
+
+def _with_vault(stack: ExitStack, **instead: Any) -> Machine:
+    """Demands that deal otherwise with their bonds."""
+    _patched(stack, availability, "vault", SimpleNamespace(**vars(vault) | instead))
+    return Machine()
+
+
+def k3(stack: ExitStack) -> Machine:
+    """Whoever shows what was demanded has nothing of the bond."""
+    return _with_vault(stack, take_bond=lambda d, sender, key, *_: vault.unlock(d, sender, key))
+
+
+def k4(stack: ExitStack) -> Machine:
+    """The bond of a demand for a carry that nobody shows goes to who shows nothing."""
+
+    def unlock(d: Draft, sender: Address, key: Any) -> None:
+        demand = d.demands[key]
+        if demand.beacon and demand.row == availability.CARRY:
+            vault.take_bond(d, sender, key, d.claims[ClaimId(demand.subject)].worker)
+        else:
+            vault.unlock(d, sender, key)
+
+    return _with_vault(stack, unlock=unlock)
+
+
+def k5(stack: ExitStack) -> Machine:
+    """A demand for a carry is no game: who shows nothing is left out, and no more."""
+    demanded = verdicts.on_demanded
+    _patched(
+        stack, verdicts, "on_demanded", lambda d, sender, job, r, slot, carry: demanded(d, sender, job, r, slot, False)
+    )
+    _patched(stack, availability, "_is_game", lambda d, asked_for: False)
+    return Machine()
+
+
+def k6(stack: ExitStack) -> Machine:
+    """A carry is never zero again."""
+
+    def carry(d: Draft, job: JobId, r: int, slot: int, c: Any) -> None:
+        if r == 0 or not views.carry_stands(d.rounds[job, r - 1], rounds._carried_from(d, c), c.worker):
+            raise revert("NoCarry", slot)
+        c.carries = True
+        d.emit("JobMarket", "Carried", job, r, slot)
+
+    _patched(stack, rounds, "_carry", carry)
+    return Machine()
+
+
+def k7(stack: ExitStack) -> Machine:
+    """A claim can be challenged in its own window alone, whatever stands on it."""
+    window_open = views.window_open
+
+    def closes(s: Any, block: Any, id_: Any) -> bool:
+        c = s.claims[id_]
+        return window_open(s, block, id_) and block.time < c.claimed_at + s.params[c.job].windows.challenge_seconds
+
+    for module in (views, verdicts):
+        _patched(stack, module, "window_open", closes)
+    return Machine()
+
+
+def k8(stack: ExitStack) -> Machine:
+    """A demand for a carry is ended by its asker alone."""
+    _patched(stack, honest.Party, "_holds_up", lambda *_: False)
+    return Machine()
+
+
 FIXES: dict[str, Reversal] = {
     "H1": h1, "H2": h2, "H3": h3, "H4": h4, "H5": h5, "H6": h6, "M1": m1, "M2": m2, "M3": m3, "M4": m4,
+    "K1": k1, "K2": k2, "K3": k3, "K4": k4, "K5": k5, "K6": k6, "K7": k7,
+    "K8": k8,
 }  # fmt: skip
 
 

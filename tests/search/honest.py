@@ -7,27 +7,41 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
 from coordinator import decide as coordinating
+from lockstep.node.demands import COURTESY_SECONDS
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import game, honest, moves
 from lockstep.protocol.hashing import keccak
-from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, ClaimStatus, JobStatus, Phase, Receipt, Reveal
+from lockstep.protocol.jobs import NO_STATE, ZERO_ADDRESS, Claim, ClaimStatus, JobStatus, Phase, Receipt, Reveal
 from lockstep.protocol.market import availability, draws, ids, views
 from lockstep.protocol.market.calls import Block, MarketCall
 from lockstep.protocol.market.job_rules import PART
 from lockstep.protocol.market.precommitted import digest_of
 from lockstep.protocol.market.receipts import Report
 from lockstep.protocol.market.state import State
-from lockstep.protocol.market.types import Duty, DutyStatus, Standing, Status, Word
-from lockstep.protocol.types import MERGE_SLOT, Address, AuditId, ClaimId, Digest, GameId, Seconds, TraceRoot, Wei
+from lockstep.protocol.market.types import Demand, Duty, DutyStatus, Standing, Status, Word
+from lockstep.protocol.types import (
+    MERGE_SLOT,
+    Address,
+    AuditId,
+    ClaimId,
+    Digest,
+    GameId,
+    Seconds,
+    StateRoot,
+    TraceRoot,
+    Wei,
+)
+from tests.search.carrying import CarryClaim
+from tests.search.known import NamedWanderer, reveal_of
 from tests.search.scene import AGGREGATOR, VERIFIER, WITNESS, WORKERS, Scene, row_of, sign
 from tests.support.constant import ConstantClaim
-from tests.support.wander import LINKS, Wanderer
+from tests.support.wander import LINKS
 from verifier import decide as verifying
 from verifier.witness.decide import DutyAct, next_act
 from worker import decide as working
@@ -67,16 +81,25 @@ class Party:
 
     me: Address
     scene: Scene
-    known: Wanderer
+    known: NamedWanderer
     """What everybody has published: claims, and the games' logs."""
     machine: Machine = field(default_factory=Machine)
     since: dict[Act, Seconds] = field(default_factory=dict)
     rows: dict[Digest, list[tuple[int, MarketCall]]] = field(default_factory=dict)
     rests: dict[tuple[AuditId, int], int] = field(default_factory=dict)
     """Duties that are not settled before this time."""
+    suspects: set[ClaimId] = field(default_factory=set)
+    """Claims that a duty or a replay led to: they are replayed themselves."""
+    computing: set[ClaimId] = field(default_factory=set)
+    """Claims whose carry is missing, though its owner showed it or none could demand it: it is computed again."""
+    wakes: int = 0
+    """When a claim is to be looked at that is not yet; 0: none is."""
 
     def calls(self, s: State, b: Block) -> list[MarketCall]:
         """What it sends after a look at a block."""
+        if self.scene.setting.restarts(self.me, b.number):
+            for memory in (self.since, self.rests, self.suspects, self.computing):
+                memory.clear()
         found = [*self._plays(s, b), *self._answers(s, b)]
         if self.me in WORKERS:
             found += self._works(s, b)
@@ -86,6 +109,7 @@ class Party:
             found += self._verifies(s, b)
         if self.me == WITNESS:
             found += self._witnesses(s, b)
+            found += self._challenges(s, b, self.suspects)
         return found
 
     # -- games
@@ -120,7 +144,8 @@ class Party:
     def _answers(self, s: State, b: Block) -> Iterator[MarketCall]:
         for id_, demand in s.demands.items():
             if demand.status != Status.OPEN or b.time > demand.deadline:
-                if demand.status == Status.OPEN and demand.asker == self.me and demand.beacon:
+                mine = demand.asker == self.me or self._holds_up(s, b, demand)
+                if demand.status == Status.OPEN and mine and demand.beacon:
                     yield MarketCall("Availability", "settle", self.me, (id_,))
                 continue
             if demand.beacon == 0:
@@ -131,6 +156,15 @@ class Party:
                 following = replace(b, number=b.number + 1)
                 answer = (id_, *self.known._shown(s, following, id_, ClaimId(demand.subject)))
                 yield MarketCall("Availability", "answer", self.me, answer)
+
+    def _holds_up(self, s: State, b: Block, demand: Demand) -> bool:
+        """As node.demands: a demand of another, for a carry, that its asker does not end."""
+        claim = ClaimId(demand.subject)
+        if demand.row != availability.CARRY or not demand.beacon or b.time <= demand.deadline + COURTESY_SECONDS:
+            return False
+        c = s.claims[claim]
+        over = s.rounds[c.job, c.round].phase in (Phase.FINAL, Phase.FAILED)
+        return not over and c.status != ClaimStatus.CONVICTED
 
     def awaits(self, s: State, b: Block) -> bool:
         """Whether a block that nobody sends anything for tells it what to send: a demand's beacon."""
@@ -178,7 +212,10 @@ class Party:
         trained = frozenset(
             (r.number, slot) for r in view.rounds if r.phase == Phase.TRAINING for slot in r.slots_of(self.me)
         )
-        me = working.Self(self.me, Wei(s.free[self.me]), WORKERS.index(self.me), trained=trained, base=base)
+        me = working.Self(
+            self.me, Wei(s.free[self.me]), WORKERS.index(self.me), trained=trained, base=base,
+            draining=self.scene.setting.drains(self.me, b.number),
+        )  # fmt: skip
         possible = working.acts(view, me)
         self.since = working.remember(possible, self.since, b.time)
         aggregated = p.merge.aggregator != ZERO_ADDRESS
@@ -200,8 +237,7 @@ class Party:
             case Do.JOIN | Do.LEAVE:
                 yield call(r, slot)
             case Do.COMMIT:
-                made = ConstantClaim.of_slot(ro.base, self.scene.setting.params.role.zero_carry, r)
-                self.known.held.setdefault(claim, made)
+                self.known.held.setdefault(claim, self.known.honest_claim(s, job, r, slot))
                 yield call(r, slot, ids.commitment(claim, self.me, self._opened(claim)))
             case Do.REVEAL:
                 yield call(r, slot, self._opened(claim))
@@ -226,6 +262,8 @@ class Party:
 
     def _opened(self, claim: ClaimId) -> Reveal:
         made = self.known.held[claim]
+        if isinstance(made, CarryClaim):
+            return reveal_of(claim, made)
         return Reveal(made.body, Digest(keccak(claim + b"n")), tuple(merkle.proof(made.levels, 1)), "trace", "payload")
 
     def _bodies(self, s: State, r: int) -> list[Any]:
@@ -315,40 +353,62 @@ class Party:
     # -- a verifier
 
     def _verifies(self, s: State, b: Block) -> Iterator[MarketCall]:
-        """Every wrong claim that it has not challenged yet, the one whose window ends first before the others."""
-        p = self.scene.setting.params
+        """The claims that it looks at unasked, each some time after it was made, and those that these lead to."""
+        setting, due, later = self.scene.setting, set(self.suspects), []
+        for id_, c in s.claims.items():
+            if c.claimed_at and id_ in self.known.held and (c.is_merge or setting.looks_at(id_)):
+                # A merge holds up nobody for longer than its window.
+                begins = c.claimed_at + (0 if c.is_merge else setting.delay)
+                if b.time >= begins:
+                    due.add(id_)
+                else:
+                    later.append(begins)
+        self.wakes = min(later, default=0)
+        yield from self._challenges(s, b, due)
+
+    def _challenges(self, s: State, b: Block, due: Collection[ClaimId]) -> Iterator[MarketCall]:
+        """Of what it looks at, every wrong claim that it has not challenged yet, the one whose window ends first before
+        the others. What cannot be replayed leads to the wrong claim behind it."""
+        p, known = self.scene.setting.params, self.known
+        held = {id_: s.claims[id_] for id_ in due if s.claims[id_].claimed_at and id_ in known.held}
+        resting = set()
+        for id_ in list(held):
+            if (wrong := known.wrong_behind(id_)) is not None:
+                resting.add(id_)
+                self.suspects.add(wrong)
+        for id_ in self.suspects - set(held):
+            held[id_] = s.claims[id_]
         found = [
             verifying.Candidate(
-                _record(id_, c, self.known.held[id_].body.trace_root),
+                _record(id_, c, known.held[id_].body.trace_root),
                 Seconds(c.claimed_at + p.windows.challenge_seconds),
                 views.live(s, id_),
+                p.role.carries and not c.is_merge,
             )
-            for id_, c in s.claims.items()
-            if c.claimed_at and id_ in self.known.held
+            for id_, c in held.items()
         ]
-        right = {id_ for id_ in s.claims if id_ in self.known.held and not self.known.held[id_].wrong_from}
-        games = [(id_, g) for id_, g in s.games.items()]
-        mine = {g.claim for id_, g in games if id_ == game.game_id(g.claim, self.me, 0)}
-        settled = {id_: made.body.trace_root for id_, made in self.known.held.items() if id_ in right | mine}
-        chosen = verifying.next_claim(found, settled, {}, b.time)
+        right = {id_ for id_ in held if not known.held[id_].wrong_from}
+        mine = {g.claim for id_, g in s.games.items() if id_ == game.game_id(g.claim, self.me, 0)}
+        settled = {id_: made.body.trace_root for id_, made in known.held.items() if id_ in right | mine}
+        chosen = verifying.next_claim(found, settled, resting, b.time)
         if chosen is None or not views.window_open(s, b, chosen.record.id):
             return
         bond = views.bond_of(s, self.scene.job)
         if (lacking := verifying.deposit_due(Wei(s.free[self.me]), bond)) > 0:
             yield MarketCall("StakeVault", "deposit", self.me, (lacking,))
         claim = chosen.record.id
-        made = self.known.held[claim]
+        made = known.held[claim]
         opening = self._opening(s, claim, made)
         if opening is not None:
-            yield self.known._moved(opening, GameId(Digest(bytes(32))), self.me)
+            yield known._moved(opening, GameId(Digest(bytes(32))), self.me)
 
     def _opening(self, s: State, claim: ClaimId, made: ConstantClaim) -> moves.Open | None:
         c = s.claims[claim]
-        facts = views.facts_of(s, claim, 1), views.facts_of(s, claim, c.transitions)
+        facts = views.facts_of(s, claim, 1, made.carried), views.facts_of(s, claim, c.transitions)
         known = game.DisputedClaim(
             claim, c.worker, c.transitions, made.body, facts[0].state_zero, facts[0].program, facts[1].program,
             facts[0].seed, facts[0].round, facts[0].slot, facts[0].dataset_root, facts[0].dataset_rows,
-            facts[0].row_length, Seconds(0), Seconds(0), views.bond_of(s, c.job),
+            facts[0].row_length, Seconds(0), Seconds(0), views.bond_of(s, c.job), carried=made.carried,
         )  # fmt: skip
         return honest.opening(known, made.truth, made.trace, 0)
 
@@ -369,27 +429,54 @@ class Party:
             claim = ids.claim_id(a.job, a.round, a.attempt, duty.slot)
             decided = self._decided(s, audit, duty, claim)
             said = next_act(SimpleNamespace(state=a), duty, decided, b.time)  # type: ignore[arg-type]
-            if said in (DutyAct.LOOK, DutyAct.SPEAK):
+            if duty.status == DutyStatus.DIFFERED:
+                self.suspects.add(claim)
+            if said == DutyAct.LOOK and claim not in self.computing and self.known.lacks_carry(claim):
+                yield from self._demands_carry(s, b, claim, duty.slot)
+            elif said in (DutyAct.LOOK, DutyAct.SPEAK):
                 yield self._word(audit, i, duty, a.beacon, claim, reveals=said == DutyAct.SPEAK)
             elif said == DutyAct.SETTLE and b.time >= self.rests.get((audit, i), 0):
                 # What the contract refuses while a game goes on is tried again later.
                 self.rests[audit, i] = b.time + REST_BLOCKS * max(1, int(self.scene.setting.chain.inclusion))
                 yield MarketCall("Witnesses", "settle", self.me, (audit, i))
 
+    def _demands_carry(self, s: State, b: Block, claim: ClaimId, slot: int) -> Iterator[MarketCall]:
+        """The carry that a claim starts from; where it was shown, or cannot be demanded, it is computed again."""
+        own = [x for x in s.demands.values() if (x.subject, x.asker, x.row) == (claim, self.me, availability.CARRY)]
+        r = s.claims[claim].round
+        if own and own[0].status != Status.ANSWERED:
+            return
+        if own or views.phase(s, b, self.scene.job, r) != Phase.ATTESTING:
+            self.computing.add(claim)
+            return
+        bond = views.bond_of(s, self.scene.job)
+        if (lacking := verifying.deposit_due(Wei(s.free[self.me]), bond)) > 0:
+            yield MarketCall("StakeVault", "deposit", self.me, (lacking,))
+        wanted = availability.pack_wanted((), b"carry" + claim + self.me.encode())
+        yield MarketCall("Availability", "carryUnavailable", self.me, (self.scene.job, r, slot, wanted))
+
     def _decided(self, s: State, audit: AuditId, duty: Duty, claim: ClaimId) -> bool:
         a = s.audits[audit]
         ro = s.rounds[a.job, a.round]
         over = s.jobs[a.job].status == JobStatus.DONE or ro.phase in (Phase.FINAL, Phase.FAILED, Phase.VOID)
-        if duty.status in (DutyStatus.DRAWN, DutyStatus.COMMITTED) and not s.claims[claim].carries:
-            return True
+        if duty.status in (DutyStatus.DRAWN, DutyStatus.COMMITTED):
+            # Of a claim that carries, the merge says if it was left out: nobody owes a word on it then.
+            return over or not s.claims[claim].carries or ro.merge_in != NO_STATE
         return over or ro.attempt != a.attempt or s.claims[claim].status == ClaimStatus.CONVICTED
 
     def _word(self, audit: AuditId, i: int, duty: Duty, beacon: Digest, claim: ClaimId, *, reveals: bool) -> MarketCall:
         made = self.known.held[claim]
         preimage = draws.chained(self.known.bottoms[self.me], LINKS - duty.serial)
         t = draws.step_of(preimage, beacon, i, made.transitions)
-        seen, salt = made.truth.trace, Digest(keccak(audit + b"salt"))
+        salt = Digest(keccak(audit + b"salt"))
+        wrong, seen = self.known.wrong_behind(claim), made.truth.trace
+        if wrong is not None:
+            # Both fall together.
+            self.suspects.add(wrong)
+            seen = (StateRoot(salt),) * made.transitions
         agrees = seen[:t] == made.trace[:t]
+        if not agrees:
+            self.suspects.add(claim)
         if not reveals:
             bound = draws.commitment(claim, self.me, seen[t - 1], preimage, salt)
             return MarketCall("Witnesses", "commit", self.me, (audit, i, bound))

@@ -12,6 +12,13 @@
 (h) of an account with an owner, the owner alone takes stake out, names a delegate and hands the account on, and what
     leaves the vault is the owner's, whoever has the account's own key
 (i) stake leaves the vault no earlier than its delay after it was last asked for
+(j) no claim is paid that is false, or stands on the carry of a false one, if who is honest looks at it in its window: a
+    verifier looks at the claims that it chose and at what they lead to
+(k) who starts from a carry and shows it to nobody loses its stake, and the asker's bond returns; whoever shows it has
+    60 % of the bond, and that bond is all that an honest asker loses
+(l) a carry can be computed again from carryPeriod - 1 claims at most
+
+What (a) says of a claim holds beside demands for its carry: it is neither left out nor convicted for one.
 """
 
 from __future__ import annotations
@@ -21,13 +28,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lockstep.protocol.jobs import ZERO_ADDRESS, ClaimStatus, JobStatus, Phase
-from lockstep.protocol.market import views
+from lockstep.protocol.market import availability, ids, views
 from lockstep.protocol.market.calls import Emitted, MarketCall
-from lockstep.protocol.market.prices import PROVER_PERCENT
-from lockstep.protocol.market.types import BURN, Status
-from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId
+from lockstep.protocol.market.prices import BOND_PERCENT_DEFENDER, PROVER_PERCENT
+from lockstep.protocol.market.types import BURN, Demand, Status
+from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, JobId
+from tests.search.carrying import CarryClaim
+from tests.search.known import NamedWanderer
 from tests.search.scene import ACCOUNTS, COLD, HEIRS, REQUESTER, Scene
-from tests.support.wander import Wanderer
 
 SLASHES = frozenset(
     {
@@ -67,7 +75,7 @@ class Watch:
     """What is checked as a history goes on, and at its end."""
 
     scene: Scene
-    known: Wanderer
+    known: NamedWanderer
     dead: set[ClaimId] = field(default_factory=set)
     seen: set[ClaimId] = field(default_factory=set)
     begun: dict[Address, int] = field(default_factory=dict)
@@ -88,6 +96,10 @@ class Watch:
     """The acts that owners were let do."""
     supply: int = 0
     games: int = 0
+    bonds: dict[Address, int] = field(default_factory=dict)
+    """What an account lost by demands for carries that were answered, or (above zero) won by answers."""
+    paid: set[ClaimId] = field(default_factory=set)
+    """Slots' claims whose price was paid."""
 
     def __post_init__(self) -> None:
         s = self.scene
@@ -128,12 +140,18 @@ class Watch:
             left = [id_ for id_ in self.late.get((r, ro.attempt), ()) if s.claims[id_].worker == ZERO_ADDRESS]
             if ro.phase == Phase.FAILED and left:
                 raise Violation("a", f"round {r} failed for {len(left)} seats that were left when it was too late")
-        if (call.contract, call.function) == ("Availability", "settle"):
+        if call.contract == "Availability" and call.function in ("answer", "settle"):
             demand = s.demands[call.arguments[0]]
             worker = s.claims[ClaimId(demand.subject)].worker
+            self._demanded(demand, worker, events)
             if worker in scene.setting.honest and demand.status == Status.MISSING:
                 raise Violation("a", f"{worker} is honest, and its payload counts as missing")
         for event in events:
+            if event.name == "Paid" and call.function == "finalize" and event.values[2] != MERGE_SLOT:
+                _, r, slot, *_ = event.values
+                self.paid.add(ids.claim_id(scene.job, r, s.rounds[scene.job, r].attempt, slot))
+            if event.name == "Carried":
+                self._carried(*event.values)
             if event.name == "Convicted" and event.contract == "JobMarket":
                 claim, worker = event.values[0], event.values[4]
                 self.earned.pop(claim, None)
@@ -142,6 +160,29 @@ class Watch:
                     raise Violation("a", f"{worker} is honest and was convicted in {call.function}")
                 if call.function in ("proveOp", "proveAlias", "provePadding") and made and not made.wrong_from:
                     raise Violation("d", f"a right claim fell by {call.function}")
+
+    def _carried(self, job: JobId, r: int, slot: int) -> None:
+        """(l)."""
+        behind, claim = 0, self.known.held[ids.claim_id(job, r, self.scene.state.rounds[job, r].attempt, slot)]
+        while isinstance(claim, CarryClaim) and claim.source is not None:
+            behind, claim = behind + 1, self.known.held[claim.source]
+        if behind >= self.scene.setting.params.role.carry_period:
+            raise Violation("l", f"the carry of slot {slot} in round {r} is the work of {behind} claims")
+
+    def _demanded(self, demand: Demand, worker: Address, events: Sequence[Emitted]) -> None:
+        """(k): what the end of a demand does."""
+        s, bond = self.scene.state, views.bond_of(self.scene.state, self.scene.job)
+        carry = demand.row == availability.CARRY
+        if demand.status == Status.ANSWERED and carry:
+            self.bonds[demand.asker] = self.bonds.get(demand.asker, 0) - bond
+            self.bonds[worker] = self.bonds.get(worker, 0) + bond * BOND_PERCENT_DEFENDER // 100
+        if demand.status != Status.MISSING:
+            return
+        if any(event.name == "BondTaken" for event in events):
+            raise Violation("k", f"{demand.asker} loses the bond of a demand that nobody answered")
+        claim = ClaimId(demand.subject)
+        if carry and views.live(s, claim):
+            raise Violation("k", f"claim {claim.hex()[:8]} starts from a carry that nobody shows, and lives")
 
     def _owned(self, call: MarketCall, events: Sequence[Emitted]) -> None:
         """(h)."""
@@ -182,8 +223,13 @@ class Watch:
         if ro.phase != Phase.MERGING:
             return
         for id_, c in s.claims.items():
-            if (c.round, c.attempt) == (r, ro.attempt) and c.status == ClaimStatus.ACCEPTED and c.slot != MERGE_SLOT:
+            if (c.round, c.attempt) != (r, ro.attempt) or c.slot == MERGE_SLOT:
+                continue
+            if c.status == ClaimStatus.ACCEPTED:
                 self.earned[id_] = p.role.slot_price
+            lacking = s.asked[id_].missing or s.asked[id_].open
+            if c.status == ClaimStatus.EXCLUDED and c.worker in self.scene.setting.honest and lacking:
+                raise Violation("a", f"{c.worker} is honest, and left out for a demand")
 
     def look(self) -> None:
         """(c), (g), and who finds no seat: after each block."""
@@ -228,6 +274,7 @@ class Watch:
             2 * rounds * windows
             + games
             + 2 * int(p.windows.answer_seconds)
+            + (int(p.windows.clock_seconds) if p.role.carries else 0)
             + 200 * int(self.scene.setting.chain.inclusion)
         )
 
@@ -241,6 +288,7 @@ class Watch:
                 "f", f"after {self.bound()} s {len(left)} locks are left, the job is {s.jobs[scene.job].status.name}"
             )
         void = views.is_voided(s.jobs[scene.job])
+        self._looked_at()
         for account in setting.honest:
             due = self._due(account, void=void)
             if scene.wealth(account) < due:
@@ -253,10 +301,28 @@ class Watch:
         if total != self.supply:
             raise Violation("g", f"{self.supply - total} tokens are nobody's")
 
+    def _looked_at(self) -> None:
+        """(j)."""
+        s, known = self.scene.state, self.known
+        for id_ in self.paid:
+            made = known.held[id_]
+            source = made.source if isinstance(made, CarryClaim) else None
+            if source is not None and source not in self.paid:
+                raise Violation("j", f"claim {id_.hex()[:8]} is paid, and what it starts from is not")
+        for id_, made in known.held.items():
+            c = s.claims[id_]
+            if c.is_merge or not c.claimed_at or not self.scene.setting.looks_at(id_):
+                continue
+            if s.rounds[c.job, c.round].phase != Phase.FINAL or s.rounds[c.job, c.round].attempt != c.attempt:
+                continue
+            wrong = known.wrong_behind(id_) or (id_ if made.wrong_from else None)
+            if wrong in self.paid:
+                raise Violation("j", f"claim {id_.hex()[:8]} was looked at, and a false claim is paid")
+
     def _due(self, account: Address, *, void: bool) -> int:
         """The least that an honest account ends with."""
         s, p = self.scene.state, self.scene.setting.params
-        due = self.begun[account]
+        due = self.begun[account] + self.bonds.get(account, 0)
         if not void:
             due += sum(pay for id_, pay in self.earned.items() if s.claims[id_].worker == account)
         if account == REQUESTER:
@@ -273,6 +339,7 @@ class Watch:
         members = scene.setting.coalition
         gain = sum(scene.wealth(account) - self.begun[account] for account in members)
         fees = p.role.witness_fee * sum(1 for d in s.duties.values() if d.account in members)
+        shown = sum(self.bonds.get(account, 0) for account in members)
         most = sum(self.committed.get(account, 0) for account in members) + fees
         if REQUESTER in members:
             # What it pays itself is no gain.
@@ -282,5 +349,6 @@ class Watch:
                 most = -(max(0, p.deposit - work) * (100 - PROVER_PERCENT) // 100)
         if void and REQUESTER not in members:
             most += p.deposit
+        most += shown
         if gain > most:
             raise Violation("b", f"the coalition gains {gain}, at most {most}")

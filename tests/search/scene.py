@@ -25,9 +25,10 @@ from lockstep.protocol.market.state import Deployment, State
 from lockstep.protocol.programs.program import I32
 from lockstep.protocol.reverts import Reverted
 from lockstep.protocol.transition import execute
-from lockstep.protocol.types import Address, Digest, JobId, Seconds
+from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds, Wei
+from tests.search import carrying
 from tests.support import constant
-from tests.support.params import job_params
+from tests.support.params import amended, job_params
 
 REQUESTER, AGGREGATOR, *WORKERS, VERIFIER, WITNESS, STRANGER = (
     Address(f"0x{number:040x}") for number in range(0xA0, 0xA9)
@@ -45,6 +46,11 @@ FUNDS, STAKE = 10**9, 10**8
 UNBOND = Seconds(400 * 86_400)
 """A vault's delay in which no history ends. The least that a job's windows allow is the other one that is drawn."""
 START = Seconds(1_700_000_000)
+AT_ONCE = Seconds(0)
+CARRYING = 0.25
+"""The share of histories whose job has a carry."""
+DRAINING = 24
+"""Blocks for which a worker drains."""
 
 
 def sign(account: Address, digest: bytes) -> bytes:
@@ -100,18 +106,44 @@ class Setting:
     """Honest accounts that have named an owner. The coalition has a copy of the key that works."""
     unbond: Seconds = UNBOND
     """The vault's delay."""
+    looks: float = 1.0
+    """The share of claims that the verifier replays unasked."""
+    delay: Seconds = AT_ONCE
+    """How long after a claim was revealed it does so."""
+    restless: bool = False
+    """Honest programs are restarted, and workers drain and come back."""
 
     @property
     def coalition(self) -> tuple[Address, ...]:
         """Everybody else."""
         return tuple(account for account in ACCOUNTS if account not in self.honest)
 
+    def looks_at(self, claim: ClaimId) -> bool:
+        """Tells if the verifier replays a claim unasked."""
+        return _share(f"look {self.seed} {claim.hex()}") < self.looks
 
+    def drains(self, account: Address, block: int) -> bool:
+        """Tells if a worker joins nothing for a while."""
+        return self.restless and _share(f"drain {self.seed} {account} {block // DRAINING}") < 0.15
+
+    def restarts(self, account: Address, block: int) -> bool:
+        """Tells if a program begins anew, with what it has on disk."""
+        return self.restless and _share(f"restart {self.seed} {account} {block}") < 0.02
+
+
+def _share(text: str) -> float:
+    return int.from_bytes(keccak(text.encode())[:4], "big") / (1 << 32)
+
+
+# Where slots carry there is one more: "carries".
 MOODS = ("anything", "lies", "false challenges", "own games", "squatting", "own merge", "voiding", "silence")
 
 
-def setting_of(seed: int) -> Setting:
-    """Drawn from the seed: values from the middle and from the corners of what JobRules let pass."""
+def setting_of(seed: int, *, carries: bool | None = None) -> Setting:
+    """Drawn from the seed: values from the middle and from the corners of what JobRules let pass.
+
+    `carries`: the job has a carry, or none, whatever the seed says.
+    """
     d = random.Random(seed)
     chain = ChainTimes(Seconds(d.choice((1, 12))), Seconds(0))
     honest = {a for a in (AGGREGATOR, *WORKERS, WITNESS) if d.random() < 0.5} | {VERIFIER}
@@ -125,7 +157,27 @@ def setting_of(seed: int) -> Setting:
     owned = frozenset(account for account in sorted(honest) if apart.random() < 0.4)
     least = Seconds(params.windows.challenge_seconds + 2 * params.windows.clock_seconds)
     unbond = least if apart.random() < 0.75 else UNBOND
-    return Setting(seed, chain, params, frozenset(honest), row_known, mood, steady, owned, unbond)
+    setting = Setting(seed, chain, params, frozenset(honest), row_known, mood, steady, owned, unbond)
+    apart = random.Random(f"carries {seed}")
+    drawn = apart.random() < CARRYING
+    return _carrying(setting, apart) if (drawn if carries is None else carries) else setting
+
+
+def _carrying(setting: Setting, d: random.Random) -> Setting:
+    """The same history of a job whose slots carry."""
+    period, witnesses = d.choice((2, 2, 3, 4)), d.choice((0, 1, 1, 2))
+    params = amended(
+        setting.params, carry_period=period, max_lead=period + d.choice((1, 1, 2)), rounds=d.choice((3, 4, 5, 6)),
+        max_fail=d.choice((1, 2, 3)), step_program=carrying.step_program().root, **witnessed(witnesses),
+    )  # fmt: skip
+    # As late as leaves it a quarter of the window for its games.
+    late = Seconds(params.windows.challenge_seconds * 3 // 4)
+    looks, delay = d.choice(((1.0, AT_ONCE), (0.5, AT_ONCE), (1.0, late), (0.5, late), (0.5, late), (0.25, late)))
+    mood = "carries" if d.random() < 0.6 else setting.mood
+    honest = setting.honest | ({WITNESS} if d.random() < 0.6 else set())
+    return replace(
+        setting, params=params, mood=mood, honest=honest, looks=looks, delay=delay, restless=d.random() < 0.5
+    )
 
 
 def params_of(d: random.Random, chain: ChainTimes) -> JobParams:
@@ -151,10 +203,15 @@ def params_of(d: random.Random, chain: ChainTimes) -> JobParams:
         rounds=d.choice((1, 2, 3, 4)), slots=slots, min_slots=d.randint(1, slots), max_lead=d.choice((1, 2, 3)),
         max_fail=d.choice((0, 1, 2)), join_seconds=20 * least, train_seconds=20 * least,
         challenge_seconds=200 * least, clock_seconds=clock, step_seconds=step, slot_price=101, merge_price=57,
-        slot_stake=slot_stake, merge_stake=merge_stake, bond=153, witnesses=witnesses, gas_price=NOTHING,
-        witness_fee=11 if witnesses else 0, witness_stake=prices.witness_floor(11) if witnesses else 0,  # type: ignore[arg-type]
+        slot_stake=slot_stake, merge_stake=merge_stake, bond=153, gas_price=NOTHING, **witnessed(witnesses),
         answer_seconds=answer, fee_cap=10**9, aggregator=d.choice((AGGREGATOR, AGGREGATOR, ZERO_ADDRESS)), **windows,
     )  # fmt: skip
+
+
+def witnessed(count: int) -> dict[str, int]:
+    """What a job says of its witnesses."""
+    fee = Wei(11 if count else 0)
+    return {"witnesses": count, "witness_fee": fee, "witness_stake": prices.witness_floor(fee) if count else 0}
 
 
 class JobRefused(Exception):

@@ -94,7 +94,10 @@ def save(played: Played, fix: str, folder: Path = CORPUS) -> Path:
         [beat.seconds, [_written(call) for call in beat.before], [_written(call) for call in beat.after]]
         for beat in played.script
     ]
-    value = {"fix": fix, "seed": played.setting.seed, "broken": str(played.violation), "script": beats}
+    value = {
+        "fix": fix, "seed": played.setting.seed, "carries": played.setting.params.role.carries,
+        "broken": str(played.violation), "script": beats,
+    }  # fmt: skip
     path = folder / f"{fix}-{played.setting.seed}.json"
     path.write_text(json.dumps(value, separators=(",", ":")) + "\n")
     return path
@@ -108,7 +111,7 @@ def replay(path: Path, *, with_fix: bool) -> Played:
         for seconds, before, after in value["script"]
     ]
     with reverted(value["fix"]):
-        setting = setting_of(value["seed"])
+        setting = setting_of(value["seed"], carries=value["carries"])
     with reverted(None if with_fix else value["fix"]) as machine:
         return play(setting, script, machine)
 

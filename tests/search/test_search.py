@@ -12,19 +12,28 @@ from unittest import mock
 import pytest
 
 from lockstep.protocol import transition
-from lockstep.protocol.jobs import JobStatus
-from lockstep.protocol.market import vault
+from lockstep.protocol.jobs import ClaimStatus, JobStatus
+from lockstep.protocol.market import availability, vault
 from lockstep.protocol.market.calls import MarketCall
 from lockstep.protocol.market.state import Draft
 from lockstep.protocol.types import Address
 from tests.search import engine
+from tests.search.carrying import CarryClaim
 from tests.search.engine import Played, play
 from tests.search.fixes import FIXES, reverted
 from tests.search.rules import Violation
-from tests.search.scene import COLD, HEIRS, setting_of
+from tests.search.scene import ACCOUNTS, COLD, HEIRS, STRANGER, setting_of
 from tests.search.shrink import CORPUS, replay, shrink, told
+from tests.support.params import amended
 
 HISTORIES = 80
+CARRYING = 40
+WAYS = (
+    "one slot", "carries", "carries, honest", "withheld", "of a wrong carry", "behind a wrong carry",
+    "unpaid behind a conviction", "ANSWERED, honest", "ANSWERED, false", "MISSING, honest", "MISSING, false",
+    "no carry stands",
+)  # fmt: skip
+"""What the histories of slots that carry must have had."""
 FINDS = sorted(CORPUS.glob("*.json"))
 
 
@@ -49,6 +58,52 @@ def test_no_coalition_hurts_anybody() -> None:
     assert {verb for verb in owners if done[verb]} == owners, "every verb of an owner was done"
     stolen = {"requestUnbond", "setOwner", "setDelegate", *owners}
     assert {verb for verb in stolen if refused[verb]} == stolen, "and refused to everybody else"
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_slots_carry_where_nothing_is_wrong(slots: int) -> None:
+    setting = setting_of(0, carries=True)
+    params = amended(setting.params, slots=slots, min_slots=slots, rounds=5, carry_period=3, max_lead=4)
+    honest = frozenset(ACCOUNTS) - {STRANGER}
+    played = play(replace(setting, params=params, honest=honest, restless=False, owned=frozenset()), [])
+    assert played.violation is None, told(played)
+    assert played.scene is not None
+    claims = [c for c in played.scene.state.claims.values() if not c.is_merge]
+    assert {c.status for c in claims} == {ClaimStatus.FINAL}, "everybody is paid"
+    owners = {(c.round, c.slot): c.worker for c in claims}
+    assert len(owners) == 5 * slots
+    for c in claims:
+        comes_back = owners.get((c.round - 1, c.slot)) == c.worker
+        assert c.carries == (comes_back and c.round % 3 != 0), "zero where the period begins, or another owned the slot"
+    assert any(c.carries for c in claims)
+
+
+def test_carries_are_hurt_in_every_way() -> None:
+    seen = Counter[str]()
+    for seed in range(CARRYING):
+        played = play(setting_of(seed, carries=True))
+        assert played.violation is None, told(played)
+        assert played.scene is not None
+        s, setting, known = played.scene.state, played.scene.setting, played.known
+        assert known is not None
+        seen["one slot"] += setting.params.role.slots == 1
+        for id_, c in s.claims.items():
+            made = known.held.get(id_)
+            if not isinstance(made, CarryClaim) or not c.claimed_at:
+                continue
+            mine = c.worker in setting.honest
+            seen["carries, honest" if mine else "carries"] += c.carries
+            seen["withheld"] += id_ in known.withheld
+            seen["of a wrong carry"] += made.started != made.carry
+            seen["behind a wrong carry"] += known.wrong_behind(id_) is not None
+            fell = made.source is not None and s.claims[made.source].status == ClaimStatus.CONVICTED
+            seen["unpaid behind a conviction"] += fell and c.status == ClaimStatus.VOID
+        for demand in s.demands.values():
+            if demand.row == availability.CARRY and demand.beacon:
+                seen[f"{demand.status.name}, {'honest' if demand.asker in setting.honest else 'false'}"] += 1
+        for _, call, rule in played.scene.trail:
+            seen["no carry stands"] += (call.function, rule) == ("reveal", "NoCarry")
+    assert min(seen[what] for what in WAYS) > 0, seen
 
 
 def _pays_the_sender(d: Draft, sender: Address) -> int:
@@ -122,7 +177,7 @@ def test_a_find_hurts_without_its_fix_alone(path: Path) -> None:
 
 def test_a_find_is_made_small() -> None:
     with reverted("M3") as machine:
-        played = play(setting_of(13), machine=machine)
+        played = play(setting_of(13, carries=False), machine=machine)
     assert played.violation is not None
     small = shrink(played, "M3")
     assert small.violation is not None
@@ -132,15 +187,15 @@ def test_a_find_is_made_small() -> None:
 
 def test_a_claim_of_a_base_that_was_cut_away_is_left_out() -> None:
     """Without the reveals of its first round a history has another base in the second than the claims there."""
-    whole = play(setting_of(33))
+    whole = play(setting_of(33, carries=False))
     cut = [replace(beat, before=_later(beat.before), after=_later(beat.after)) for beat in whole.script]
-    played = play(setting_of(33), cut)
+    played = play(setting_of(33, carries=False), cut)
     assert played.violation is None
     assert played.scene is not None
     assert played.scene.state.jobs[played.scene.job].status == JobStatus.DONE, "it goes on to its end"
     heard = mock.patch.object(engine, "_is_unheard_of", return_value=False)
     with heard, pytest.raises(KeyError):
-        play(setting_of(33), cut)
+        play(setting_of(33, carries=False), cut)
 
 
 def _later(calls: list[MarketCall]) -> list[MarketCall]:
@@ -154,7 +209,8 @@ def trail(played: Played) -> list[object]:
     return [(block.number, block.time, call, error) for block, call, error in played.scene.trail]
 
 
-def test_a_seed_is_a_history() -> None:
-    first, again = play(setting_of(7)), play(setting_of(7))
+@pytest.mark.parametrize("carries", [False, True])
+def test_a_seed_is_a_history(carries: bool) -> None:
+    first, again = play(setting_of(7, carries=carries)), play(setting_of(7, carries=carries))
     assert first.script == again.script
     assert trail(first) == trail(again)

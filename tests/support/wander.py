@@ -18,7 +18,7 @@ from lockstep.chain.memory import abi
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import game, honest, moves
 from lockstep.protocol.hashing import keccak
-from lockstep.protocol.jobs import ZERO_ADDRESS, ClaimStatus, JobParams, JobStatus, Phase, Receipt, Reveal, Round
+from lockstep.protocol.jobs import ZERO_ADDRESS, ClaimStatus, JobParams, JobStatus, Phase, Receipt, Reveal
 from lockstep.protocol.market import availability, court, draws, ids, views
 from lockstep.protocol.market.calls import MAX_UINT, Block, Emitted, MarketCall
 from lockstep.protocol.market.precommitted import digest_of
@@ -217,7 +217,7 @@ class Wanderer:
                 for slot, c in owned:
                     if c.worker in self.keys and (c.status == ClaimStatus.JOINED or d.random() < 0.05):
                         claim = self._claim(s, job, r, slot)
-                        self.held.setdefault(claim, self._made(ro, p, r))
+                        self.held.setdefault(claim, self._made(s, job, r, slot))
                         opened = self._opened(claim, p, r)
                         commitment = ids.commitment(claim, c.worker, opened)
                         yield call("commit", r, slot, commitment, sender=c.worker)
@@ -259,10 +259,11 @@ class Wanderer:
                 if d.random() < 0.02:
                     yield call(d.choice(("finalize", "release", "seal")), r)
 
-    def _made(self, ro: Round, p: JobParams, r: int) -> ConstantClaim:
+    def _made(self, s: State, job: JobId, r: int, slot: int) -> ConstantClaim:
         """A slot's claim: true in one case of two."""
-        lie = self.dice.choice((*[Lie.NONE] * 5, *list(Lie)[1:]))
-        return ConstantClaim.of_slot(ro.base, p.role.zero_carry, r * p.role.inner_steps, lie)
+        p, lie = s.params[job], self.dice.choice((*[Lie.NONE] * 5, *list(Lie)[1:]))
+        assert p is not None, "the job exists"
+        return ConstantClaim.of_slot(s.rounds[job, r].base, p.role.zero_carry, r * p.role.inner_steps, lie)
 
     def _claim(self, s: State, job: JobId, r: int, slot: int) -> ClaimId:
         ro = s.rounds[job, r]

@@ -1,4 +1,5 @@
-"""Demands for data: who lacks it asks, who holds it answers, who asked takes the bond back when nobody did.
+"""Demands for data: who lacks it asks, who holds it answers, who asked takes the bond back when nobody did. A demand
+for a carry that its asker leaves open is ended by whoever answers demands.
 
 Workers answer for their own payloads, everybody for rows: what is posted earns 60 % of the asker's bond. A row is
 posted in parts, one a block: whoever copies a part out of the mempool would have to have committed to it before.
@@ -19,7 +20,7 @@ from lockstep.execution.merging import fetch_carry, fetch_payload
 from lockstep.node.ledger import DemandRecord, Ledger
 from lockstep.protocol.errors import BlobMissing, Mismatch, RowMissing, Unreachable
 from lockstep.protocol.hashing import keccak
-from lockstep.protocol.jobs import JobParams, Round
+from lockstep.protocol.jobs import JobParams, Phase, Round
 from lockstep.protocol.market import availability
 from lockstep.protocol.market.job_rules import PART
 from lockstep.protocol.market.prices import PROVER_PERCENT
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from lockstep.storage import ContentStore
 
 log = structlog.get_logger(__name__)
+
+COURTESY_SECONDS = Seconds(30)
+"""After the deadline, the asker's own time to end its demand."""
 
 
 class Asks:
@@ -120,13 +124,25 @@ class Answers:
         """(key, transaction) of every answer that can be given, and of every own demand that nobody answered."""
         for demand in list(ledger.demands.values()):
             if now > demand.deadline:
-                if demand.asker == self._me:
+                if demand.asker == self._me or self._holds_up(ledger, demand, now):
                     yield f"settle/{demand.id.hex()}", self._ended(demand)
                 continue
             job = job_of(demand.job)
             found = None if job is None else self._answer(ledger, demand, job)
             if found is not None:
                 yield found
+
+    def _holds_up(self, ledger: Ledger, demand: DemandRecord, now: Seconds) -> bool:
+        """Tells if a demand of another, for a carry, keeps a round open: its asker does not end it."""
+        found = None if demand.claim is None else ledger.find(demand.claim)
+        if found is None or now <= demand.deadline + COURTESY_SECONDS:
+            return False
+        _, round_, record = found
+        # INVARIANT: no round waits for a demand whose asker does not end it: it is a game that anybody may end.
+        if not record.carries or record.convicted or round_.phase in (Phase.FINAL, Phase.FAILED):
+            return False
+        stored = self._demands.demand(demand.id)
+        return stored is not None and (stored.status, stored.row) == (Status.OPEN, availability.CARRY)
 
     def _ended(self, demand: DemandRecord) -> Call:
         if demand.claim is None:
