@@ -453,13 +453,19 @@ def _handle(
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Reads a job description; tells wrong syntax before anything is opened."""
+    """Reads a job description; tells what is wrong in it by itself before anything is opened."""
+    from lockstep.training.describe import refuse_wrong
+
     try:
-        return from_toml(file_bytes(path))
+        described = from_toml(file_bytes(path))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", hint="`lockstep train init` writes one") from error
     except Malformed as error:
-        raise UsageError(f"{path} is not TOML: {error.message}", hint="mend the line that it names") from error
+        raise UsageError(
+            f"{path}: {error.message}", hint="compare it with what `lockstep train init` writes"
+        ) from error
+    refuse_wrong(described)
+    return described
 
 
 def _bid(described: dict[str, Any], price: str | None) -> dict[str, Any]:
