@@ -343,9 +343,12 @@ def test_parameters_that_the_loss_never_reads_stay_as_they_are(strategy: Strateg
         layout.split(*(torch.from_numpy(np.array(x)) for x in held.shared))
         for held in (rehearsal.genesis, state.checkpoint)
     )
-    for name, values in before.items():
-        same = torch.equal(values, after[name])
-        assert same == name.startswith("spare"), f"{name}: as torch leaves it where a gradient is None"
+    kept = {name for name, values in before.items() if torch.equal(values, after[name])}
+    spare = {name for name in before if name.startswith("spare")}
+    assert spare <= kept, "as torch leaves them where a gradient is None"
+    assert kept < set(before), "the others move"
+    # What is sent of a sparse payload may be another parameter's for some rounds.
+    assert kept == spare or strategy.wire.startswith("sparse")
 
 
 # -- one worker

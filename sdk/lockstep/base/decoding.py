@@ -81,6 +81,8 @@ def from_json(data: bytes | str, most_bytes: int, *, most_items: int = MAX_ITEMS
 def from_toml(data: bytes | str, most_bytes: int = MAX_FILE_BYTES) -> dict[str, Any]:
     """The tables of a TOML text, every number finite."""
     text = _decoded(data, most_bytes)
+    if text.startswith("\ufeff"):
+        raise Malformed("it begins with a byte order mark: save it as UTF-8 without one")
     # INVARIANT: nothing nests deeper than its brackets: tomllib recurses for them alone.
     if text.count("[") + text.count("{") > MAX_BRACKETS:
         raise Malformed(f"more than {MAX_BRACKETS} opening brackets")

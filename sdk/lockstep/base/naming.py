@@ -28,8 +28,10 @@ GAMES_SHOWN = "`lockstep dispute list --all` shows every game"
 def nearest(name: str, known: Iterable[str]) -> str:
     """Returns a hint: the known name nearest to a mistyped `name`, or all known names."""
     names = sorted(known)
-    found = get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"did you mean {found[0]!r}?" if found else f"known: {', '.join(names)}"
+    # Capitals do not count: people write AdamW for adamw.
+    plain = {each.lower(): each for each in reversed(names)}
+    found = get_close_matches(name.lower(), plain, n=1, cutoff=0.5)
+    return f"did you mean {plain[found[0]]!r}?" if found else f"known: {', '.join(names)}"
 
 
 def short(value: object) -> str:

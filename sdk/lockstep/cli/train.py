@@ -66,6 +66,9 @@ carry = false              # true: moments go on from round to round; payloads g
 # documents = "held out"   # those that training on these texts has not seen; or "all"
 """
 
+ROUNDS, DILOCO_STEPS = 6, 20
+"""Those of TEMPLATE: another strategy, of one step a round above all, has as many steps in all."""
+
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.toml", help="The job's description.")]
 Price = Annotated[
     str | None,
@@ -112,13 +115,16 @@ def init(
 
 
 def _template(strategy: str) -> str:
-    """The description with another strategy in the place of DiLoCo."""
+    """The description with another strategy in the place of DiLoCo, over as many steps."""
+    from lockstep.training.strategies.registry import strategy_named
     from lockstep.training.templates import strategy_table
 
-    table = strategy_table(strategy)
+    table, steps = strategy_table(strategy), strategy_named(strategy)().inner_steps
     before, rest = TEMPLATE.split("[strategy] ")
     after = rest[rest.index("# [arithmetic]") :]
-    return before.replace("DiLoCo over", f"{strategy} over") + table + "\n\n" + after
+    rounds = f"rounds = {max(ROUNDS, ROUNDS * DILOCO_STEPS // steps)}"
+    before = before.replace("DiLoCo over a few rounds", f"{strategy} over rounds of {steps} steps")
+    return before.replace(f"rounds = {ROUNDS}", rounds) + table + "\n\n" + after
 
 
 @app.command("check")
@@ -453,13 +459,19 @@ def _handle(
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Reads a job description; tells wrong syntax before anything is opened."""
+    """Reads a job description; tells what is wrong in it by itself before anything is opened."""
+    from lockstep.training.describe import refuse_wrong
+
     try:
-        return from_toml(file_bytes(path))
+        described = from_toml(file_bytes(path))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", hint="`lockstep train init` writes one") from error
     except Malformed as error:
-        raise UsageError(f"{path} is not TOML: {error.message}", hint="mend the line that it names") from error
+        raise UsageError(
+            f"{path}: {error.message}", hint="compare it with what `lockstep train init` writes"
+        ) from error
+    refuse_wrong(described)
+    return described
 
 
 def _bid(described: dict[str, Any], price: str | None) -> dict[str, Any]:

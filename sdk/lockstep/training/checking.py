@@ -59,6 +59,8 @@ def check(target: str) -> Checked:
 
 
 def _made(target: str) -> tuple[nn.Module, Loss | RandomLoss | None, Batch]:
+    if target.endswith(".toml"):
+        raise UsageError(f"{target} describes a job, not a model", "`lockstep train quote` checks a description")
     path, _, name = target.rpartition(":")
     file = Path(path)
     if not path or not file.is_file():

@@ -35,6 +35,7 @@ from lockstep.execution.rates import slot_operations, slot_price_at
 from lockstep.presets import PRESETS, TOKEN, Terms
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS
+from lockstep.protocol.programs.rules import MAX_OPS
 from lockstep.protocol.types import Wei
 from lockstep.storage.dataset import Dataset, Recipe
 from lockstep.tracing.arithmetic import Arithmetic
@@ -59,6 +60,7 @@ from lockstep.training.models.lora import adapt
 from lockstep.training.parameters import without_weights
 from lockstep.training.strategies.base import Strategy
 from lockstep.training.strategies.registry import OPTIMIZERS, STRATEGIES
+from lockstep.training.templates import literal
 from lockstep.training.tokens import ALL, HELD_OUT, TRAIN, Tokenizer, documents_of, token_dataset
 
 T = TypeVar("T")
@@ -69,6 +71,10 @@ KEYS = {
 }  # fmt: skip
 REGISTRIES: tuple[Mapping[str, type[Any]], ...] = (OPTIMIZERS, CODECS, AGGREGATES)
 """The kinds of a strategy's pieces, by name."""
+MAX_REPEATS = 1024
+"""The most layers of a model and passes of a step: each is ten ops and more."""
+LARGEST = float(np.finfo(np.float32).max)
+"""The largest number of binary32."""
 TERMS = "devnet"
 """The preset of a description that names none."""
 TEXT_MODELS = ("gpt", "llama", "encoder")
@@ -100,7 +106,7 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         if self.documents not in (HELD_OUT, ALL):
-            raise UsageError(f"evaluation.documents is {self.documents!r}", f'"{HELD_OUT}" or "{ALL}"')
+            raise UsageError(f"documents is {self.documents!r}", f'"{HELD_OUT}" or "{ALL}"')
 
 
 def job_of(described: Mapping[str, Any], folder: Path, *, weights: bool = True) -> TrainingJob:
@@ -108,11 +114,7 @@ def job_of(described: Mapping[str, Any], folder: Path, *, weights: bool = True) 
 
     Without `weights` a model's first weights are not made: the job can be quoted, whatever its size.
     """
-    refuse_unknown(described, KEYS, "the description")
-    if not isinstance(described.get("texts"), str):
-        raise UsageError("the description names no texts", 'texts = "a folder of *.txt"')
-    if not isinstance(described.get("start", ""), str):
-        raise UsageError(f"start is {described['start']!r}", 'start = "a folder that `lockstep train pull` wrote"')
+    refuse_wrong(described)
     price, (_, changes) = _price(described), _terms(described)
     if price is not None and "slot_price" in changes:
         raise UsageError("price beside terms.slot_price", "a slot has one price: write one of them")
@@ -120,6 +122,29 @@ def job_of(described: Mapping[str, Any], folder: Path, *, weights: bool = True) 
     job = job if price is None else at_price(job, price)
     # INVARIANT: what a description says stands, whatever is computed for the rest.
     return replace(job, terms=replace(job.terms, **changes))
+
+
+def refuse_wrong(described: Mapping[str, Any]) -> None:
+    """Raises UsageError for what is wrong in a description by itself: no file is read, nothing is traced."""
+    refuse_unknown(described, KEYS, "the description")
+    _refuse_wide(described, "")
+    if not isinstance(described.get("texts"), str):
+        raise UsageError("the description names no texts", 'texts = "a folder of *.txt"')
+    if not isinstance(described.get("start", ""), str):
+        raise UsageError(f"start is {described['start']!r}", 'start = "a folder that `lockstep train pull` wrote"')
+    strategy_of(_table(described, "strategy"))
+
+
+def _refuse_wide(value: Any, where: str) -> None:
+    """Raises UsageError for an integer that is none of TOML's, wherever it stands."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            _refuse_wide(each, f"{where}.{key}" if where else str(key))
+    elif isinstance(value, list):
+        for each in value:
+            _refuse_wide(each, where)
+    elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise UsageError(f"{where} is an integer of {value.bit_length()} bits", "an integer of TOML has 64")
 
 
 def at_price(job: TrainingJob, price: Wei) -> TrainingJob:
@@ -246,6 +271,7 @@ def _batch(described: Mapping[str, Any], model: nn.Module, vocabulary: int) -> B
     if "row_length" in _table(described, "batch"):
         raise UsageError("batch.row_length follows from the model", "context in [model] sets it")
     batch = _value(Batch, {**_table(described, "batch"), "row_length": config.row_length}, "batch")
+    _refuse_many(batch.accumulation, "batch.accumulation")
     # INVARIANT: every token of the data names a row of the embedding, and none is an encoder's mask.
     due = vocabulary + isinstance(config, EncoderConfig)
     if config.vocabulary < due:
@@ -272,8 +298,20 @@ def _model(described: Mapping[str, Any], folder: Path) -> nn.Module:
     if kind not in TEXT_MODELS:
         raise UsageError(f"model.kind is {kind!r}", f"one of {', '.join(TEXT_MODELS)}")
     row = MODELS[kind]
-    model: nn.Module = row.model(_value(row.config, given, "model", "kind"))
+    config = _value(row.config, given, "model", "kind")
+    _refuse_many(config.layers, "model.layers")
+    try:
+        model: nn.Module = row.model(config)
+    except RuntimeError as error:
+        # torch cannot count the elements of such a parameter.
+        raise UsageError(f"[model]: no parameter can be made of {config}", "make it smaller") from error
     return model
+
+
+def _refuse_many(count: int, name: str) -> None:
+    """Raises UsageError for more repetitions than a Program has room for, before they are traced one by one."""
+    if count > MAX_REPEATS:
+        raise UsageError(f"{name} is {count}", f"use at most {MAX_REPEATS}: a Program has at most {MAX_OPS} ops")
 
 
 def _config(model: nn.Module) -> Any:
@@ -361,7 +399,7 @@ def _value(kind: type[T], given: Any, where: str, *beside: str) -> T:
 def _changed(default: T, given: Any, where: str, *beside: str) -> T:
     """The value with the fields of a table in the place of its own."""
     if not isinstance(given, Mapping):
-        raise UsageError(f"{where} is {given!r}", f"a table is due: [{where}]")
+        raise _no_table(where, given)
     refuse_unknown(given, [*beside, *(f.name for f in fields(default))], f"[{where}]")  # type: ignore[arg-type]
     found = {}
     for name, value in given.items():
@@ -370,21 +408,32 @@ def _changed(default: T, given: Any, where: str, *beside: str) -> T:
         if registry is not None:
             found[name] = _piece(registry, own, value, f"{where}.{name}")
             continue
-        due = type(own)
-        # To Python a bool is an int.
-        fits = type(value) is bool if due is bool else isinstance(value, due) and not isinstance(value, bool)
-        if not fits and not (due is float and type(value) is int):
-            raise UsageError(f"{where}.{name} is {value!r}", f"it must be of type {due.__name__}")
-        if due is list and not all(isinstance(each, str) for each in value):
-            raise UsageError(f"{where}.{name} is {value!r}", "it must be a list of strings")
+        _require_kind(own, value, f"{where}.{name}")
         found[name] = value
-    return replace(default, **found)  # type: ignore[type-var]
+    try:
+        return replace(default, **found)  # type: ignore[type-var]
+    except UsageError as error:
+        raise UsageError(f"[{where}]: {error.message}", error.hint) from error
+
+
+def _require_kind(own: Any, value: Any, name: str) -> None:
+    """Raises UsageError unless the value may take the place of a field's own."""
+    due = type(own)
+    # To Python a bool is an int.
+    fits = type(value) is bool if due is bool else isinstance(value, due) and not isinstance(value, bool)
+    if not fits and not (due is float and type(value) is int):
+        raise UsageError(f"{name} is {value!r}", f"it must be of type {due.__name__}, as {literal(own)}")
+    if due is list and not all(isinstance(each, str) for each in value):
+        raise UsageError(f"{name} is {value!r}", "it must be a list of strings")
+    # INVARIANT: a number is one of binary32, in which every Program computes.
+    if due is float and not abs(value) <= LARGEST:
+        raise UsageError(f"{name} is {value!r}", f"it must be a number of binary32, at most {LARGEST:.3g}")
 
 
 def _piece(registry: Mapping[str, type[Any]], default: Any, given: Any, where: str) -> Any:
     """A value of a registry from its table: the default with other fields, or another kind that the table names."""
     if not isinstance(given, Mapping):
-        raise UsageError(f"{where} is {given!r}", f"a table is due: [{where}]")
+        raise _no_table(where, given)
     table = dict(given)
     kind = _named(registry, table, where) if "name" in table else type(default)
     return _changed(default if kind is type(default) else kind(), table, where, "name")
@@ -393,8 +442,14 @@ def _piece(registry: Mapping[str, type[Any]], default: Any, given: Any, where: s
 def _table(described: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     value = described.get(key, {})
     if not isinstance(value, Mapping):
-        raise UsageError(f"{key} is {value!r}", f"it must be a table: [{key}]")
+        raise _no_table(key, value)
     return value
+
+
+def _no_table(where: str, given: Any) -> UsageError:
+    """The error for a value in the place of a table; a text may have been meant for its name."""
+    named = f' and below it name = "{given}"' if isinstance(given, str) and where.startswith("strategy") else ""
+    return UsageError(f"{where} is {given!r}", f"a table is due: [{where}]{named}")
 
 
 def _integer(described: Mapping[str, Any], key: str, default: int) -> int:

@@ -41,7 +41,7 @@ def _table(value: Any, name: str, path: str) -> Iterator[str]:
             pieces.append((field.name, own))
             continue
         yield from _commented(said.get(field.name, ""))
-        yield f"{field.name} = {_literal(own)}"
+        yield f"{field.name} = {literal(own)}"
     for key, piece in pieces:
         yield ""
         yield from _commented(said.get(key, ""))
@@ -72,5 +72,6 @@ def _commented(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent="# ", subsequent_indent="# ") if text else []
 
 
-def _literal(value: Any) -> str:
+def literal(value: Any) -> str:
+    """A field's value as TOML has it."""
     return json.dumps(value) if isinstance(value, bool | str | list) else repr(value)

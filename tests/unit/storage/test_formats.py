@@ -68,6 +68,14 @@ def tensor(name: str, n: int, seed: int) -> Array:
     return rng.integers(-9, 9, n).astype(np.float32)
 
 
+@pytest.mark.parametrize("name", ["sign-{}", "int8-{}", "e3m0-{}", "palette-2-{}", "sparse-8-2-2-{}-listed-listed"])
+def test_no_part_is_longer_than_a_decoder_may_spread(name: str) -> None:
+    for size in (0, base.MAX_PART + 1, 99_999_999_999):
+        with pytest.raises(UsageError):
+            named(name.format(size))
+    assert named(name.format(base.MAX_PART)).name == name.format(base.MAX_PART)
+
+
 def test_every_kind_is_tried_and_has_one_name() -> None:
     assert {name.split("-")[0] for name in NAMES} == set(KINDS)
     assert all(named(name).name == name for name in NAMES)

@@ -27,6 +27,8 @@ Codes = NDArray[np.unsignedinteger[Any]]
 
 MAX_ELEMENTS = (1 << 31) - 1
 """The most elements of one tensor of a Program."""
+MAX_PART = 1 << 26
+"""The most elements under one scale or palette."""
 
 
 class WireFormat(ABC):
@@ -104,8 +106,9 @@ def carried(condition: Any, what: str) -> None:
 
 def check_size(what: str, elements: int) -> None:
     """Raises UsageError unless parts of so many elements can be."""
-    if elements < 1:
-        raise UsageError(f"{what} of {elements}", "use at least 1 element")
+    # INVARIANT: a part is no longer than what a decoder may spread for a tensor of one element.
+    if not 1 <= elements <= MAX_PART:
+        raise UsageError(f"{what} of {elements}", f"use 1 to {MAX_PART} elements")
 
 
 # -- parts of equal size -----------------------------------------------------------------------------------------------

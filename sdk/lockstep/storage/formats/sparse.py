@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from lockstep.protocol.errors import UsageError
 from lockstep.storage.formats import levels as ranked
 from lockstep.storage.formats.base import (
+    MAX_PART,
     Bytes,
     Codes,
     WireFormat,
@@ -61,12 +62,16 @@ class Sparse(WireFormat):
     def __post_init__(self) -> None:
         if not (2 <= self.block <= MAX_BLOCK and self.block & (self.block - 1) == 0 and 1 <= self.kept <= self.block):
             raise UsageError(
-                f"{self.kept} of {self.block} elements", f"a block is a power of two, 2 to {MAX_BLOCK}, and keeps some"
+                f"{self.kept} of {self.block} elements are kept",
+                f"block is a power of two, 2 to {MAX_BLOCK}, and kept 1 to block",
             )
-        if self.width not in (*WIDTHS, HALF, WORD) or self.group < 1:
-            raise UsageError(f"values of {self.width} bits, groups of {self.group}", "1, 2, 4, 8, 16 or 32; at least 1")
+        if self.width not in (*WIDTHS, HALF, WORD) or not 1 <= self.group <= MAX_PART:
+            raise UsageError(
+                f"values of {self.width} bits, groups of {self.group}",
+                f"width is 1, 2, 4, 8, 16 or 32; group 1 to {MAX_PART}",
+            )
         if {self.places, self.levels} - {LISTED, RANKED}:
-            raise UsageError(f"places {self.places!r}, levels {self.levels!r}", f"{LISTED} or {RANKED}")
+            raise UsageError(f"places {self.places!r}, levels {self.levels!r}", f'"{LISTED}" or "{RANKED}"')
         if self.places == RANKED:
             check_table(self.block, self.kept)
         if self.levels == RANKED:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lockstep.protocol.errors import UsageError
+from lockstep.protocol.market.job_rules import MAX_SLOTS
 from lockstep.training.aggregates.base import heard, norms, weighted
 from lockstep.training.aggregates.mean import preceding
 from lockstep.training.codecs.base import Codec
@@ -25,6 +26,7 @@ _FAR = 2.0**126
 """More than any distance of numbers that a codec encodes."""
 _NEAR = 1e-12
 """The least distance by which a weight is divided."""
+MAX_ITERATIONS = 256
 
 
 def refuse_sparse(codec: Codec, what: str) -> None:
@@ -40,8 +42,13 @@ def refuse_sparse(codec: Codec, what: str) -> None:
 
 
 def _check_wrong(wrong: int) -> None:
-    if wrong < 0:
-        raise UsageError(f"wrong is {wrong}", "use 0 or more payloads")
+    if not 0 <= wrong <= MAX_SLOTS:
+        raise UsageError(f"wrong is {wrong}", f"use 0 to {MAX_SLOTS} payloads")
+
+
+def _check_iterations(iterations: int) -> None:
+    if not 1 <= iterations <= MAX_ITERATIONS:
+        raise UsageError(f"iterations is {iterations}", f"use 1 to {MAX_ITERATIONS}: each is a part of the Program")
 
 
 def sorted_values(values: Sequence[Tensor]) -> list[Tensor]:
@@ -71,6 +78,7 @@ class Trimmed:
     """
 
     wrong: int = 1
+    """The payloads of a round that may be anything."""
 
     def __post_init__(self) -> None:
         _check_wrong(self.wrong)
@@ -129,12 +137,14 @@ class Krum:
     """
 
     wrong: int = 1
+    """The payloads of a round that may be anything."""
     picked: int = 1
+    """The payloads whose mean is taken."""
 
     def __post_init__(self) -> None:
         _check_wrong(self.wrong)
-        if self.picked < 1:
-            raise UsageError(f"picked is {self.picked}", "use at least 1 payload")
+        if not 1 <= self.picked <= MAX_SLOTS:
+            raise UsageError(f"picked is {self.picked}", f"use 1 to {MAX_SLOTS} payloads")
 
     def combine(self, payloads: Sequence[Shards], mask: Tensor) -> list[Tensor]:
         """Scores of absent payloads are larger than all others."""
@@ -151,7 +161,8 @@ class Krum:
         for i in range(slots):
             others = sorted_values([apart[min(i, j), max(i, j)] for j in range(slots) if j != i])
             near = [torch.where((n < neighbours) & (x < _FAR), x, 0.0) for n, x in enumerate(others)]
-            scores.append(torch.where(mask[i] > 0, reduce(torch.add, near), 2 * _FAR))
+            score = reduce(torch.add, near) if near else torch.zeros(())
+            scores.append(torch.where(mask[i] > 0, score, 2 * _FAR))
         taken = torch.clamp(torch.clamp(count, max=self.picked), min=1)
         weights = [torch.where((rank < taken) & (mask[s] > 0), 1.0, 0.0) for s, rank in enumerate(ranks(scores))]
         return [total / taken.to(torch.float32) for total in weighted(clean, weights)]
@@ -169,12 +180,14 @@ class GeometricMedian:
     """The point of least total distance, by Weiszfeld's smoothed iteration from 0 (Pillutla 2022, 1912.13445)."""
 
     iterations: int = 8
+    """Steps of the iteration; as many ops."""
     smoothing: float = 1e-6
     """The least distance by which a payload is weighted."""
 
     def __post_init__(self) -> None:
-        if self.iterations < 1 or not self.smoothing > 0:
-            raise UsageError(f"{self} cannot run", "at least 1 iteration, smoothing above 0")
+        _check_iterations(self.iterations)
+        if not self.smoothing > 0:
+            raise UsageError(f"smoothing is {self.smoothing}", "it lies above 0")
 
     def combine(self, payloads: Sequence[Shards], mask: Tensor) -> list[Tensor]:
         """A fixed number of iterations."""
@@ -204,10 +217,12 @@ class CentredClipping:
     radius: float = 1.0
     """The largest norm by which one payload moves v in an iteration, times 1 / n."""
     iterations: int = 3
+    """Steps of the iteration; as many ops."""
 
     def __post_init__(self) -> None:
-        if self.iterations < 1 or not self.radius > 0:
-            raise UsageError(f"{self} cannot run", "at least 1 iteration, a radius above 0")
+        _check_iterations(self.iterations)
+        if not self.radius > 0:
+            raise UsageError(f"radius is {self.radius}", "it lies above 0")
 
     def combine(self, payloads: Sequence[Shards], mask: Tensor) -> list[Tensor]:
         """A fixed number of iterations."""

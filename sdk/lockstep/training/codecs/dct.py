@@ -24,13 +24,17 @@ class DCT:
     """Coefficients of rows x columns consecutive elements, along both; with one row, of one dimension."""
 
     rows: int = 64
+    """Rows of a chunk, 1 to 256; 1: a transform of one dimension."""
     columns: int = 64
+    """Columns of a chunk, 2 to 256."""
     then: Codec = field(default_factory=lambda: TopK(block=4096, kept=8, width=16))
     """The codec of the coefficients."""
 
     def __post_init__(self) -> None:
         if not (1 <= self.rows <= MAX_EXTENT and 2 <= self.columns <= MAX_EXTENT):
-            raise UsageError(f"a DCT of {self.rows} x {self.columns}", f"1 to {MAX_EXTENT} by 2 to {MAX_EXTENT}")
+            raise UsageError(
+                f"a DCT of {self.rows} x {self.columns}", f"rows is 1 to {MAX_EXTENT}, columns 2 to {MAX_EXTENT}"
+            )
 
     @property
     def format(self) -> WireFormat:

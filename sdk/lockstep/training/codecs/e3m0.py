@@ -26,6 +26,10 @@ class E3M0(Elementwise):
     """The nearest of zero and seven powers of two of either sign; of two as near, the larger."""
 
     block: int = 256
+    """Elements under one exponent."""
+
+    def __post_init__(self) -> None:
+        wire.E3M0Blocks(self.block)
 
     @property
     def format(self) -> WireFormat:

@@ -23,6 +23,10 @@ class Int8(Elementwise):
     """Each block rounded to -127 .. 127 times a scale, which makes its largest magnitude 127."""
 
     block: int = 256
+    """Elements under one scale."""
+
+    def __post_init__(self) -> None:
+        wire.Int8Blocks(self.block)
 
     @property
     def format(self) -> WireFormat:

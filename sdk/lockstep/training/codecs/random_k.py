@@ -28,13 +28,15 @@ class RandomK:
     block: int = 4096
     """A power of two, 4 to 2^16."""
     kept: int = 512
+    """Elements of a block that are kept."""
     then: Codec = field(default_factory=Exact)
     """The codec of what is kept."""
 
     def __post_init__(self) -> None:
         if not (4 <= self.block <= 1 << 16 and self.block & (self.block - 1) == 0 and 1 <= self.kept <= self.block):
             raise UsageError(
-                f"{self.kept} of {self.block} elements", "a block is a power of two, 4 to 65,536, and keeps some"
+                f"{self.kept} of {self.block} elements are kept",
+                "block is a power of two, 4 to 65536, and kept 1 to block",
             )
 
     @property

@@ -18,6 +18,10 @@ class Sign(Elementwise):
     """sign(x) times the mean of |x| over the block; the sign of zero is plus."""
 
     block: int = 4096
+    """Elements under one magnitude."""
+
+    def __post_init__(self) -> None:
+        Signs(self.block)
 
     @property
     def format(self) -> WireFormat:

@@ -25,15 +25,17 @@ class TopK(Elementwise):
     """The `kept` largest magnitudes of each block, of equals the earlier ones; all else is zero."""
 
     block: int = 4096
+    """Elements of a block: a power of two, at most 65,536."""
     kept: int = 64
+    """Elements of a block that are kept."""
     width: int = 2
     """Bits of a value: 1 a sign, 2, 4, 8 a bin of `uniform`, 16 a binary16, 32 the value."""
     group: int = 128
     """The most blocks that share a scale or bins."""
     places: str = LISTED
-    """"listed" or "ranked"."""
+    """"listed": an index each; "ranked": the number of the subset, in fewer bits."""
     levels: str = LISTED
-    """"listed" or "ranked"."""
+    """"listed": a code each; "ranked": by counts and ranks, for a width of 2."""
 
     def __post_init__(self) -> None:
         Sparse(**asdict(self))

@@ -28,8 +28,11 @@ class AdamW(Scheduled):
     learning_rate: float = 3e-3
     """The highest learning rate."""
     beta1: float = 0.9
+    """The decay of the first moment."""
     beta2: float = 0.95
+    """The decay of the second moment."""
     epsilon: float = 1e-8
+    """Added to the root of the second moment."""
     weight_decay: float = 0.1
     """Per step, times the learning rate, of every parameter."""
     clip: float = 1.0
@@ -42,8 +45,13 @@ class AdamW(Scheduled):
     """The learning rate of the last step, as a fraction of the highest."""
 
     def __post_init__(self) -> None:
-        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.learning_rate > 0 and self.clip > 0):
-            raise UsageError(f"AdamW cannot run with {self}", "betas lie in [0, 1), learning rate and clip above 0")
+        self.check_rate()
+        fine = 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.epsilon > 0 and self.clip > 0
+        if not (fine and self.weight_decay >= 0 and self.restart_warmup >= 0):
+            raise UsageError(
+                f"AdamW cannot run with {self}",
+                "betas lie in [0, 1), clip and epsilon above 0, weight_decay and restart_warmup not below",
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """`inner` or `outer` of a strategy's description."""

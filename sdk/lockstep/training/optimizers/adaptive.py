@@ -23,8 +23,11 @@ class Adam:
     """
 
     learning_rate: float = 0.1
+    """The same in every merge."""
     beta1: float = 0.9
+    """The decay of the first moment."""
     beta2: float = 0.99
+    """The decay of the second moment."""
     tau: float = 1e-3
     """Added to the root: the least divisor, and so a bound of the adaptivity."""
     corrected: bool = True
@@ -67,8 +70,11 @@ class Yogi:
     """As Adam without correction, v moving by a bounded part: v - (1 - beta2) g^2 sign(v - g^2) (Zaheer 2018)."""
 
     learning_rate: float = 0.01
+    """The same in every merge."""
     beta1: float = 0.9
+    """The decay of the first moment."""
     beta2: float = 0.99
+    """The decay of the second moment."""
     tau: float = 1e-3
     """Added to the root."""
 

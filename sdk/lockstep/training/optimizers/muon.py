@@ -35,11 +35,13 @@ class Muon(Scheduled):
     learning_rate: float = 3e-3
     """The highest learning rate."""
     momentum: float = 0.95
+    """The part of the earlier gradients that goes on."""
     beta1: float = 0.9
     """AdamW's, for what is no hidden matrix."""
     beta2: float = 0.95
     """AdamW's, for what is no hidden matrix."""
     epsilon: float = 1e-8
+    """AdamW's, for what is no hidden matrix."""
     weight_decay: float = 0.1
     """Per step, times the learning rate, of every parameter."""
     warmup: int = 10
@@ -50,9 +52,13 @@ class Muon(Scheduled):
     """Words; a matrix whose name contains one takes AdamW's step."""
 
     def __post_init__(self) -> None:
-        fine = 0 <= self.momentum < 1 and 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.learning_rate > 0
-        if not fine:
-            raise UsageError(f"Muon cannot run with {self}", "momentum and betas lie in [0, 1), learning rate above 0")
+        self.check_rate()
+        fine = 0 <= self.momentum < 1 and 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.epsilon > 0
+        if not (fine and self.weight_decay >= 0):
+            raise UsageError(
+                f"Muon cannot run with {self}",
+                "momentum and betas lie in [0, 1), epsilon above 0, weight_decay not below",
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """`inner` or `outer` of a strategy's description."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from lockstep.protocol.errors import UsageError
+
 
 class Scheduled:
     """A frozen dataclass with a learning rate that follows the step's number in the job, or the round's."""
@@ -11,6 +13,14 @@ class Scheduled:
     learning_rate: float
     warmup: int
     final_fraction: float
+
+    def check_rate(self) -> None:
+        """Raises UsageError unless the learning rate is above 0 at first and never below."""
+        if not (self.learning_rate > 0 and self.warmup >= 0 and 0 <= self.final_fraction <= 1):
+            raise UsageError(
+                f"no learning rate follows from {self}",
+                "learning_rate is above 0, warmup not below, final_fraction in [0, 1]",
+            )
 
     def rate(self, step: int, steps: int) -> float:
         """The learning rate of step 0 .. steps - 1."""

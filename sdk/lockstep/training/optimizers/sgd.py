@@ -20,6 +20,7 @@ class SGD:
     """p - rate (g + decay p), without a state."""
 
     learning_rate: float = 1.0
+    """The same in every step."""
     weight_decay: float = 0.0
     """Added to the gradient, times the parameter."""
 
@@ -50,7 +51,9 @@ class Nesterov:
     """
 
     learning_rate: float = 0.7
+    """The same in every step."""
     momentum: float = 0.9
+    """The part of the earlier gradients that goes on."""
 
     def __post_init__(self) -> None:
         if not (self.learning_rate > 0 and 0 <= self.momentum < 1):
@@ -89,8 +92,9 @@ class SignSGD(Scheduled):
     """The learning rate of the last step, as a fraction of the highest."""
 
     def __post_init__(self) -> None:
-        if not (self.learning_rate > 0 and self.weight_decay >= 0):
-            raise UsageError(f"SignSGD cannot run with {self}", "the learning rate is above 0, the decay not below")
+        self.check_rate()
+        if not self.weight_decay >= 0:
+            raise UsageError(f"SignSGD cannot run with {self}", "weight_decay is not below 0")
 
     def over(self, steps: int, restart: int | None, layout: Layout) -> Transformation:
         """No state; the schedule follows the counter."""

@@ -31,12 +31,15 @@ class Spec(Loop):
 
     name: ClassVar[str] = "diloco"
     inner: Optimizer = field(default_factory=AdamW)
+    """The optimizer within a round."""
     inner_steps: int = 20
     """H: steps of a slot in a round."""
     payload: str = F32_FORMAT
     """"f32" or "int8-block"."""
     outer_learning_rate: float = 0.7
+    """The step of Nesterov's momentum at the merge."""
     outer_momentum: float = 0.9
+    """The part of the earlier differences that goes on in it."""
     carry: bool = False
     """True: a slot's moments go on in its owner's next round; with them the payload has three times the words. False:
     they restart at zero in every round."""

@@ -23,7 +23,7 @@ from lockstep.protocol.errors import UsageError
 from lockstep.storage.formats.base import WireFormat
 from lockstep.training.aggregates.base import Aggregate
 from lockstep.training.aggregates.mean import Average
-from lockstep.training.codecs.base import Elementwise, bounded
+from lockstep.training.codecs.base import Codec, Elementwise, bounded
 from lockstep.training.codecs.sign import Sign
 from lockstep.training.optimizers.schedule import Scheduled
 from lockstep.training.parameters import Layout
@@ -45,8 +45,11 @@ class OneBit(Scheduled, Loop):
     learning_rate: float = 1e-3
     """The highest learning rate."""
     beta1: float = 0.9
+    """The decay of the momentum."""
     beta2: float = 0.999
+    """The decay of the second moment, until it is frozen."""
     epsilon: float = 1e-8
+    """Added to the root of the second moment."""
     warmup: int = 10
     """Rounds of linear warm-up of the learning rate."""
     final_fraction: float = 0.1
@@ -55,8 +58,12 @@ class OneBit(Scheduled, Loop):
     """The rule by which the slots' momenta become one."""
 
     def __post_init__(self) -> None:
-        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.learning_rate > 0 and self.warm_rounds > 0):
-            raise UsageError(f"1-bit Adam cannot run with {self}", "betas in [0, 1), a learning rate and a warm-up")
+        self.check_rate()
+        fine = 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.epsilon > 0 and self.warm_rounds > 0
+        if not fine:
+            raise UsageError(
+                f"1-bit Adam cannot run with {self}", "betas lie in [0, 1), epsilon and warm_rounds above 0"
+            )
         super().__post_init__()
 
     def parts(self) -> Parts:
@@ -72,22 +79,24 @@ class OneBit(Scheduled, Loop):
 class OnceWarm(Elementwise):
     """The tensor itself in the first rounds, then a codec's form of it."""
 
-    then: Elementwise = field(default_factory=Sign)
+    then: Codec = field(default_factory=Sign)
+    """The codec once warm; its payload is the decoded tensor."""
     rounds: int = 20
+    """The first rounds."""
 
     @property
     def format(self) -> WireFormat:
         """The codec's."""
-        return self.then.format  # type: ignore[attr-defined]
+        return self.then.format
 
     def encode(self, x: Tensor, round: Tensor) -> Tensor:  # noqa: A002
         """f32 [n]."""
-        coded = self.then.encode(x, round)  # type: ignore[attr-defined]
+        coded = self.then.encode(x, round)
         return torch.where(round < self.rounds, bounded(x), coded)
 
     def to_dict(self) -> dict[str, Any]:
         """Its name and its fields."""
-        return {"name": "once_warm", "then": self.then.to_dict(), "rounds": self.rounds}  # type: ignore[attr-defined]
+        return {"name": "once_warm", "then": self.then.to_dict(), "rounds": self.rounds}
 
 
 @dataclass(frozen=True)
