@@ -29,6 +29,7 @@ from lockstep.chain.finality import Relied
 from lockstep.cli.output import event
 from lockstep.execution import invalidity
 from lockstep.execution.states import States
+from lockstep.node.abandoned import Abandoned
 from lockstep.node.backoff import Backoff
 from lockstep.node.feewatch import FeeWatch
 from lockstep.node.isolation import Isolation
@@ -92,6 +93,8 @@ class Verifier:
         self._challenger = Challenger(party, table, self._wallet, self._seats, teller, rests)
         self._reporter = Reporter(party, equivocations, sender, teller, rests)
         self._demander = Demander(party, jobs, sender, self._wallet, teller)
+        self._abandoned = Abandoned(table, party.address)
+        self._sender = sender
         self._backlog = Backlog(journal, teller, rests, volunteers=volunteer, witnesses=witness)
         self._replayer = Replayer(
             party.store, jobs, shelf, states, self._backlog, self._seats, self._demander, self._reporter
@@ -181,11 +184,17 @@ class Verifier:
         yield self._challenger.step
         yield self._reporter.step
         yield self._demander.step
+        yield self._end_abandoned
         if self._duties is not None:
             yield self._duties.step
         yield self._replayer.step
         yield self._withdraw
         yield self._tend
+
+    def _end_abandoned(self, view: MarketView) -> None:
+        """End games that both of their sides have left."""
+        for key, call in self._abandoned.due(view.ledger, view.now):
+            self._sender.attempt(key, call)
 
     def _collect(self, view: MarketView) -> None:
         """Act on the bench's result, if there is one, and give it its next work at once."""

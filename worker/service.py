@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 
 import structlog
 
@@ -18,12 +19,14 @@ from lockstep.base.vitals import VITALS
 from lockstep.chain.finality import Relied
 from lockstep.cli.output import event
 from lockstep.execution.jobs import ClaimRun
+from lockstep.node.abandoned import Abandoned
 from lockstep.node.demands import Answers
 from lockstep.node.feewatch import FeeWatch, waiting_for_fee
 from lockstep.node.isolation import Isolation
 from lockstep.node.ledger import Ledger
 from lockstep.node.outage import Outage
 from lockstep.node.party import Head, Heads
+from lockstep.node.player import GameTable
 from lockstep.node.purse import moment
 from lockstep.node.resting import Resting
 from lockstep.node.sender import Sender
@@ -66,6 +69,8 @@ class Worker:
         self._jobs = Jobs(parts, self._sender, self._wake.set, only)
         self._leaving = Leaving(parts, self._sender)
         self._answers = Answers(parts.contracts, parts.store, parts.address)
+        table = GameTable(parts.contracts.game, parts.contracts.addresses.block)
+        self._abandoned = Abandoned(table, parts.address)
         self._teller = WorkerTeller(parts.address)
         self._isolation = Isolation()
         self._outage = Outage(event)
@@ -295,11 +300,13 @@ class Worker:
                 self._sender.submit(key, self.parts.contracts.vault.register_node(node))
 
     def _answer(self) -> None:
-        """Act on what anybody may show: data that are demanded, jobs that break a rule."""
+        """Act on what anybody may do: show data that are demanded and jobs that break a rule, end games that both of
+        their sides have left."""
         try:
             with waiting_for_fee():
                 self._jobs.prove(self._now)
-            for key, call in self._answers.due(self._ledger, self._jobs.loaded, self._now):
+            answers = self._answers.due(self._ledger, self._jobs.loaded, self._now)
+            for key, call in chain(answers, self._abandoned.due(self._ledger, self._now)):
                 with waiting_for_fee():
                     self._sender.submit(key, call)
         except (Unreachable, TryLater):

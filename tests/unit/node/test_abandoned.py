@@ -1,0 +1,82 @@
+"""Games that both of their sides have left: others end them, after a while, where a round waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lockstep.node.abandoned import Abandoned
+from lockstep.node.demands import COURTESY_SECONDS
+from lockstep.protocol.dispute.moves import Verdict
+from lockstep.protocol.jobs import ClaimStatus, Phase
+from lockstep.protocol.types import ClaimId, Seconds
+from tests.adversarial.court import Court
+
+
+@pytest.fixture(scope="module")
+def court(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Court]:
+    running = Court.in_memory(tmp_path_factory.mktemp("market"))
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def claims(court: Court) -> list[ClaimId]:
+    """A merged round of honest claims."""
+    court.reset(rounds=1)
+    claims = court.claim()
+    court.merge()
+    return claims
+
+
+def test_a_game_that_nobody_plays_holds_up_no_round(court: Court, claims: list[ClaimId]) -> None:
+    # Owner and challenger are one: neither moves, neither ends it.
+    game = court.open_at(claims[0], 1, "mallory")
+    deadline = court.table().game(game).deadline
+    court.advance(deadline + COURTESY_SECONDS + 1 - court.now())
+    abandoned = Abandoned(court.table(), court.address("worker-1"))
+    assert not list(abandoned.due(court.ledger(), Seconds(deadline + COURTESY_SECONDS))), "its sides have time"
+    ((key, end),) = abandoned.due(court.ledger(), court.now())
+    assert [found for found, _ in abandoned.due(court.ledger(), court.now())] == [key], "until it is mined"
+    court.send(end, "worker-1")
+    assert court.verdict(game) == Verdict.TIMEOUT, "its owner made no move"
+    assert court.contracts.market.claim(claims[0]).status == ClaimStatus.CONVICTED
+    assert not list(abandoned.due(court.ledger(), court.now()))
+
+
+def test_sixteen_games_are_each_read_once_and_ended_once(court: Court, claims: list[ClaimId]) -> None:
+    games = [court.open_at(claims[0], 1, "mallory", nonce) for nonce in range(16)]
+    table = court.table()
+    abandoned, asked = Abandoned(table, court.address("worker-1")), list[bytes]()
+    whole = table.contract.read
+
+    def counted(name: str, *arguments: object) -> object:
+        asked.extend(a for a in arguments[:1] if name == "game" and isinstance(a, bytes))
+        return whole(name, *arguments)
+
+    table.contract.read = counted  # type: ignore[method-assign, assignment]
+    try:
+        for _ in range(3):
+            assert not list(abandoned.due(court.ledger(), court.now()))
+        assert sorted(asked) == sorted(games), "a running game is read once"
+    finally:
+        table.contract.read = whole  # type: ignore[method-assign]
+    court.advance(table.game(games[-1]).deadline + COURTESY_SECONDS + 1 - court.now())
+    due = list(abandoned.due(court.ledger(), court.now()))
+    assert len({key for key, _ in due}) == 16
+    court.send(due[0][1], "worker-1")
+    assert not list(abandoned.due(court.ledger(), court.now())), "the verdict on one is the end of what they held up"
+
+
+def test_own_games_and_those_of_rounds_that_are_over_are_left_alone(court: Court, claims: list[ClaimId]) -> None:
+    game = court.open_at(claims[0], 1, "mallory")
+    late = Seconds(court.table().game(game).deadline + COURTESY_SECONDS + 1)
+    for side in ("mallory", court.owner(0)):
+        assert not list(Abandoned(court.table(), court.address(side)).due(court.ledger(), late)), "its docket plays it"
+    other, ledger = Abandoned(court.table(), court.address("worker-1")), court.ledger()
+    assert len(list(other.due(ledger, late))) == 1
+    found = ledger.find(claims[0])
+    assert found is not None
+    found[1].phase = Phase.FINAL
+    assert not list(other.due(ledger, late)), "nothing waits for it"
