@@ -194,7 +194,8 @@ class Verifier:
     def _end_abandoned(self, view: MarketView) -> None:
         """End games that both of their sides have left."""
         for key, call in self._abandoned.due(view.ledger, view.now):
-            self._sender.attempt(key, call)
+            # INVARIANT: however many games strangers leave, no move of an own one waits until they are ended.
+            self._sender.try_again(key, call)
 
     def _collect(self, view: MarketView) -> None:
         """Act on the bench's result, if there is one, and give it its next work at once."""

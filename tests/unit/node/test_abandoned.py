@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from lockstep.chain.outbox import Outbox
 from lockstep.node.abandoned import Abandoned
 from lockstep.node.demands import COURTESY_SECONDS
+from lockstep.node.sender import Sender
 from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.types import ClaimId, Seconds
 from tests.adversarial.court import Court
+from verifier.service import Verifier
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +73,22 @@ def test_sixteen_games_are_each_read_once_and_ended_once(court: Court, claims: l
     assert len({key for key, _ in due}) == 16
     court.send(due[0][1], "worker-1")
     assert not list(abandoned.due(court.ledger(), court.now())), "the verdict on one is the end of what they held up"
+
+
+def test_a_verifier_ends_sixteen_games_without_waiting_for_a_block(
+    court: Court, claims: list[ClaimId], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    games = [court.open_at(claims[0], 1, "mallory", nonce) for nonce in range(16)]
+    court.advance(court.table().game(games[-1]).deadline + COURTESY_SECONDS + 1 - court.now())
+    court.fund("verifier")
+    waited: list[str] = []
+    with closing(Outbox(tmp_path / "outbox", court.devnet.w3, court.accounts["verifier"])) as outbox:
+        monkeypatch.setattr(outbox, "wait", lambda key, timeout: waited.append(key))
+        abandoned = Abandoned(court.table(), court.address("verifier"))
+        verifier = SimpleNamespace(_abandoned=abandoned, _sender=Sender(outbox))
+        Verifier._end_abandoned(verifier, SimpleNamespace(ledger=court.ledger(), now=court.now()))  # type: ignore[arg-type]
+    assert not waited, "its own games' moves come first"
+    assert Verdict.TIMEOUT in {court.verdict(game) for game in games}
 
 
 def test_own_games_and_those_of_rounds_that_are_over_are_left_alone(court: Court, claims: list[ClaimId]) -> None:
