@@ -14,7 +14,6 @@ from lockstep.node.demands import COURTESY_SECONDS
 from lockstep.node.player import GameTable, key_of
 from lockstep.protocol.dispute import moves
 from lockstep.protocol.errors import TryLater
-from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Address, GameId, Seconds
 
 if TYPE_CHECKING:
@@ -52,8 +51,4 @@ class Abandoned:
     def _holds_up(self, ledger: Ledger, record: GameRecord) -> bool:
         """Tells if a game of others keeps a round open."""
         # INVARIANT: no round waits for a game that neither of its sides ends.
-        found = None if self._me in (record.challenger, record.defender) else ledger.find(record.claim)
-        if found is None:
-            return False
-        _, round_, claim = found
-        return not claim.convicted and round_.phase not in (Phase.FINAL, Phase.FAILED)
+        return self._me not in (record.challenger, record.defender) and ledger.awaited(record.claim) is not None

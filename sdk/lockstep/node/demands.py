@@ -20,7 +20,7 @@ from lockstep.execution.merging import fetch_carry, fetch_payload
 from lockstep.node.ledger import DemandRecord, Ledger
 from lockstep.protocol.errors import BlobMissing, Mismatch, RowMissing, Unreachable
 from lockstep.protocol.hashing import keccak
-from lockstep.protocol.jobs import JobParams, Phase, Round
+from lockstep.protocol.jobs import JobParams, Round
 from lockstep.protocol.market import availability
 from lockstep.protocol.market.job_rules import PART
 from lockstep.protocol.market.prices import PROVER_PERCENT
@@ -134,12 +134,11 @@ class Answers:
 
     def _holds_up(self, ledger: Ledger, demand: DemandRecord, now: Seconds) -> bool:
         """Tells if a demand of another, for a carry, keeps a round open: its asker does not end it."""
-        found = None if demand.claim is None else ledger.find(demand.claim)
-        if found is None or now <= demand.deadline + COURTESY_SECONDS:
+        if demand.claim is None or now <= demand.deadline + COURTESY_SECONDS:
             return False
-        _, round_, record = found
         # INVARIANT: no round waits for a demand whose asker does not end it: it is a game that anybody may end.
-        if not record.carries or record.convicted or round_.phase in (Phase.FINAL, Phase.FAILED):
+        record = ledger.awaited(demand.claim)
+        if record is None or not record.carries:
             return False
         stored = self._demands.demand(demand.id)
         return stored is not None and (stored.status, stored.row) == (Status.OPEN, availability.CARRY)

@@ -341,6 +341,13 @@ class Ledger:
         """A claim that was made public, of any attempt, with its round and job."""
         return next((found for found in self._public() if found[2].id == claim), None)
 
+    def awaited(self, claim: ClaimId) -> ClaimRecord | None:
+        """A claim whose round waits for what is open about it: it is not convicted, and its round not over."""
+        found = self.find(claim)
+        if found is None or found[2].convicted or found[1].phase in (Phase.FINAL, Phase.FAILED):
+            return None
+        return found[2]
+
     def _public(self) -> Iterator[tuple[JobLedger, RoundLedger, ClaimRecord]]:
         for job in self.jobs.values():
             for r in job.all_rounds():

@@ -57,7 +57,7 @@ class Lies:
         self._name = name
         self._seed = seed
         self._cheats: dict[JobId, Cheat] = {}
-        """What was declared last, by job."""
+        """The last declaration, by job."""
         self._of: dict[ClaimId, Cheat] = {}
 
     def __contains__(self, job: JobId) -> bool:
