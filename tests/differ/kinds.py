@@ -51,12 +51,19 @@ def _nets(seed: int, name: str) -> Case | None:
     return nets.make(seed, name)
 
 
+def _huge(seed: int, name: str) -> Case | None:
+    from tests.differ import huge
+
+    return huge.make(seed, name)
+
+
 KINDS: dict[str, Kind] = {
     "layers": Kind(_layers, 8),
     "anything": Kind(_anything, 4),
     "changed": Kind(_changed, 5),
     "strips": Kind(_strips, 2),
     "nets": Kind(_nets, 1),
+    "huge": Kind(_huge, 1),
 }
 
 
