@@ -1,4 +1,4 @@
-"""Programs that a stranger wrote to end or to hold up whoever plans them: each is planned, and has the plain ops' bits."""
+"""Programs written to end or to hold up whoever plans them: each is planned, and has the bits of its ops."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _masked(side: int, masks: int) -> Program:
 
 
 def _sums(count: int) -> Program:
-    """Sums of 2^24 terms into 2^31 - 1 elements, each of one element of the one before: more work than 63 bits count."""
+    """Sums of 2^24 terms into 2^31 - 1 elements, one after the other: more work than 63 bits count."""
     b = ProgramBuilder([(F32, None)])
     elements, terms = (1 << 31) - 1, 1 << 24
     x = b.input(0)
