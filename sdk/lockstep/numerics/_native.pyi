@@ -31,7 +31,13 @@ def work_of_run(header: bytes, descriptors: Sequence[bytes], const_elements: Seq
 class Executor:
     """A Program ready to run. ValueError if its bytes do not parse or reach outside of a tensor."""
 
-    def __init__(self, header: bytes, descriptors: Sequence[bytes], consts: Sequence[npt.NDArray[Any]]) -> None: ...
+    def __init__(
+        self, header: bytes, descriptors: Sequence[bytes], consts: Sequence[npt.NDArray[Any]], plain: bool = False
+    ) -> None:
+        """`plain` runs every op by itself, unfused."""
+    @property
+    def plain(self) -> str:
+        """A reason why ops are not fused, or "" if they are."""
     def run(
         self,
         state: list[npt.NDArray[Any] | None],

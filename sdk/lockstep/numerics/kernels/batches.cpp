@@ -18,6 +18,7 @@ using Indices = std::vector<Index>;
 
 constexpr Index kLeastBatches = 8;      // that are worth a run: every thread has some
 constexpr std::size_t kMostSteps = 256;  // of a run: planning takes their number for every step of a Program
+constexpr Index kTaking = 2000;           // operations to find out whether a step can be taken
 constexpr Index kLeastShare = 1 << 12;  // words of a batch's largest output: less stays in a cache anyway
 
 Index product(const Indices& extents) { return std::accumulate(extents.begin(), extents.end(), Index{1}, std::multiplies<>()); }
@@ -76,8 +77,8 @@ bool items_are_shares(const QuantPlan& plan, Index batches) {
 
 class Finder {
 public:
-    Finder(const Program& program, const std::vector<std::vector<View>>& views, const Schedule& schedule)
-        : program_(program), views_(views), schedule_(schedule), last_reader_(program.ops.size(), -1) {
+    Finder(const Program& program, const std::vector<std::vector<View>>& views, const Schedule& schedule, Budget& budget)
+        : program_(program), views_(views), schedule_(schedule), budget_(budget), last_reader_(program.ops.size(), -1) {
         std::vector<int> position(program.ops.size(), -1);
         for (std::size_t at = 0; at < schedule.order.size(); ++at) position[static_cast<std::size_t>(schedule.order[at])] = static_cast<int>(at);
         for (std::size_t at = 0; at < schedule.order.size(); ++at) {
@@ -147,6 +148,7 @@ private:
     }
 
     bool takes(std::size_t at, Index batches) {
+        budget_.spend(kTaking);
         const int index = schedule_.order[at];
         const auto i = static_cast<std::size_t>(index);
         const Descriptor& own = op(index);
@@ -181,6 +183,7 @@ private:
         const GemmPlan& shape = plan.shape;
         if (shape.batches != batches) return false;
         const Indices extents(shape.batch, shape.batch + shape.batch_axes), due = row_major(extents);
+        const Index a = shape.a.from(nullptr, 0, 0).row, b = shape.b.from(nullptr, 0, 0).row;
         const auto shares = [&](const Index* strides, Index words, Index reach) {
             if (words % batches != 0) return false;
             for (std::size_t ax = 0; ax < extents.size(); ++ax)
@@ -188,8 +191,8 @@ private:
             return reach < words / batches;
         };
         const Index groups = plan.groups - 1;
-        const bool reads = reads_shares(step.sources[0], [&](Index words) { return step.sources[0].offset == 0 && shares(shape.a_batch, words, (shape.m - 1) * shape.a_m + shape.k - 1); }) &&
-                           reads_shares(step.sources[1], [&](Index words) { return step.sources[1].offset == 0 && shares(shape.b_batch, words, (shape.n - 1) * shape.b_n + shape.k - 1); }) &&
+        const bool reads = reads_shares(step.sources[0], [&](Index words) { return step.sources[0].offset == 0 && shares(shape.a.batch, words, (shape.m - 1) * a + shape.k - 1); }) &&
+                           reads_shares(step.sources[1], [&](Index words) { return step.sources[1].offset == 0 && shares(shape.b.batch, words, (shape.n - 1) * b + shape.k - 1); }) &&
                            reads_shares(step.sources[2], [&](Index words) { return step.sources[2].offset == 0 && shares(plan.scale_a_batch, words, (shape.m - 1) * plan.scale_a_m + groups * plan.scale_a_k); }) &&
                            reads_shares(step.sources[3], [&](Index words) { return step.sources[3].offset == 0 && shares(plan.scale_b_batch, words, (shape.n - 1) * plan.scale_b_n + groups * plan.scale_b_k); });
         if (reads) made_[index] = shares(shape.out_batch, op(index).elements, (shape.m - 1) * shape.out_m + shape.n - 1);
@@ -200,6 +203,7 @@ private:
     std::size_t without_cut_loops(std::size_t begin, std::size_t end) const {
         for (bool again = true; again;) {
             again = false;
+            budget_.spend(static_cast<Index>(end - begin), 64);
             std::set<std::size_t> inside;
             for (std::size_t at = begin; at < end; ++at) inside.insert(static_cast<std::size_t>(schedule_.order[at]));
             for (std::size_t at = begin; at < end && !again; ++at) {
@@ -255,14 +259,15 @@ private:
     const Program& program_;
     const std::vector<std::vector<View>>& views_;
     const Schedule& schedule_;
+    Budget& budget_;
     std::vector<int> last_reader_;  // position of the last step that reads an op's output
     std::map<int, bool> made_;      // by the run: whether it is shared out as it lies
 };
 
 }  // namespace
 
-std::vector<BatchRun> plan_batches(const Program& program, const std::vector<std::vector<View>>& views, const Schedule& schedule) {
-    return Finder(program, views, schedule).find();
+std::vector<BatchRun> plan_batches(const Program& program, const std::vector<std::vector<View>>& views, const Schedule& schedule, Budget& budget) {
+    return Finder(program, views, schedule, budget).find();
 }
 
 }  // namespace lockstep

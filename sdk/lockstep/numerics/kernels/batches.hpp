@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "budget.hpp"
 #include "program.hpp"
 
 namespace lockstep {
@@ -25,6 +26,6 @@ struct BatchRun {
 };
 
 // `program` has the ops with their axes as they are read at `views`.
-std::vector<BatchRun> plan_batches(const Program& program, const std::vector<std::vector<View>>& views, const Schedule& schedule);
+std::vector<BatchRun> plan_batches(const Program& program, const std::vector<std::vector<View>>& views, const Schedule& schedule, Budget& budget);
 
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 // Where the executor's words lie.
 #include "buffers.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <new>
 
@@ -15,12 +16,18 @@ constexpr std::size_t kLine = 64, kHugePage = std::size_t{2} << 20;
 
 std::size_t rounded(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-std::size_t bytes_for(Index words) { return static_cast<std::size_t>(words + 16) * sizeof(Word); }
+std::size_t bytes_for(Index words) { return static_cast<std::size_t>(words + (kChecked ? 0 : 16)) * sizeof(Word); }
 
 // A pass over many large tensors misses few translations in huge pages, and a new buffer few faults.
 std::size_t page_for(Index words) { return bytes_for(words) >= 2 * kHugePage ? kHugePage : kLine; }
 
 Word* allocate(Index words) {
+    if constexpr (kChecked) {
+        void* found = std::malloc(std::max<std::size_t>(1, bytes_for(words)));  // aligned, its end would be rounded
+        if (!found) throw std::bad_alloc();
+        std::fill_n(static_cast<Word*>(found), words, 0xffbadbad);
+        return static_cast<Word*>(found);
+    }
     const std::size_t bytes = bytes_for(words), page = page_for(words);
     void* found = std::aligned_alloc(page, rounded(bytes, page));
     if (!found) throw std::bad_alloc();

@@ -8,6 +8,14 @@
 
 namespace lockstep {
 
+// Builds that look for what reads or writes where nothing is (`make test-sanitized`): every output has memory of its own and of its
+// length, which begins as NaNs that no op makes.
+#if defined(LOCKSTEP_CHECKED)
+constexpr bool kChecked = true;
+#else
+constexpr bool kChecked = false;
+#endif
+
 // 64-byte aligned words, uninitialised; large ones in huge pages where the system has them.
 class Buffer {
 public:

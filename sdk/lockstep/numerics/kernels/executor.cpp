@@ -9,6 +9,7 @@
 
 #include "apply_op.hpp"
 #include "multiply.hpp"
+#include "soundness.hpp"
 #include "strips_run.hpp"
 #include "threads.hpp"
 
@@ -54,7 +55,7 @@ public:
                 if (!result.data()) result = e_.pool_->take(ops_[i].elements);
                 out_[i] = result.data();
             } else if (schedule_.needed[i]) {
-                out_[i] = e_.arena_.data() + schedule_.arena_offset[i];
+                out_[i] = placed(i, schedule_.arena_offset[i]);
             }
         }
         if (in_.keep)
@@ -73,7 +74,7 @@ public:
         const f32::FloatEnvironment environment;
         for (const Sweep::Run& run : sweep.runs) {
             const auto op = static_cast<std::size_t>(run.op), i = schedule_.at(op);
-            out_[i] = e_.arena_.data() + run.offset;
+            out_[i] = placed(i, run.offset);
             if (const int copy = schedule_.planned.copy_of[op]; copy >= 0) out_[static_cast<std::size_t>(copy)] = out_[i];
             timed(i, schedule_.steps[i]);
             if (!run.again) visit(op, out_[i]);
@@ -81,6 +82,14 @@ public:
     }
 
 private:
+    // Where op i's output lies in the arena; a checked build has it elsewhere.
+    Word* placed(std::size_t i, Index offset) {
+        if constexpr (!kChecked) return e_.arena_.data() + offset;
+        apart_.resize(ops_.size());
+        apart_[i] = Buffer(ops_[i].elements);
+        return apart_[i].data();
+    }
+
     void run_op(std::size_t i) {
         if (const Loop* loop = compiled_loop(i)) {
             if (loop->members.back() == i) timed(i, std::variant<const Loop*>(loop));
@@ -333,7 +342,7 @@ private:
     const std::vector<Descriptor>& ops_;  // as they are planned
     const RunInputs& in_;
     const Context context_;
-    std::vector<Buffer> results_;
+    std::vector<Buffer> results_, apart_;
     std::vector<Word*> out_;
 };
 
@@ -355,7 +364,9 @@ Sweep make_sweep(const Program& program, const Schedule& schedule) {
         for (const int read : schedule.reads[schedule.at(op)]) reads[op].push_back(schedule.planned.original[static_cast<std::size_t>(read)]);
         stored[op] = schedule.needed[schedule.at(op)] && schedule.planned.copy_of[op] < 0;
     }
-    return plan_sweep(program, reads, stored, schedule.arena_words + result_words(program, schedule));
+    Sweep sweep = plan_sweep(program, reads, stored, schedule.arena_words + result_words(program, schedule));
+    if (const std::string wrong = unsound(schedule, sweep); !wrong.empty()) throw std::logic_error("no sweep: " + wrong);
+    return sweep;
 }
 
 Program asked_for(const Program& program, const std::vector<int>& ops) {
@@ -365,8 +376,8 @@ Program asked_for(const Program& program, const std::vector<int>& ops) {
     return asked;
 }
 
-Executor::Executor(Program program, std::vector<Table> consts)
-    : program_(std::move(program)), schedule_(make_schedule(program_)), consts_(std::move(consts)) {
+Executor::Executor(Program program, std::vector<Table> consts, bool plain)
+    : program_(std::move(program)), schedule_(make_schedule(program_, plain)), consts_(std::move(consts)) {
     // A step's inputs are the last one's outputs: what it leaves lies where the state before them was.
     pool_ = std::make_shared<Pool>(result_words(program_, schedule_));
 }

@@ -61,7 +61,8 @@ struct Table {
 
 class Executor {
 public:
-    Executor(Program program, std::vector<Table> consts);
+    // `plain`: every op by itself.
+    Executor(Program program, std::vector<Table> consts, bool plain = false);
 
     // One buffer per op; empty where the op's output was not kept.
     std::vector<Buffer> run(const RunInputs& in);
@@ -79,6 +80,8 @@ public:
 
     const Program& program() const { return program_; }
     const std::vector<Loop>& loops() const { return schedule_.loops; }
+    // A reason why ops are not fused; empty: they are.
+    const std::string& plain() const { return schedule_.plain; }
     const std::shared_ptr<Pool>& pool() const { return pool_; }
 
 private:

@@ -81,35 +81,18 @@ inline void pack_group_at(Word* pack, Index pitch, const Word* in, const Places&
     }
 }
 
-inline Places moved(const Places& at, Index row, Index k) { return {at.row + row, at.row_run + row, at.k_at + k, at.k_run + k}; }
-
-// Columns [n0, n1) of a chunk that begins with term k.
-inline void pack_panels_at(const GemmPlan& plan, const Word* b, Index n0, Index n1, Index k, Index depth, Word* pack) {
-    constexpr Index kTermsAtATime = 16;  // neighbouring terms lie in the same lines
-    for (Index first = 0; first < depth; first += kTermsAtATime) {
-        const Index count = first + kTermsAtATime < depth ? kTermsAtATime : depth - first;
+// Rows [n0, n1) of one chunk of an operand, from term k on, panel after panel of depth x NR words.
+inline void pack_panels(const Factor& operand, const Word* base, Index n0, Index n1, Index k, Index depth, Word* pack) {
+    const Factor::Part all = operand.from(base, n0, k);
+    // Neighbouring terms lie in the same lines; rows that lie along k are packed whole.
+    const Index step = all.placed ? 16 : all.row == 1 && all.k != 1 ? 8 : depth;
+    for (Index first = 0; first < depth; first += step) {
+        const Index count = first + step < depth ? step : depth - first;
         for (Index n = n0; n < n1; n += W) {
-            Word* panel = pack + (n - n0) / NR * NR * depth + (n - n0) % NR;
-            pack_group_at(panel + first * NR, NR, b, moved(plan.b_at, n, k + first), lanes_left(n1, n), count);
-        }
-    }
-}
-
-// Columns [n0, n1) of one chunk of b, panel after panel of depth x NR words.
-inline void pack_panels(const GemmPlan& plan, const Word* b, Index n0, Index n1, Index depth, Word* pack) {
-    constexpr Index kRowsAtATime = 8;
-    if (plan.b_n != 1 || plan.b_k == 1) {
-        for (Index n = n0; n < n1; n += W) {
-            Word* panel = pack + (n - n0) / NR * NR * depth + (n - n0) % NR;
-            pack_group(panel, NR, b + n * plan.b_n, plan.b_n, plan.b_k, lanes_left(n1, n), depth);
-        }
-        return;
-    }
-    for (Index first = 0; first < depth; first += kRowsAtATime) {
-        const Index last = first + kRowsAtATime < depth ? first + kRowsAtATime : depth;
-        for (Index n = n0; n < n1; n += W) {
-            Word* panel = pack + (n - n0) / NR * NR * depth + (n - n0) % NR;
-            pack_group(panel + first * NR, NR, b + n + first * plan.b_k, 1, plan.b_k, lanes_left(n1, n), last - first);
+            Word* panel = pack + (n - n0) / NR * NR * depth + (n - n0) % NR + first * NR;
+            const Factor::Part own = operand.from(base, n, k + first);
+            if (own.placed) pack_group_at(panel, NR, own.at, own.places, lanes_left(n1, n), count);
+            else pack_group(panel, NR, own.at, own.row, own.k, lanes_left(n1, n), count);
         }
     }
 }
@@ -123,35 +106,32 @@ struct Strips {
     int height(Index strip) const { return static_cast<int>(start(strip + 1) - start(strip)); }
 };
 
-// What the strips of one chunk of a share: where they lie, or lay before they were packed.
+// The rows of one chunk that a part's strips are cut from: `operand` from row m0 and term k on.
 struct Rows {
-    const Word* at;
-    Index row, k_stride;
-    Places places;  // from the part's first row and the chunk's first term on
+    const Factor& operand;
+    const Word* base;
+    Index m0, k;
+
+    Factor::Part from(Index row, Index term) const { return operand.from(base, m0 + row, k + term); }
 };
 
 // Strips [begin, end) of one chunk, each depth x height words, one after the other.
-inline void pack_strips(const Rows& a, const Strips& strips, Index begin, Index end, Index depth, Word* pack) {
+inline void pack_strips(const Rows& rows, const Strips& strips, Index begin, Index end, Index depth, Word* pack) {
     constexpr Index kRowsAtATime = 8;
-    if (a.places) {
-        for (Index strip = begin; strip < end; ++strip) {
-            const Index r = strips.start(strip);
-            const int height = strips.height(strip);
-            pack_group_at(pack + (r - strips.start(begin)) * depth, height, a.at, moved(a.places, r, 0), height, depth);
-        }
-        return;
-    }
-    const Index origin = strips.start(begin), step = a.row == 1 && a.k_stride != 1 ? kRowsAtATime : depth;
+    const Factor::Part all = rows.from(0, 0);
+    const bool side_by_side = !all.placed && all.row == 1 && all.k != 1;
+    const Index origin = strips.start(begin), step = side_by_side ? kRowsAtATime : depth;
     for (Index first = 0; first < depth; first += step) {
         const Index count = first + step < depth ? step : depth - first;
         for (Index strip = begin; strip < end; ++strip) {
             const Index r = strips.start(strip);
             const int height = strips.height(strip);
             Word* own = pack + (r - origin) * depth + first * height;
-            const Word* in = a.at + r * a.row + first * a.k_stride;
-            if (step == depth) pack_group(own, height, in, a.row, a.k_stride, height, count);
+            const Factor::Part in = rows.from(r, first);
+            if (in.placed) pack_group_at(own, height, in.at, in.places, height, count);
+            else if (!side_by_side) pack_group(own, height, in.at, in.row, in.k, height, count);
             else
-                for (Index k = 0; k < count; ++k) store_first(own + k * height, load_first(in + k * a.k_stride, height), height);
+                for (Index k = 0; k < count; ++k) store_first(own + k * height, load_first(in.at + k * in.k, height), height);
         }
     }
 }
@@ -262,26 +242,28 @@ void multiply_tile(const Tile& tile, int rows) {
 // Packing a pays where its words are read for more than a few panels, and where lines a page apart would evict each other.
 inline bool packing_pays(const GemmPlan& plan, Index columns) {
     constexpr Index kPage = 1024;
-    const bool contiguous = plan.a_m == 1 || plan.a_k == 1;
-    if (plan.a_at) return true;
-    return columns > 3 * NR || !contiguous || plan.a_m * plan.a_k % kPage == 0;
+    const Factor::Part a = plan.a.from(nullptr, 0, 0);
+    const bool contiguous = a.row == 1 || a.k == 1;
+    return a.placed || columns > 3 * NR || !contiguous || a.row * a.k % kPage == 0;
 }
 
 // Columns [n0, n1) of one chunk, packed at `panels`, of all strips; `tile` has what its tiles share, `scratch` has room for
 // kStripsAtATime strips.
 template <bool SIDE_BY_SIDE>
-void multiply_block(Tile tile, const Rows& a, bool packing, const Strips& strips, const Word* panels, Word* out, bool first, Index n0,
+void multiply_block(Tile tile, const Rows& rows, bool packing, const Strips& strips, const Word* panels, Word* out, bool first, Index n0,
                     Index n1, Word* scratch) {
     alignas(64) static constexpr Word zeros[NR] = {};
-    const Index group = a.k_stride == 1 ? 1 : kStripsAtATime;
+    const Index group = rows.from(0, 0).k == 1 ? 1 : kStripsAtATime;
     for (Index begin = 0; begin < strips.count; begin += group) {
         const Index end = begin + group < strips.count ? begin + group : strips.count;
-        if (packing) pack_strips(a, strips, begin, end, tile.depth, scratch);
+        if (packing) pack_strips(rows, strips, begin, end, tile.depth, scratch);
         for (Index strip = begin; strip < end; ++strip) {
             const Index r = strips.start(strip);
             const int height = strips.height(strip);
-            tile.a = packing ? scratch + (r - strips.start(begin)) * tile.depth : a.at + r * a.row;
-            tile.a_step = packing ? height : a.k_stride;
+            const Factor::Part in = rows.from(r, 0);
+            tile.a = packing ? scratch + (r - strips.start(begin)) * tile.depth : in.at;
+            tile.a_row = in.row;
+            tile.a_step = packing ? height : in.k;
             for (Index n = n0; n < n1; n += NR) {
                 tile.b = panels + (n - n0) * tile.depth;
                 tile.columns = static_cast<int>(n1 - n < NR ? n1 - n : NR);
@@ -301,15 +283,12 @@ void multiply_block(Tile tile, const Rows& a, bool packing, const Strips& strips
         for (Index k = 0; k < plan.k; k += kChunk) {
             Tile tile{};
             tile.depth = plan.k - k < kChunk ? plan.k - k : kChunk;
-            tile.a_row = plan.a_m;
             tile.out_row = plan.out_m;
             tile.before_row = k || plan.begun ? plan.out_m : 0;
-            if (plan.b_at) pack_panels_at(plan, b, n0, n1, k, tile.depth, panels);
-            else pack_panels(plan, b + k * plan.b_k, n0, n1, tile.depth, panels);
-            Rows rows{a + part.m0 * plan.a_m + k * plan.a_k, plan.a_m, plan.a_k, {}};
-            if (plan.a_at) rows.places = moved(plan.a_at, part.m0, k);
+            pack_panels(plan.b, b, n0, n1, k, tile.depth, panels);
+            const Rows rows{plan.a, a, part.m0, k};
             const bool packing = packing_pays(plan, n1 - n0);
-            const auto block = packing || plan.a_m == 1 ? &multiply_block<true> : &multiply_block<false>;
+            const auto block = packing || rows.from(0, 0).row == 1 ? &multiply_block<true> : &multiply_block<false>;
             block(tile, rows, packing, strips, panels, out + part.m0 * plan.out_m, k == 0 && !plan.begun, n0, n1, scratch);
         }
     }

@@ -2,6 +2,7 @@
 #include "loops.hpp"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 
 #include "apply_op.hpp"
@@ -96,7 +97,7 @@ struct Grouping {
 };
 
 std::vector<Candidate> grouped(const Program& program, const std::vector<std::vector<View>>& views, const std::vector<bool>& candidate,
-                               const std::vector<bool>& needed) {
+                               const std::vector<bool>& needed, Budget& budget) {
     const std::size_t n = program.ops.size();
     Grouping all{program, views, {}, std::vector<int>(n, -1)};
     std::vector<std::size_t> ordinal;  // of each group's last member among the needed ops
@@ -105,6 +106,7 @@ std::vector<Candidate> grouped(const Program& program, const std::vector<std::ve
         if (!needed[i]) continue;
         ++count;
         std::optional<std::size_t> home;
+        budget.spend(static_cast<Index>(all.groups.size()));
         for (std::size_t g = all.groups.size(); candidate[i] && g-- > 0;)
             if (all.joins(i, g, count - ordinal[g] - 1)) {
                 home = g;
@@ -214,7 +216,7 @@ struct Builder {
             for (const View& view : views[i])
                 if (!is_member(view)) operand(view, program.ops[i].extents);
         const int operands = static_cast<int>(loop.sources.size());
-        std::vector<int> result(program.ops.size(), -1);
+        std::map<std::size_t, int> result;
         for (const std::size_t i : group.members) {
             const Descriptor& op = program.ops[i];
             std::vector<int> registers;
@@ -274,8 +276,8 @@ struct Builder {
 }  // namespace
 
 std::vector<Loop> make_loops(const Program& program, const std::vector<std::vector<View>>& views, const std::vector<bool>& candidate,
-                             const std::vector<bool>& needed, const std::vector<bool>& kept) {
-    const std::vector<Candidate> groups = grouped(program, views, candidate, needed);
+                             const std::vector<bool>& needed, const std::vector<bool>& kept, Budget& budget) {
+    const std::vector<Candidate> groups = grouped(program, views, candidate, needed, budget);
     std::vector<std::size_t> home(program.ops.size(), groups.size());
     for (std::size_t g = 0; g < groups.size(); ++g)
         for (const std::size_t i : groups[g].members) home[i] = g;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -110,7 +111,8 @@ nb::object to_array(const Descriptor& op, Buffer buffer, const std::shared_ptr<P
     return nb::cast(nb::ndarray<nb::numpy, const std::int32_t>(owner->buffer.data(), shape.size(), shape.data(), capsule));
 }
 
-std::unique_ptr<Executor> make_executor(const nb::bytes& header, const std::vector<nb::bytes>& descriptors, const std::vector<Array>& consts) {
+std::unique_ptr<Executor> make_executor(const nb::bytes& header, const std::vector<nb::bytes>& descriptors, const std::vector<Array>& consts,
+                                        bool plain) {
     std::vector<std::span<const std::uint8_t>> ops;
     for (const nb::bytes& d : descriptors) ops.push_back(span_of(d));
     std::vector<Table> tables;
@@ -119,7 +121,9 @@ std::unique_ptr<Executor> make_executor(const nb::bytes& header, const std::vect
         tables.push_back({words_of(array), std::make_shared<const Array>(array)});
         elements.push_back(static_cast<Index>(array.size()));
     }
-    return std::make_unique<Executor>(decode_program(span_of(header), ops, std::move(elements)), std::move(tables));
+    Program program = decode_program(span_of(header), ops, std::move(elements));
+    const nb::gil_scoped_release release;  // planning takes a while
+    return std::make_unique<Executor>(std::move(program), std::move(tables), plain);
 }
 
 // A Program without the words of its constants, to be planned.
@@ -133,6 +137,7 @@ Program planned(const nb::bytes& header, const std::vector<nb::bytes>& descripto
 // the op whose output and operands are largest, by itself. Nothing is allocated.
 nb::tuple bytes_of_run(const nb::bytes& header, const std::vector<nb::bytes>& descriptors, std::vector<Index> const_elements) {
     const Program program = planned(header, descriptors, std::move(const_elements));
+    std::optional<nb::gil_scoped_release> release(std::in_place);
     const Schedule schedule = make_schedule(program);
     const auto held = [&](const Schedule& planned) {
         Index bytes = 0;
@@ -152,14 +157,17 @@ nb::tuple bytes_of_run(const nb::bytes& header, const std::vector<nb::bytes>& de
     const Schedule one = make_schedule(asked_for(program, dearest));
     // The arena of an ordinary step is there when a game begins, and has been given back when it asks for one op.
     const Index swept = std::max(make_sweep(program, schedule).words, schedule.arena_words);
-    return nb::make_tuple(Buffer::bytes_of(schedule.arena_words), held(schedule),
-                          std::max(Buffer::bytes_of(swept), Buffer::bytes_of(one.arena_words) + held(one)));
+    const Index arena = Buffer::bytes_of(schedule.arena_words), results = held(schedule);
+    const Index shown = std::max(Buffer::bytes_of(swept), Buffer::bytes_of(one.arena_words) + held(one));
+    release.reset();
+    return nb::make_tuple(arena, results, shown);
 }
 
 // What a run computes: the multiply-adds of its products, and the terms of its other ops: each of an element's instructions, and
 // writing it, is one. The gradient of an embedding is a product in the Program and no product here.
 nb::tuple work_of_run(const nb::bytes& header, const std::vector<nb::bytes>& descriptors, std::vector<Index> const_elements) {
     const Program program = planned(header, descriptors, std::move(const_elements));
+    std::optional<nb::gil_scoped_release> release(std::in_place);
     const Schedule schedule = make_schedule(program);
     double products = 0, terms = 0;
     for (std::size_t i = 0; i < schedule.steps.size(); ++i) {
@@ -176,6 +184,7 @@ nb::tuple work_of_run(const nb::bytes& header, const std::vector<nb::bytes>& des
         else
             terms += static_cast<double>(op.elements) * static_cast<double>(1 + op.k + static_cast<Index>(op.instrs.size()));
     }
+    release.reset();
     return nb::make_tuple(products, terms);
 }
 
@@ -360,7 +369,7 @@ NB_MODULE(_native, m) {
     m.def("work_of_run", &work_of_run, nb::arg("header"), nb::arg("descriptors"), nb::arg("const_elements"),
           "(multiply-adds of products, terms of other ops) that a run computes. ValueError as Executor.");
     nb::class_<Executor>(m, "Executor", "A Program ready to run. ValueError if its bytes do not parse or reach outside of a tensor.")
-        .def(nb::new_(&make_executor), nb::arg("header"), nb::arg("descriptors"), nb::arg("consts"))
+        .def(nb::new_(&make_executor), nb::arg("header"), nb::arg("descriptors"), nb::arg("consts"), nb::arg("plain") = false)
         .def("run", &run, nb::arg("state"), nb::arg("seed"), nb::arg("round"), nb::arg("slot"), nb::arg("t"), nb::arg("dataset").none(),
              nb::arg("keep"), nb::arg("threads"), nb::arg("path"), nb::arg("nanoseconds").none() = nb::none(),
              "One output array per op, None where it was not kept. Releases the interpreter while it computes.")
@@ -369,6 +378,7 @@ NB_MODULE(_native, m) {
              "Calls visit(op, bytes) with every op's output, in order; the bytes can be read during the call alone.")
         .def("some", &some, nb::arg("state"), nb::arg("seed"), nb::arg("round"), nb::arg("slot"), nb::arg("t"), nb::arg("dataset").none(),
              nb::arg("threads"), nb::arg("path"), nb::arg("ops"), "One output array per op, None for those that are not in `ops`.")
+        .def_prop_ro("plain", &Executor::plain, "A reason why every op is run by itself, or \"\": the planner fused them.")
         .def("rest", &Executor::rest, nb::call_guard<nb::gil_scoped_release>(),
              "Gives back the memory that is kept from run to run, unless one is under way.")
         .def("loops", &loops_of, "Per loop: elements, operands (form, step), instructions (op, a, b, c, imm), registers of the results, streams.")

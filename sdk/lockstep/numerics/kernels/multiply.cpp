@@ -39,8 +39,8 @@ Operands at_batch(const GemmPlan& plan, Operands at, Index batch) {
     for (int ax = plan.batch_axes - 1; ax >= 0; --ax) {
         const Index i = batch % plan.batch[ax];
         batch /= plan.batch[ax];
-        at.a += i * plan.a_batch[ax];
-        at.b += i * plan.b_batch[ax];
+        at.a += i * plan.a.batch[ax];
+        at.b += i * plan.b.batch[ax];
         at.out += i * plan.out_batch[ax];
     }
     return at;
@@ -85,7 +85,7 @@ Index multiply_scratch(const GemmPlan& plan, const Kernels& kernels) {
 
 namespace {
 
-bool shares_a(const GemmPlan& plan) { return std::all_of(plan.a_batch, plan.a_batch + plan.batch_axes, [](Index stride) { return stride == 0; }); }
+bool shares_a(const GemmPlan& plan) { return std::all_of(plan.a.batch, plan.a.batch + plan.batch_axes, [](Index stride) { return stride == 0; }); }
 
 // Lanes of a's rows pay where a is packed for many windows and fills them.
 bool turning_pays(const GemmPlan& plan, const Kernels& kernels) {
@@ -142,8 +142,8 @@ void multiply_codes(const QdotPlan& plan, QdotOperands at, Word* out, const Kern
     for (int ax = shape.batch_axes - 1; ax >= 0; --ax) {
         const Index i = batch % shape.batch[ax];
         batch /= shape.batch[ax];
-        at.a += i * shape.a_batch[ax];
-        at.b += i * shape.b_batch[ax];
+        at.a += i * shape.a.batch[ax];
+        at.b += i * shape.b.batch[ax];
         at.scale_a += i * plan.scale_a_batch[ax];
         at.scale_b += i * plan.scale_b_batch[ax];
         out += i * shape.out_batch[ax];

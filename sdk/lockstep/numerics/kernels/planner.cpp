@@ -3,16 +3,23 @@
 
 #include <algorithm>
 #include <optional>
+#include <stdexcept>
 
 #include "apply_op.hpp"
 #include "arena.hpp"
 #include "axes.hpp"
+#include "budget.hpp"
 #include "kernels.hpp"
 #include "loops.hpp"
+#include "soundness.hpp"
 
 namespace lockstep {
 
 namespace {
+
+constexpr Index kPass = 1000;               // operations to look at a view once, in some pass
+constexpr Index kPasses = 16;
+constexpr Index kPlaceBytes = 4 * sizeof(Index);  // of a place with its run, while tables are made and after
 
 // --- maps ---------------------------------------------------------------------------------------------------------------
 
@@ -193,18 +200,16 @@ std::optional<GemmStep> plan_gemm(const Descriptor& op, const View& first, const
     plan.m = axes.extents[m_axis];
     plan.n = axes.extents.back();
     plan.k = op.k;
-    plan.a_m = axes.strides[va][m_axis];
     plan.out_m = axes.strides[0][m_axis];
-    plan.b_n = axes.strides[vb].back();
-    plan.a_k = a->strides[rank];
-    plan.b_k = b->strides[rank];
+    plan.a = Factor::strided(axes.strides[va][m_axis], a->strides[rank]);
+    plan.b = Factor::strided(axes.strides[vb].back(), b->strides[rank]);
     plan.batches = 1;
     for (std::size_t axis = 0; axis + 1 < n_axes; ++axis) {
         if (axis == m_axis) continue;
         plan.batch[plan.batch_axes] = axes.extents[axis];
         plan.out_batch[plan.batch_axes] = axes.strides[0][axis];
-        plan.a_batch[plan.batch_axes] = axes.strides[va][axis];
-        plan.b_batch[plan.batch_axes] = axes.strides[vb][axis];
+        plan.a.batch[plan.batch_axes] = axes.strides[va][axis];
+        plan.b.batch[plan.batch_axes] = axes.strides[vb][axis];
         ++plan.batch_axes;
         plan.batches *= axes.extents[axis];
     }
@@ -244,10 +249,9 @@ std::optional<QdotStep> plan_qdot(const Program& program, const Descriptor& op) 
     shape.m = m_axis < n_axes ? axes.extents[m_axis] : 1;
     shape.n = n_axes > 0 ? axes.extents[n_axis] : 1;
     shape.k = op.k * op.p0;
-    shape.a_m = along(a + 1, m_axis);
     shape.out_m = along(0, m_axis);
-    shape.b_n = along(b + 1, n_axis);
-    shape.a_k = shape.b_k = 1;
+    shape.a = Factor::strided(along(a + 1, m_axis), 1);
+    shape.b = Factor::strided(along(b + 1, n_axis), 1);
     plan.scale_a_m = along(a + 3, m_axis);
     plan.scale_b_n = along(b + 3, n_axis);
     plan.scale_a_k = op.views[a + 2].strides[rank];
@@ -258,8 +262,8 @@ std::optional<QdotStep> plan_qdot(const Program& program, const Descriptor& op) 
         const int ax = shape.batch_axes++;
         shape.batch[ax] = axes.extents[axis];
         shape.out_batch[ax] = axes.strides[0][axis];
-        shape.a_batch[ax] = axes.strides[a + 1][axis];
-        shape.b_batch[ax] = axes.strides[b + 1][axis];
+        shape.a.batch[ax] = axes.strides[a + 1][axis];
+        shape.b.batch[ax] = axes.strides[b + 1][axis];
         plan.scale_a_batch[ax] = axes.strides[a + 3][axis];
         plan.scale_b_batch[ax] = axes.strides[b + 3][axis];
         shape.batches *= axes.extents[axis];
@@ -328,10 +332,11 @@ std::optional<View> read_through(const View& reader, const std::vector<Index>& e
 }
 
 // Folds read through copies: the transposes that make a k axis contiguous in the committed form need not exist.
-View seen_through(const Program& program, const Descriptor& op, View view) {
+View seen_through(const Program& program, const Descriptor& op, View view, Budget& budget) {
     std::vector<Index> extents = op.extents;
     extents.push_back(op.k);
     while (view.tag == Tag::kOp && is_copy(program.ops[static_cast<std::size_t>(view.index)])) {
+        budget.spend(kPass);
         const std::optional<View> through = read_through(view, extents, program.ops[static_cast<std::size_t>(view.index)]);
         // Something must stay contiguous, or every term would be a cache line of its own.
         if (!through || std::find(through->strides.begin(), through->strides.end(), 1) == through->strides.end()) break;
@@ -371,7 +376,7 @@ Runs runs_of(const std::vector<Index>& rows) {
 
 // An operand of a product read where a copy took it from, if rows and terms each add a part of their own to an element's place there:
 // the windows of a convolution are never copied together. False if it is no such copy.
-bool read_in_place(const Program& program, GemmStep& step, std::size_t side) {
+bool read_in_place(const Program& program, GemmStep& step, std::size_t side, Budget& budget) {
     GemmPlan& plan = step.plan;
     Source& source = side == 0 ? step.a : step.b;
     if (source.tag != Tag::kOp || !is_copy(program.ops[static_cast<std::size_t>(source.index)])) return false;
@@ -381,6 +386,8 @@ bool read_in_place(const Program& program, GemmStep& step, std::size_t side) {
     const auto n_axes = axes.extents.size();
     std::vector<Index> reach(n_axes, 0);  // the largest coordinate along each axis, if the parts of an element's place add up
     const auto places = [&](Index begin, Index extent, Index stride) {
+        budget.spend(extent, 4 * static_cast<Index>(n_axes + 2));
+        budget.hold(extent, kPlaceBytes);
         std::vector<Index> found, largest(n_axes, 0);
         for (Index i = 0; i < extent; ++i) {
             Index rest = begin + i * stride, place = 0;
@@ -395,8 +402,10 @@ bool read_in_place(const Program& program, GemmStep& step, std::size_t side) {
         for (std::size_t axis = 0; axis < n_axes; ++axis) reach[axis] += largest[axis];
         return PlacesAlong(std::move(found));
     };
-    Index* const batch_strides = side == 0 ? plan.a_batch : plan.b_batch;
-    const Index row_stride = side == 0 ? plan.a_m : plan.b_n, k_stride = side == 0 ? plan.a_k : plan.b_k;
+    Factor& factor = side == 0 ? plan.a : plan.b;
+    Index* const batch_strides = factor.batch;
+    const Factor::Part strided = factor.from(nullptr, 0, 0);
+    const Index row_stride = strided.row, k_stride = strided.k;
     // What every batch shares would be packed for each of them, so it is copied once. A product that is turned on every path packs it
     // once, wherever it lies.
     const bool turned = side == 0 && plan.b_runs.length && plan.m % kMostLanes == 0 && plan.m <= kWindowsPerRow * plan.n * plan.batches;
@@ -423,7 +432,7 @@ bool read_in_place(const Program& program, GemmStep& step, std::size_t side) {
         table->insert(table->end(), axis->run.begin(), axis->run.end());
     }
     const Index *row = table->data(), *k_at = row + 2 * rows.at.size();
-    (side == 0 ? plan.a_at : plan.b_at) = {row, row + rows.at.size(), k_at, k_at + terms.at.size()};
+    factor.place({row, row + rows.at.size(), k_at, k_at + terms.at.size()});
     if (side == 1) plan.b_runs = runs_of(rows.at);
     step.places[side] = std::move(table);
     return true;
@@ -457,6 +466,20 @@ Step plan_fold_step(const Descriptor& op, const std::vector<View>& views) {
     std::vector<const View*> pointers;
     for (const View& view : views) pointers.push_back(&view);
     return plan_fold(op, pointers);
+}
+
+// The step of an op by itself.
+Step plain_step(const Program& program, const Descriptor& op, std::size_t index) {
+    switch (op.kind) {
+    case Kind::kMap: return plan_map_step(op);
+    case Kind::kConcat: return plan_concat(op);
+    case Kind::kQuant: return plan_quant(op, static_cast<int>(index), op.views[0]);
+    case Kind::kFold:
+        if (!op.is_qdot()) return plan_fold_step(op, op.views);
+        if (auto qdot = plan_qdot(program, op)) return *qdot;
+        return PlainStep{};
+    default: return PlainStep{};
+    }
 }
 
 // --- layouts ------------------------------------------------------------------------------------------------------------
@@ -535,10 +558,10 @@ void find_scatters(const Program& program, std::vector<std::vector<View>>& views
 }
 
 // Quants of one tensor run in the place of the first of them, which the others then read.
-void find_quants(const Program& program, std::vector<std::vector<View>>& views, Schedule& schedule) {
+void find_quants(const Program& program, std::vector<std::vector<View>>& views, Schedule& schedule, Budget& budget) {
     std::vector<bool> taken;
     for (const Fused& fused : schedule.fused) taken.push_back(!std::holds_alternative<std::monostate>(fused));
-    for (QuantGroup& group : plan_quants(program, views, taken)) {
+    for (QuantGroup& group : plan_quants(program, views, taken, budget)) {
         for (const int op : group.absorbed) {
             views[static_cast<std::size_t>(op)] = {View{Tag::kOp, group.op, 0, {}}};
             schedule.fused[static_cast<std::size_t>(op)] = Absorbed{};
@@ -713,7 +736,8 @@ void place(const Program& program, const std::vector<std::vector<View>>& views, 
 // --- groups -------------------------------------------------------------------------------------------------------------
 
 // A group's ops run in the place of the last one, and what reads them before that runs after it.
-void take_place(StripGroup&& group, Schedule& schedule) {
+void take_place(StripGroup&& group, Schedule& schedule, Budget& budget) {
+    budget.spend(static_cast<Index>(schedule.order.size()), 16);
     const int last = group.absorbed.back();
     const auto listed = [](const std::vector<int>& ops, int op) { return std::binary_search(ops.begin(), ops.end(), op); };
     std::vector<int> order;
@@ -726,12 +750,12 @@ void take_place(StripGroup&& group, Schedule& schedule) {
     schedule.fused[static_cast<std::size_t>(last)] = std::move(group);
 }
 
-void find_groups(const Program& program, const std::vector<std::vector<View>>& views, Schedule& schedule) {
+void find_groups(const Program& program, const std::vector<std::vector<View>>& views, Schedule& schedule, Budget& budget) {
     for (std::size_t i = 0; i < program.ops.size(); ++i)
         if (schedule.needed[i]) schedule.order.push_back(static_cast<int>(i));
     std::vector<bool> taken;
     for (const Fused& fused : schedule.fused) taken.push_back(!std::holds_alternative<std::monostate>(fused));
-    for (StripGroup& group : plan_strips(program, views, schedule.needed, std::move(taken))) take_place(std::move(group), schedule);
+    for (StripGroup& group : plan_strips(program, views, schedule.needed, std::move(taken), budget)) take_place(std::move(group), schedule, budget);
 }
 
 // Where element `begin` + i * `step` of a map's row-major output comes from, for i < count.
@@ -751,12 +775,14 @@ std::vector<Index> places_of(const std::vector<Index>& extents, const std::vecto
 
 // A map that one sum alone reads, whole and in its order, and that is a copy or a product: its rows, and pieces of kPiece of its
 // terms, lie in its operands as they are, so that it need not exist. This is how batch norm sums an image's channels.
-std::optional<PiecewiseSumStep> sum_in_pieces(const Descriptor& fold, const Descriptor& map) {
+std::optional<PiecewiseSumStep> sum_in_pieces(const Descriptor& fold, const Descriptor& map, Budget& budget) {
     constexpr Index kLeastOutputs = 8;     // lanes beyond them do nothing
     constexpr Index kMostTerms = 1 << 20;  // whose places are looked at
     const bool product = map.instrs.size() == 1 && static_cast<Op>(map.instrs[0].op) == Op::FMUL;
     if (!(is_copy(map) || product) || fold.elements < kLeastOutputs || fold.k % kPiece != 0 || fold.k > kMostTerms || map.elements != fold.elements * fold.k) return std::nullopt;
     PiecewiseSumStep step{};
+    budget.spend(fold.elements + 2 * fold.k, 64);
+    budget.hold(fold.elements + 2 * fold.k, kPlaceBytes);
     step.plan = {fold.elements, fold.k, product ? 2 : 1, {}, {}};
     auto table = std::make_shared<std::vector<Index>>();
     const Index pieces = fold.k / kPiece;
@@ -783,7 +809,7 @@ std::optional<PiecewiseSumStep> sum_in_pieces(const Descriptor& fold, const Desc
     return step;
 }
 
-void read_sums_in_place(const Program& program, std::vector<std::vector<View>>& views, Schedule& schedule) {
+void read_sums_in_place(const Program& program, std::vector<std::vector<View>>& views, Schedule& schedule, Budget& budget) {
     std::vector<int> readers(program.ops.size(), 0);
     for (const int op : schedule.order) {
         const auto i = static_cast<std::size_t>(op);
@@ -801,7 +827,7 @@ void read_sums_in_place(const Program& program, std::vector<std::vector<View>>& 
         std::vector<Index> extents = fold.extents;
         extents.push_back(fold.k);
         if (program.ops[m].kind != Kind::kMap || !alone(m) || schedule.kept[m] || readers[m] != 1 || view.offset != 0 || view.strides != row_major(extents)) continue;
-        auto step = sum_in_pieces(fold, program.ops[m]);
+        auto step = sum_in_pieces(fold, program.ops[m], budget);
         if (!step) continue;
         schedule.fused[i] = std::move(*step);
         views[i] = views[m];
@@ -829,6 +855,7 @@ void join_concats(const Program& program, std::vector<std::vector<View>>& views,
         const MapStep& own = std::get<MapStep>(schedule.steps[i]);
         MapStep joint;
         std::vector<View> read;
+        bool joins = false;
         for (std::size_t part = 0; part < outer.views.size(); ++part) {
             const View& view = outer.views[part];
             const auto inside = static_cast<std::size_t>(view.tag == Tag::kOp ? view.index : 0);
@@ -855,10 +882,10 @@ void join_concats(const Program& program, std::vector<std::vector<View>>& views,
                 before += inner.sizes[j];
                 read.push_back(inner.views[j]);
             }
-            joined[inside] = true;
+            joins = joined[inside] = true;
             schedule.needed[inside] = false;
         }
-        if (joint.parts.size() == own.parts.size()) continue;  // a concat has two parts or more
+        if (!joins) continue;
         schedule.fused[i] = std::move(joint);
         views[i] = std::move(read);
     }
@@ -866,12 +893,12 @@ void join_concats(const Program& program, std::vector<std::vector<View>>& views,
 }
 
 // Products that are in no group read their operands in place, and copies that nobody reads any more are not made.
-void read_products_in_place(const Program& program, std::vector<std::vector<View>>& views, Schedule& schedule) {
+void read_products_in_place(const Program& program, std::vector<std::vector<View>>& views, Schedule& schedule, Budget& budget) {
     for (const int op : schedule.order) {
         const auto i = static_cast<std::size_t>(op);
         auto* gemm = std::get_if<GemmStep>(&schedule.steps[i]);
         if (!gemm || !std::holds_alternative<std::monostate>(schedule.fused[i])) continue;
-        const bool b = read_in_place(program, *gemm, 1), a = read_in_place(program, *gemm, 0);
+        const bool b = read_in_place(program, *gemm, 1, budget), a = read_in_place(program, *gemm, 0, budget);
         if (!a && !b) continue;
         views[i].clear();
         for (const Source& source : {gemm->a, gemm->b}) views[i].push_back(View{source.tag, source.index, source.offset, {}});
@@ -887,13 +914,13 @@ void read_products_in_place(const Program& program, std::vector<std::vector<View
             continue;
         }
         for (const int source : traffic_of(schedule.fused[i], op, views[i]).reads) read[static_cast<std::size_t>(source)] = true;
-        order.insert(order.begin(), op);
+        order.push_back(op);
     }
-    schedule.order = std::move(order);
+    schedule.order.assign(order.rbegin(), order.rend());
 }
 
 // Maps that still have a step of their own, in the Program's order, may run in loops; a group's maps are loops, too.
-void find_loops(const Program& program, const std::vector<std::vector<View>>& views, Schedule& schedule) {
+void find_loops(const Program& program, const std::vector<std::vector<View>>& views, Schedule& schedule, Budget& budget) {
     std::vector<bool> candidate(program.ops.size(), false);
     for (const int op : schedule.order) {
         const auto i = static_cast<std::size_t>(op);
@@ -904,7 +931,7 @@ void find_loops(const Program& program, const std::vector<std::vector<View>>& vi
     for (Fused& fused : schedule.fused)
         if (const auto* group = std::get_if<StripGroup>(&fused))
             for (const int op : group->postponed) candidate[static_cast<std::size_t>(op)] = false;
-    schedule.loops = make_loops(program, views, candidate, schedule.needed, schedule.kept);
+    schedule.loops = make_loops(program, views, candidate, schedule.needed, schedule.kept, budget);
     schedule.loop_of.assign(program.ops.size(), -1);
     for (std::size_t l = 0; l < schedule.loops.size(); ++l)
         for (const std::size_t member : schedule.loops[l].members) schedule.loop_of[member] = static_cast<int>(l);
@@ -921,7 +948,10 @@ std::vector<int> ops_read(const std::vector<View>& views) {
     return ops;
 }
 
-Schedule make_schedule(const Program& original) {
+namespace {
+
+Schedule fused_schedule(const Program& original, Budget& budget) {
+    for (const Descriptor& op : original.ops) budget.spend(static_cast<Index>(1 + op.views.size()), kPasses * kPass);
     Schedule schedule;
     schedule.planned = recompute(original);
     const Program& program = schedule.planned.program;
@@ -932,25 +962,22 @@ Schedule make_schedule(const Program& original) {
         schedule.reads.push_back(ops_read(op.views));
         schedule.fused.emplace_back();
         switch (op.kind) {
-        case Kind::kMap: schedule.steps.emplace_back(plan_map_step(op)); break;
-        case Kind::kConcat: schedule.steps.emplace_back(plan_concat(op)); break;
         case Kind::kQuant: {
             const std::size_t own = schedule.steps.size();
             Descriptor& finer = cut.ops[own];
             finer = cut_as_copied(program, op);
             View& view = views.back()[0] = finer.views[0];
-            if (const View through = seen_through(program, finer, view); quantises(finer, through)) view = through;
+            if (const View through = seen_through(program, finer, view, budget); quantises(finer, through)) view = through;
             schedule.steps.emplace_back(plan_quant(finer, static_cast<int>(own), view));
             schedule.reads.back() = ops_read(views.back());
             break;
         }
         case Kind::kFold:
             if (op.is_qdot()) {
-                if (auto qdot = plan_qdot(program, op)) schedule.steps.emplace_back(*qdot);
-                else schedule.steps.emplace_back(PlainStep{});
+                schedule.steps.push_back(plain_step(program, op, schedule.steps.size()));
                 break;
             }
-            for (View& view : views.back()) view = seen_through(program, op, view);
+            for (View& view : views.back()) view = seen_through(program, op, view, budget);
             schedule.steps.push_back(plan_fold_step(op, views.back()));
             if (std::holds_alternative<PlainStep>(schedule.steps.back())) views.back() = op.views;
             schedule.reads.back() = ops_read(views.back());
@@ -959,27 +986,65 @@ Schedule make_schedule(const Program& original) {
                 schedule.fused.back() = std::move(*scatter);
             }
             break;
-        default: schedule.steps.emplace_back(PlainStep{});
+        default: schedule.steps.push_back(plain_step(program, op, schedule.steps.size()));
         }
     }
     find_scatters(program, views, schedule);
-    find_quants(cut, views, schedule);
+    find_quants(cut, views, schedule, budget);
     choose_results(program, views, schedule);
-    find_groups(program, views, schedule);
-    read_products_in_place(program, views, schedule);
+    find_groups(program, views, schedule, budget);
+    read_products_in_place(program, views, schedule, budget);
     Program laid_out = program;
     choose_layouts(laid_out, views, schedule);
-    read_sums_in_place(laid_out, views, schedule);
+    read_sums_in_place(laid_out, views, schedule, budget);
     join_concats(program, views, schedule);
-    find_loops(laid_out, views, schedule);
+    find_loops(laid_out, views, schedule, budget);
     for (std::size_t i = 0; i < program.ops.size(); ++i)
         if (program.ops[i].kind == Kind::kQuant) laid_out.ops[i] = cut.ops[i];
     hasten_quants(program, views, schedule);
-    schedule.runs = plan_batches(laid_out, views, schedule);
+    schedule.runs = plan_batches(laid_out, views, schedule, budget);
     schedule.run_of.assign(program.ops.size(), -1);
     for (std::size_t r = 0; r < schedule.runs.size(); ++r)
         for (const int op : schedule.runs[r].ops) schedule.run_of[static_cast<std::size_t>(op)] = static_cast<int>(r);
     place(program, views, schedule);
+    return schedule;
+}
+
+// Every op by itself, with its operands where the Program has them.
+Schedule plain_schedule(const Program& program, std::string reason) {
+    const std::size_t n = program.ops.size();
+    Schedule schedule;
+    schedule.planned = as_written(program);
+    schedule.plain = std::move(reason);
+    schedule.fused.resize(n);
+    schedule.loop_of.assign(n, -1);
+    schedule.run_of.assign(n, -1);
+    std::vector<std::vector<View>> views;
+    for (const Descriptor& op : program.ops) {
+        views.push_back(op.views);
+        schedule.reads.push_back(ops_read(op.views));
+        schedule.steps.push_back(plain_step(program, op, schedule.steps.size()));
+    }
+    choose_results(program, views, schedule);
+    for (std::size_t i = 0; i < n; ++i)
+        if (schedule.needed[i]) schedule.order.push_back(static_cast<int>(i));
+    place(program, views, schedule);
+    return schedule;
+}
+
+}  // namespace
+
+Schedule make_schedule(const Program& original, bool plain) {
+    std::string reason = plain ? "asked for" : "planning it takes too long";
+    Budget budget;
+    if (!plain) try {
+        Schedule schedule = fused_schedule(original, budget);
+        reason = unsound(schedule);
+        if (reason.empty()) return schedule;
+    } catch (const OverBudget&) {
+    }
+    Schedule schedule = plain_schedule(original, std::move(reason));
+    if (const std::string why = unsound(schedule); !why.empty()) throw std::logic_error("no schedule: " + why);
     return schedule;
 }
 

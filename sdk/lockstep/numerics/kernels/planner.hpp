@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -67,6 +68,7 @@ struct Schedule {
     std::vector<BatchRun> runs;       // of steps that are taken a batch at a time
     std::vector<int> run_of;          // per op: its run, or -1
     Index arena_words = 0;
+    std::string plain;                // a reason why every op is run by itself; empty: the ops are fused
 
     // Where an op of the original Program stands.
     std::size_t at(std::size_t original) const { return static_cast<std::size_t>(planned.op_of[original]); }
@@ -76,7 +78,8 @@ struct Schedule {
 // The ops that views read, each once.
 std::vector<int> ops_read(const std::vector<View>& views);
 
-Schedule make_schedule(const Program& original);
+// A schedule that holds (soundness.hpp): the fused one, or the plain one where that takes too much to plan, or is asked for.
+Schedule make_schedule(const Program& original, bool plain = false);
 
 // A map over `extents` whose operands' strides are those of `views` and whose output has `out_strides`.
 MapPlan plan_map(const std::vector<Index>& extents, const std::vector<Index>& out_strides, const std::vector<const View*>& views,

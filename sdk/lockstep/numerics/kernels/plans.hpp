@@ -49,8 +49,42 @@ struct MapPlan {
 // convolution. The runs count how many neighbours from there on lie side by side; a run of terms is negative where they lie in
 // descending order, as the taps of a turned weight.
 struct Places {
-    const Index *row, *row_run, *k_at, *k_run;  // null: strides
-    explicit operator bool() const { return row != nullptr; }
+    const Index *row, *row_run, *k_at, *k_run;
+};
+
+// An operand of a product: where each row's term k lies, by strides or by places and never by both. Whoever reads it asks `from`:
+// nothing can move by a stride where places tell all. (Always inlined: kernels of every instruction set call it.)
+class Factor {
+public:
+    Index batch[kMaxAxes] = {};
+
+    static Factor strided(Index row, Index k) {
+        Factor factor;
+        factor.row_ = row;
+        factor.k_ = k;
+        return factor;
+    }
+    void place(const Places& places) {
+        row_ = k_ = 0;
+        places_ = places;
+    }
+    [[gnu::always_inline]] bool placed() const { return places_.row != nullptr; }
+
+    // What lies from a row and a term on: at[row * i + k * j], or at[places.row[i] + places.k_at[j]].
+    struct Part {
+        const Word* at;
+        Index row, k;
+        Places places;
+        bool placed;
+    };
+    [[gnu::always_inline]] Part from(const Word* base, Index row, Index k) const {
+        if (placed()) return {base, 0, 0, {places_.row + row, places_.row_run + row, places_.k_at + k, places_.k_run + k}, true};
+        return {base + row * row_ + k * k_, row_, k_, {}, false};
+    }
+
+private:
+    Index row_ = 0, k_ = 0;
+    Places places_ = {};
 };
 
 // The rows of a table come in runs of `length`, each `step` words after the one before; 0: there is no table.
@@ -61,19 +95,19 @@ struct Runs {
 // dot as a matrix product: out[batch, m, n] = fold_k a[batch, m, k] b[batch, n, k]; n is the output's innermost axis.
 struct GemmPlan {
     int batch_axes;
-    Index batch[kMaxAxes], a_batch[kMaxAxes], b_batch[kMaxAxes], out_batch[kMaxAxes];
+    Index batch[kMaxAxes], out_batch[kMaxAxes];
     Index batches;
     Index m, n, k;
-    Index a_m, a_k, b_n, b_k, out_m;
-    bool begun;      // `out` holds the sum of earlier chunks
-    Places a_at, b_at;  // in the place of a_m and a_k, of b_n and b_k
+    Index out_m;
+    bool begun;   // `out` holds the sum of earlier chunks
+    Factor a, b;  // of rows m, and of rows n
     Runs b_runs;
 };
 
 enum class FoldMode : int { kDot, kSum, kMax, kMin, kWrappingSum };
 constexpr int kQdotMode = 5;  // a fold of codes, whose partial results are added
 
-// A qdot as a matrix product. The codes are `shape`'s a and b, contiguous along k, of k words; `scale_a` and `scale_b` are strides.
+// A qdot as a matrix product. The codes are `shape`'s a and b, by strides and contiguous along k, of k words; `scale_a` and `scale_b` are strides.
 struct QdotPlan {
     GemmPlan shape;
     Index words;   // of a group

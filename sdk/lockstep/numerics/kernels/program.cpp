@@ -180,6 +180,13 @@ int arity(int op) {
     }
 }
 
+bool is_dear(int op) {
+    switch (static_cast<Op>(op)) {
+    case Op::FDIV: case Op::FSQRT: case Op::FEXP: case Op::FLOG: case Op::FTANH: case Op::IDIV: case Op::IREM: return true;
+    default: return false;
+    }
+}
+
 bool Descriptor::is_qdot() const { return kind == Kind::kFold && mode == kQdotMode; }
 
 Source source_of(const View& view) { return Source{view.tag, view.index, view.offset}; }

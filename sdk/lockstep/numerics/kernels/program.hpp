@@ -38,6 +38,8 @@ struct Instr {
 
 // How many of a, b, c an opcode reads: ARITY of scalar.py, with 0 for IMM.
 int arity(int op);
+// Whether it takes many times as long as an addition.
+bool is_dear(int op);
 
 struct Descriptor {
     Kind kind;

@@ -62,8 +62,8 @@ inline void pack_code_panel(const QdotPlan& plan, const QdotOperands& at, const 
     for (Index c = chain.begin; c < chain.end; ++c, panel += (depth + 1) * NR) {
         for (int v = 0; v < NV; ++v) {
             const int columns = lanes_left(n1, n + v * W);
-            const Word* in = columns ? at.b + (n + v * W) * plan.shape.b_n + c * plan.words : at.b;
-            pack_units<true>(panel + v * W, NR, in, plan.shape.b_n, columns, words_of(plan, c));
+            const Factor::Part in = plan.shape.b.from(at.b, columns ? n + v * W : n, c * plan.words);
+            pack_units<true>(panel + v * W, NR, in.at, in.row, columns, words_of(plan, c));
             Word scales[W] = {};
             for (int i = 0; i < columns; ++i) scales[i] = at.scale_b[(n + v * W + i) * plan.scale_b_n + c * plan.scale_b_k];
             store(panel + depth * NR + v * W, load(scales));
@@ -77,7 +77,8 @@ inline void pack_code_strip(const QdotPlan& plan, const QdotOperands& at, const 
     const Index depth = plan.words * UNITS;
     for (Index c = chain.begin; c < chain.end; ++c, strip += (depth + 3) * W) {
         Span span{0, 0};
-        const Int bias = pack_units<false>(strip, W, at.a + m * plan.shape.a_m + c * plan.words, plan.shape.a_m, rows, words_of(plan, c), &span);
+        const Factor::Part in = plan.shape.a.from(at.a, m, c * plan.words);
+        const Int bias = pack_units<false>(strip, W, in.at, in.row, rows, words_of(plan, c), &span);
         store(strip + depth * W, floats(bias));
         strip[(depth + 2) * W] = static_cast<Word>(span.begin * UNITS);
         strip[(depth + 2) * W + 1] = static_cast<Word>(span.end * UNITS);

@@ -160,7 +160,7 @@ QuantStep plan_quant(const Descriptor& op, int index, const View& view) {
     return step;
 }
 
-std::vector<QuantGroup> plan_quants(const Program& program, const std::vector<std::vector<View>>& views, const std::vector<bool>& taken) {
+std::vector<QuantGroup> plan_quants(const Program& program, const std::vector<std::vector<View>>& views, const std::vector<bool>& taken, Budget& budget) {
     const std::size_t n = program.ops.size();
     const auto op_of = [&](int op) -> const Descriptor& { return program.ops[static_cast<std::size_t>(op)]; };
     std::vector<std::vector<int>> readers(n);
@@ -240,6 +240,7 @@ std::vector<QuantGroup> plan_quants(const Program& program, const std::vector<st
                 for (const int reader : readers[static_cast<std::size_t>(array)]) {
                     const auto r = static_cast<std::size_t>(reader);
                     const Descriptor& op = program.ops[r];
+                    budget.spend(static_cast<Index>(copies.size() + op.views.size()));
                     if (op.kind != Kind::kConcat || taken[r] || op.p0 + 1 != op.extents.size() || std::find(copies.begin(), copies.end(), reader) != copies.end()) continue;
                     std::vector<QuantOutput> parts;
                     Index before = 0;

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "budget.hpp"
 #include "program.hpp"
 
 namespace lockstep {
@@ -43,6 +44,6 @@ struct QuantGroup {
 
 // The quants of a Program that are run together; `views` are the operands of each op as they are read, and `taken` says which ops
 // already run in a form of their own.
-std::vector<QuantGroup> plan_quants(const Program& program, const std::vector<std::vector<View>>& views, const std::vector<bool>& taken);
+std::vector<QuantGroup> plan_quants(const Program& program, const std::vector<std::vector<View>>& views, const std::vector<bool>& taken, Budget& budget);
 
 }  // namespace lockstep

@@ -2,6 +2,7 @@
 #include "recompute.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include "apply_op.hpp"
 
@@ -17,18 +18,7 @@ constexpr Index kMostTerms = 256;       // of a product that is
 
 bool is_cheap(const Descriptor& op) {
     if (op.instrs.size() > kMostInstrs) return false;
-    return std::none_of(op.instrs.begin(), op.instrs.end(), [](const Instr& instr) {
-        switch (static_cast<Op>(instr.op)) {
-        case Op::FDIV:
-        case Op::FSQRT:
-        case Op::FEXP:
-        case Op::FLOG:
-        case Op::FTANH:
-        case Op::IDIV:
-        case Op::IREM: return true;
-        default: return false;
-        }
-    });
+    return std::none_of(op.instrs.begin(), op.instrs.end(), [](const Instr& instr) { return is_dear(instr.op); });
 }
 
 class Copies {
@@ -139,6 +129,12 @@ private:
 };
 
 }  // namespace
+
+Recomputed as_written(const Program& program) {
+    std::vector<int> same(program.ops.size());
+    std::iota(same.begin(), same.end(), 0);
+    return {program, same, same, std::vector<int>(program.ops.size(), -1)};
+}
 
 Recomputed recompute(const Program& program) {
     const std::vector<int> first = Copies(program).find();

@@ -17,5 +17,7 @@ struct Recomputed {
 // Copied is what costs little beside what it saves: a cheap map that waits long while what it is computed from waits anyway, and
 // attention's probabilities (Dao et al., "FlashAttention", 2022, section 3) where their product is one of codes.
 Recomputed recompute(const Program& program);
+// The Program as it is.
+Recomputed as_written(const Program& program);
 
 }  // namespace lockstep

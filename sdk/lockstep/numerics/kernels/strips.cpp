@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <numeric>
 
 #include "apply_op.hpp"
@@ -18,15 +19,22 @@ using Indices = std::vector<Index>;
 constexpr Index kBlockWords = 1 << 15;        // of one wide tensor in a block: a few of them stay in L2
 constexpr Index kMostRows = 64, kLeastRows = 16;
 constexpr Index kMostMaskCells = 1 << 24;     // that are looked at to find what a mask leaves
+constexpr Index kDear = 16;                   // operations of a dear instruction
+constexpr Index kMatching = 2000;             // operations to find out whether an op joins a group
 constexpr std::size_t kMostMembers = 256;     // planning takes their square
 
 Index product(const Indices& extents) { return std::accumulate(extents.begin(), extents.end(), Index{1}, std::multiplies<>()); }
 
+// A model has few masks, and each layer has them again: the ends of the rows of each condition that was looked at.
+using Marks = std::map<std::vector<Index>, Indices>;
+
 // One group under construction.
 class Group {
 public:
-    Group(const Program& program, const std::vector<std::vector<View>>& views, const std::vector<bool>& wanted, Index rows, Index columns)
-        : program_(program), views_(views), wanted_(wanted), all_rows_(rows), columns_(columns), role_(program.ops.size(), Role::kNone) {}
+    Group(const Program& program, const std::vector<std::vector<View>>& views, const std::vector<bool>& wanted, Index rows, Index columns, Budget& budget)
+        : program_(program), views_(views), wanted_(wanted), budget_(budget), all_rows_(rows), columns_(columns), role_(program.ops.size(), Role::kNone) {
+        budget.spend(static_cast<Index>(role_.size()));
+    }
 
     // Starts with a product, whose output axes are the group's. One whose operands are the same for every batch is better computed
     // as a whole, where they are packed once; the group then reads what it left in memory. So is a product of codes.
@@ -66,6 +74,7 @@ public:
 
     // Joins every op of [first, last) that reads members and can, and those `beside` them: products and maps that read none.
     void grow(int first, int last, const std::vector<bool>& taken, const std::function<bool(int)>& beside) {
+        budget_.get().spend(last - first, 8);
         for (int i = first; i < last; ++i) {
             if (!wanted_.get()[static_cast<std::size_t>(i)] || role(i) != Role::kNone) continue;
             bool tainted = false, uses = false;
@@ -117,13 +126,14 @@ public:
         for (const Entry& e : members_) {
             if (role(e.op) != Role::kWide) continue;
             const auto& by = readers[static_cast<std::size_t>(e.op)];
+            budget_.get().spend(static_cast<Index>(by.size()), static_cast<Index>(members_.size()));
             if (kept[static_cast<std::size_t>(e.op)] || std::any_of(by.begin(), by.end(), [&](int r) { return !has(r); })) found.push_back(e.op);
         }
         return found;
     }
 
     // `stored`: wide members that lie in memory; `owned`: members that no other group computes.
-    StripGroup finish(std::vector<int> stored, const std::function<bool(int)>& owned);
+    StripGroup finish(std::vector<int> stored, const std::function<bool(int)>& owned, Marks& marks);
 
 private:
     enum class Role { kNone, kWide, kRow, kResult, kTainted };
@@ -167,6 +177,7 @@ private:
 
     bool join(int op) {
         if (members_.size() >= kMostMembers) return false;
+        budget_.get().spend(kMatching);
         const Descriptor& descriptor = descriptor_of(op);
         if (descriptor.kind == Kind::kMap) return join_map(op, descriptor);
         if (descriptor.kind != Kind::kFold || descriptor.is_qdot()) return false;
@@ -175,6 +186,7 @@ private:
 
     void add_beside(int op) {
         if (members_.size() >= kMostMembers) return;
+        budget_.get().spend(kMatching);
         const Descriptor& descriptor = descriptor_of(op);
         if (descriptor.kind == Kind::kMap) join_map(op, descriptor);
         else add_product(op);
@@ -381,6 +393,7 @@ private:
     std::reference_wrapper<const Program> program_;
     std::reference_wrapper<const std::vector<std::vector<View>>> views_;
     std::reference_wrapper<const std::vector<bool>> wanted_;
+    std::reference_wrapper<Budget> budget_;
     Index all_rows_, columns_;
     Indices rows_axes_;
     Index product_rows_ = 0;  // rows that multiply the same columns: the innermost of rows_axes_
@@ -484,17 +497,18 @@ enum class Dead { kOneValue, kOfColumn, kUnknown };  // kOfColumn: a function of
 // column between a known value and one that may be anything.
 class Masks {
 public:
-    Masks(StripGroup& group, const Kernels& kernels) : group_(group), kernels_(kernels), live_(static_cast<std::size_t>(group.rows), 0) {}
+    Masks(StripGroup& group, const Kernels& kernels, Budget& budget, Marks& marks) : group_(group), kernels_(kernels), budget_(budget), marks_(marks) {}
 
     // Live columns of each row; empty if everything has to be computed.
     Indices find() {
+        if (group_.rows > kMostMaskCells / group_.columns) return {};
+        budget_.hold(group_.rows, sizeof(Index));
+        live_.assign(static_cast<std::size_t>(group_.rows), 0);
         bool any = false;
         for (StripMember& m : group_.members) {
             if (!acceptable(m)) return {};
             if (m.kind != Kind_::kMap || !m.wide) continue;
-            const auto masked = follow(m);
-            if (!masked) return {};
-            any = any || *masked;
+            any = follow(m) || any;
         }
         return any ? live_ : Indices{};
     }
@@ -529,8 +543,8 @@ private:
         return std::all_of(o.batch.begin(), o.batch.end(), [](Index s) { return s == 0; });
     }
 
-    // Whether the map masks, or nothing where its masks cannot be followed.
-    std::optional<bool> follow(StripMember& m) {
+    // Whether the map masks.
+    bool follow(StripMember& m) {
         std::vector<Dead> state;
         for (const StripOperand& o : m.operands) state.push_back(operand_state(o));
         const std::vector<bool> pure = pure_registers(m);
@@ -538,12 +552,12 @@ private:
         for (std::size_t i = 0; i < m.instrs.size(); ++i) {
             const Instr& in = m.instrs[i];
             const int arguments = arity(in.op);
-            const Dead a = state[in.a], b = state[in.b], c = state[in.c];
-            Dead own = Dead::kOneValue;
-            if (arguments > 0) own = std::max({a, arguments > 1 ? b : a, arguments > 2 ? c : a});
+            const auto of = [&](int argument, std::uint8_t reg) { return argument < arguments ? state[reg] : Dead::kOneValue; };
+            const Dead a = of(0, in.a), b = of(1, in.b), c = of(2, in.c);
+            Dead own = std::max({a, b, c});
             if (static_cast<Op>(in.op) == Op::SELECT && a == Dead::kOfColumn && own == Dead::kUnknown && std::min(b, c) == Dead::kOneValue &&
                 pure[in.a]) {
-                if (!mark(m, pure, in.a, b == Dead::kUnknown)) return std::nullopt;
+                mark(m, pure, in.a, b == Dead::kUnknown);
                 own = Dead::kOneValue;
                 masks = true;
             }
@@ -565,11 +579,42 @@ private:
     }
 
     // Extends each row's live columns to the last one whose condition is `live`.
-    bool mark(const StripMember& m, const std::vector<bool>& pure, std::size_t condition, bool live) {
+    void mark(const StripMember& m, const std::vector<bool>& pure, std::size_t condition, bool live) {
+        const auto [found, made] = marks_.try_emplace(key_of(m, pure, condition, live));
+        if (made) found->second = ends(m, pure, condition, live);
+        for (std::size_t row = 0; row < live_.size(); ++row) live_[row] = std::max(live_[row], found->second[row]);
+    }
+
+    // All that the ends depend on.
+    std::vector<Index> key_of(const StripMember& m, const std::vector<bool>& pure, std::size_t condition, bool live) const {
+        std::vector<Index> key{group_.rows, group_.columns, group_.inner_rows, static_cast<Index>(condition), live};
+        key.insert(key.end(), group_.lead.begin(), group_.lead.end());
+        for (std::size_t reg = 0; reg <= condition; ++reg) {
+            if (!pure[reg]) continue;
+            key.push_back(static_cast<Index>(reg));
+            if (reg < m.operands.size()) {
+                const StripOperand& o = m.operands[reg];
+                key.insert(key.end(), {o.source.offset, o.row, o.column});
+                key.insert(key.end(), o.lead.begin(), o.lead.end());
+            } else {
+                const Instr& in = m.instrs[reg - m.operands.size()];
+                key.insert(key.end(), {in.op, in.a, in.b, in.c, in.imm});
+            }
+        }
+        return key;
+    }
+
+    // Per row, the last column whose condition is `live`, and one more.
+    Indices ends(const StripMember& m, const std::vector<bool>& pure, std::size_t condition, bool live) const {
         const f32::FloatEnvironment environment;
         const auto columns = static_cast<std::size_t>(group_.columns);
-        if (group_.rows * group_.columns > kMostMaskCells) return false;
+        Index operations = 1;
+        for (std::size_t reg = 0; reg <= condition; ++reg)
+            if (pure[reg]) operations += reg >= m.operands.size() && is_dear(m.instrs[reg - m.operands.size()].op) ? kDear : 1;
+        budget_.spend(group_.rows * group_.columns, operations);
+        budget_.hold(group_.rows, sizeof(Index));
         std::vector<std::vector<Word>> values(condition + 1, std::vector<Word>(columns));
+        Indices found(static_cast<std::size_t>(group_.rows), 0);
         for (Index row = 0; row < group_.rows; ++row) {
             for (std::size_t reg = 0; reg <= condition; ++reg) {
                 if (!pure[reg]) continue;
@@ -584,15 +629,17 @@ private:
                 if (static_cast<Op>(in.op) == Op::IMM) std::fill(value.begin(), value.end(), in.imm);
                 else kernels_.apply_op(in.op, values[in.a].data(), values[in.b].data(), values[in.c].data(), value.data(), columns);
             }
-            Index& end = live_[static_cast<std::size_t>(row)];
+            Index& end = found[static_cast<std::size_t>(row)];
             for (Index j = group_.columns; j > end; --j)
                 if ((values[condition][static_cast<std::size_t>(j - 1)] != 0) == live) end = j;
         }
-        return true;
+        return found;
     }
 
     StripGroup& group_;
     const Kernels& kernels_;
+    Budget& budget_;
+    Marks& marks_;
     Indices live_;
 };
 
@@ -619,10 +666,12 @@ MapPlan plan_block_map(const StripGroup& group, const StripMember& m, Index rows
     return plan_map({rows, columns}, {pitch, 1}, pointers, m.instrs);
 }
 
-std::size_t variant(StripGroup& group, Index rows, Index live) {
+std::size_t variant(StripGroup& group, Index rows, Index live, Budget& budget) {
+    budget.spend(static_cast<Index>(group.variants.size()) + 1);
     for (std::size_t v = 0; v < group.variants.size(); ++v)
         if (group.variants[v].rows == rows && group.variants[v].live == live) return v;
     StripVariant made{rows, live, {}, {}};
+    budget.hold(static_cast<Index>(group.members.size()), 2 * sizeof(MapPlan));
     for (const StripMember& m : group.members) {
         const bool map = m.kind == Kind_::kMap;
         made.maps.push_back(map ? plan_block_map(group, m, rows, live, false) : MapPlan{});
@@ -632,20 +681,21 @@ std::size_t variant(StripGroup& group, Index rows, Index live) {
     return group.variants.size() - 1;
 }
 
-void cut_blocks(StripGroup& group, const Indices& live) {
+void cut_blocks(StripGroup& group, const Indices& live, Budget& budget) {
     group.block_rows = std::min(kMostRows, group.rows);
     while (group.block_rows > kLeastRows && group.block_rows * group.columns > kBlockWords) group.block_rows /= 2;
     // A block lies within one strip and one run of inner rows.
     for (Index begin = 0, end = 0; begin < group.rows; begin = end) {
         end = std::min({begin + group.block_rows, group.rows, (begin / kChunk + 1) * kChunk, (begin / group.inner_rows + 1) * group.inner_rows});
         StripBlock block{begin, end - begin, group.columns, 0, 0};
+        budget.hold(1, sizeof block);
         if (!live.empty()) {
             const auto at = live.begin() + begin;
             block.live = std::max<Index>(1, *std::max_element(at, at + block.rows));
         }
         group.masked = group.masked || block.live < group.columns;
-        block.masked = variant(group, block.rows, block.live);
-        block.whole = variant(group, block.rows, group.columns);
+        block.masked = variant(group, block.rows, block.live, budget);
+        block.whole = variant(group, block.rows, group.columns, budget);
         group.blocks.push_back(block);
     }
 }
@@ -736,7 +786,8 @@ void add_loops(StripGroup& group, std::vector<Loop>& loops) {
     }
 }
 
-StripGroup Group::finish(std::vector<int> stored, const std::function<bool(int)>& owned) {
+StripGroup Group::finish(std::vector<int> stored, const std::function<bool(int)>& owned, Marks& marks) {
+    budget_.get().spend(static_cast<Index>(members_.size() * members_.size()), 64);
     StripGroup group;
     if (whole_ >= 0) stored.push_back(whole_);
     const auto lead = rows_axes_.begin() + static_cast<std::ptrdiff_t>(first_batchless_axis());
@@ -756,14 +807,14 @@ StripGroup Group::finish(std::vector<int> stored, const std::function<bool(int)>
     std::sort(group.absorbed.begin(), group.absorbed.end());
     inline_maps(group);
     assign_buffers(group);
-    cut_blocks(group, Masks(group, kScalarKernels).find());
+    cut_blocks(group, Masks(group, kScalarKernels, budget_, marks).find(), budget_);
     for (int op = 0; op < last(); ++op)
         if (wanted_.get()[static_cast<std::size_t>(op)] && role(op) == Role::kTainted) group.postponed.push_back(op);
     return group;
 }
 
 std::vector<StripGroup> plan_strips(const Program& program, const std::vector<std::vector<View>>& views, const std::vector<bool>& wanted,
-                                    std::vector<bool> taken) {
+                                    std::vector<bool> taken, Budget& budget) {
     const auto n = static_cast<int>(program.ops.size());
     std::vector<std::vector<int>> readers(program.ops.size());
     for (int i = 0; i < n; ++i)
@@ -775,6 +826,7 @@ std::vector<StripGroup> plan_strips(const Program& program, const std::vector<st
         if (alias.kind == 1) kept[static_cast<std::size_t>(alias.index)] = true;
 
     std::vector<StripGroup> groups;
+    Marks marks;
     const auto never = [](int) { return false; };
     const auto accept = [&](StripGroup group) {
         for (const int op : group.absorbed) taken[static_cast<std::size_t>(op)] = true;
@@ -790,39 +842,42 @@ std::vector<StripGroup> plan_strips(const Program& program, const std::vector<st
             op.extents.back() < 2 || (static_cast<FoldMode>(op.mode) != FoldMode::kDot && !op.is_qdot()))
             continue;
         const Index columns = op.extents.back(), rows = op.elements / columns;
-        Group forward(program, views, wanted, rows, columns);
+        Group forward(program, views, wanted, rows, columns, budget);
         if (!forward.begin(seed)) continue;
         forward.grow(seed + 1, n, taken, never);
         if (!forward.joins_maxima()) continue;
         if (const std::vector<int> maps = forward.maps_beside(); !maps.empty()) {
-            forward = Group(program, views, wanted, rows, columns);
+            forward = Group(program, views, wanted, rows, columns, budget);
             forward.begin(seed);
+            budget.spend(n, static_cast<Index>(maps.size()));
             forward.grow(seed + 1, n, taken, [&](int op) { return std::find(maps.begin(), maps.end(), op) != maps.end(); });
         }
         if (!forward.joins_maxima() || !clear(seed, forward.last())) continue;
 
         std::vector<int> stored = forward.read_outside(readers, kept);
-        Group backward(program, views, wanted, rows, columns);
+        Group backward(program, views, wanted, rows, columns, budget);
         bool again = forward.is_apart() && !stored.empty();
         for (const int wide : stored) again = again && !kept[static_cast<std::size_t>(wide)] && backward.again(forward, wide);
         if (again) {
             // Products that some op reads together with what is computed again.
             const auto beside = [&](int candidate) {
                 const auto& by = readers[static_cast<std::size_t>(candidate)];
+                budget.spend(static_cast<Index>(by.size()), 16);
                 return std::any_of(by.begin(), by.end(), [&](int reader) {
                     const auto& read = views[static_cast<std::size_t>(reader)];
                     return std::any_of(read.begin(), read.end(), [&](const View& view) { return view.tag == Tag::kOp && backward.is_wide(view.index); });
                 });
             };
             backward.grow(forward.last() + 1, n, taken, beside);
+            for (const int wide : stored) budget.spend(static_cast<Index>(readers[static_cast<std::size_t>(wide)].size()), kMostMembers);
             for (const int wide : stored)
                 for (const int reader : readers[static_cast<std::size_t>(wide)]) again = again && (forward.has(reader) || backward.has(reader));
             const std::vector<int> outside = backward.read_outside(readers, kept);
             const bool own = std::any_of(outside.begin(), outside.end(), [&](int wide) { return !forward.has(wide); });
             again = again && !own && clear(backward.first_of_its_own(&forward), backward.last());
         }
-        accept(forward.finish(again ? std::vector<int>{} : stored, [](int) { return true; }));
-        if (again) accept(backward.finish({}, [&](int own) { return !forward.has(own); }));
+        accept(forward.finish(again ? std::vector<int>{} : stored, [](int) { return true; }, marks));
+        if (again) accept(backward.finish({}, [&](int own) { return !forward.has(own); }, marks));
     }
     return groups;
 }

@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "budget.hpp"
 #include "kernels.hpp"
 #include "loops.hpp"
 #include "program.hpp"
@@ -81,7 +82,7 @@ struct StripGroup {
 // which of them already run in a form of their own. From the first op to the last one that they absorb, no two groups overlap:
 // what one of them postpones never is due in another one.
 std::vector<StripGroup> plan_strips(const Program& program, const std::vector<std::vector<View>>& views, const std::vector<bool>& wanted,
-                                    std::vector<bool> taken);
+                                    std::vector<bool> taken, Budget& budget);
 
 // Adds the group's wide maps to the schedule's loops.
 void add_loops(StripGroup& group, std::vector<Loop>& loops);

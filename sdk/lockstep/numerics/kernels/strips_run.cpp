@@ -34,33 +34,28 @@ bool bounded(const Word* x, Index rows, Index row, Index columns, Index column) 
 GemmPlan plan_of(const StripGroup& group, const StripMember& m) {
     GemmPlan plan{};
     plan.batches = 1;
-    const StripOperand& b = m.operands[1];
+    const StripOperand &a = m.operands[0], &b = m.operands[1];
     plan.m = group.rows;
-    plan.b_n = b.own;
-    plan.a_k = 1;
     switch (m.kind) {
     case MemberKind::kProduct:
         plan.n = group.columns;
         plan.k = m.own;
-        plan.b_n = b.column;
-        plan.b_k = b.own;
-        plan.a_m = m.operands[0].row;
-        plan.a_k = m.operands[0].own;
+        plan.a = Factor::strided(a.row, a.own);
+        plan.b = Factor::strided(b.column, b.own);
         plan.out_m = group.columns;
         break;
     case MemberKind::kByRows:
         plan.n = m.own;
         plan.k = group.columns;
-        plan.b_k = b.column;
+        plan.b = Factor::strided(b.own, b.column);
         plan.out_m = m.out.own == 1 ? m.out.row : m.own;
         break;
     default:
         plan.m = group.columns;
         plan.n = m.own;
         plan.k = std::min(group.rows, kChunk);
-        plan.b_k = b.row;
-        plan.a_m = 1;
-        plan.a_k = group.columns;
+        plan.a = Factor::strided(1, group.columns);
+        plan.b = Factor::strided(b.own, b.row);
         plan.out_m = m.out.own == 1 ? m.out.column : m.own;
     }
     return plan;
@@ -167,10 +162,13 @@ private:
             const StripMember& own = group_.members[m];
             if (!plan.k) continue;
             const Index terms = own.kind == MemberKind::kByColumns ? group_.rows : plan.k;
-            if (!bounded(at(m, 1, batch), terms, plan.b_k, plan.n, plan.b_n)) return false;
+            const Factor::Part b = plan.b.from(at(m, 1, batch), 0, 0);
+            if (!bounded(b.at, terms, b.k, plan.n, b.row)) return false;
             if (own.kind != MemberKind::kProduct) continue;
-            for (Index row = 0; row < group_.rows; row += group_.inner_rows)
-                if (!bounded(at(m, 0, batch) + rows_to(own.operands[0], row), group_.inner_rows, plan.a_m, plan.k, plan.a_k)) return false;
+            for (Index row = 0; row < group_.rows; row += group_.inner_rows) {
+                const Factor::Part a = plan.a.from(at(m, 0, batch) + rows_to(own.operands[0], row), 0, 0);
+                if (!bounded(a.at, group_.inner_rows, a.row, plan.k, a.k)) return false;
+            }
         }
         return true;
     }
@@ -310,7 +308,7 @@ private:
         GemmPlan plan = plans_[m];
         plan.m = here.variant.rows;
         plan.k = here.variant.live;
-        plan.a_m = wide.member < 0 ? wide.row : pitch(read, here);
+        plan.a = Factor::strided(wide.member < 0 ? wide.row : pitch(read, here), 1);
         const Word* a = wide.member < 0 ? at(m, 0, here.batch) + rows_to(wide, here.begin) : buffer(read, here);
         Word* out = result(m, here.batch) + rows_to(own.out, here.begin);
         Word* rows = own.out.own == 1 ? out : aside(m, here);
@@ -367,7 +365,7 @@ private:
             }
             part.k = end - row;
             const Word* rows = wide.member < 0 ? at(m, 0, batch) + rows_to(wide, begin) : buffer(static_cast<std::size_t>(wide.member), strip);
-            multiply_alone(part, rows + (row - begin) * group_.columns + from, at(m, 1, batch) + row * plan.b_k, out, kernels_, scratch);
+            multiply_alone(part, rows + (row - begin) * group_.columns + from, plan.b.from(at(m, 1, batch), 0, row).at, out, kernels_, scratch);
         }
         if (own.out.own != 1 && end == group_.rows)
             spread(aside(m, strip), group_.columns, own.own, result(m, batch), own.out.column, own.out.own);

@@ -5,19 +5,21 @@
 #include <optional>
 
 #include "arena.hpp"
+#include "budget.hpp"
 
 namespace lockstep {
 namespace {
 
 constexpr Index kMostWork = 2;      // times the work of the ops themselves; a larger budget is tried instead
 constexpr std::size_t kMostRuns = 4;  // times the number of ops
+constexpr std::size_t kMostAgain = 256;  // ops that are computed again for one another, as deep as calls go
 constexpr Index kLeastShare = 256;  // a tensor below this part of what is too much is not worth its second computation
 
 class Planner {
 public:
-    Planner(const Program& program, const std::vector<std::vector<int>>& reads, const std::vector<bool>& stored, Index budget)
-        : ops_(program.ops), reads_(reads), stored_(stored), budget_(budget), readers_(ops_.size()), last_(ops_.size()), until_(ops_.size()),
-          stay_(ops_.size(), -1), pins_(ops_.size(), 0), ends_(ops_.size()) {
+    Planner(const Program& program, const std::vector<std::vector<int>>& reads, const std::vector<bool>& stored, Index most, Budget& budget)
+        : ops_(program.ops), reads_(reads), stored_(stored), most_(most), budget_(budget), readers_(ops_.size()), last_(ops_.size()), until_(ops_.size()),
+          stay_(ops_.size(), -1), pins_(ops_.size(), 0), ends_(ops_.size()), place_(ops_.size()) {
         for (std::size_t i = 0; i < ops_.size(); ++i) {
             most_work_ += kMostWork * work(i);
             for (const int read : reads_[i]) readers_[static_cast<std::size_t>(read)].push_back(i);
@@ -48,20 +50,25 @@ public:
     }
 
 private:
-    Index work(std::size_t i) const { return ops_[i].elements * std::max<Index>(1, ops_[i].k); }
+    // A sum of them for 2^16 ops does not overflow a double, as it does 64 bits.
+    double work(std::size_t i) const { return static_cast<double>(ops_[i].elements) * static_cast<double>(std::max<Index>(1, ops_[i].k)); }
     bool live(std::size_t i) const { return stay_[i] >= 0; }
 
-    bool make(std::size_t i) {
+    bool make(std::size_t i, std::size_t depth = 0) {
+        if (depth > kMostAgain) return false;
         for (const int read : reads_[i]) {
             const auto operand = static_cast<std::size_t>(read);
-            if (!live(operand) && !make(operand)) return false;
+            if (!live(operand) && !make(operand, depth + 1)) return false;
             ++pins_[operand];
         }
         make_room(ops_[i].elements);
         stay_[i] = static_cast<Index>(stays_.size());
         stays_.push_back({stays_.size(), ops_.size() * kMostRuns + 1, whole_lines(ops_[i].elements)});
         held_ += ops_[i].elements;
-        if (!stored_[i]) droppable_.push_back(i);
+        if (!stored_[i]) {
+            place_[i] = droppable_.size();
+            droppable_.push_back(i);
+        }
         const bool again = i != now_;
         if (again) again_.push_back(i);
         sweep_.runs.push_back({static_cast<int>(i), 0, again});
@@ -71,11 +78,12 @@ private:
     }
 
     void make_room(Index words) {
-        while (held_ + words > budget_) {
-            const Index least = (held_ + words - budget_) / kLeastShare;
+        while (held_ + words > most_) {
+            const Index least = (held_ + words - most_) / kLeastShare;
+            budget_.spend(static_cast<Index>(droppable_.size()), 16);
             std::optional<std::size_t> found;
             for (const std::size_t i : droppable_)
-                if (pins_[i] == 0 && ops_[i].elements > least && (!found || next(i) > next(*found))) found = i;
+                if (pins_[i] == 0 && ops_[i].elements > least && (!found || next(i) > next(*found) || (next(i) == next(*found) && i < *found))) found = i;
             if (!found) return;
             drop(*found);
         }
@@ -92,13 +100,17 @@ private:
         stays_[static_cast<std::size_t>(stay_[i])].end = stays_.size();
         held_ -= ops_[i].elements;
         stay_[i] = -1;
-        if (!stored_[i]) droppable_.erase(std::find(droppable_.begin(), droppable_.end(), i));
+        if (stored_[i]) return;
+        place_[droppable_.back()] = place_[i];
+        droppable_[place_[i]] = droppable_.back();
+        droppable_.pop_back();
     }
 
     const std::vector<Descriptor>& ops_;
     const std::vector<std::vector<int>>& reads_;
     const std::vector<bool>& stored_;
-    const Index budget_;
+    const Index most_;
+    Budget& budget_;
     std::vector<std::vector<std::size_t>> readers_;
     std::vector<std::size_t> last_;   // the op after which it goes
     std::vector<std::size_t> until_;  // the last op for which it can be asked for
@@ -107,17 +119,26 @@ private:
     std::vector<int> pins_;
     std::vector<std::vector<std::size_t>> ends_;  // by last_
     std::vector<std::size_t> droppable_, again_;
+    std::vector<std::size_t> place_;  // of an op among the droppable ones
     std::size_t now_ = 0;
-    Index held_ = 0, work_ = 0, most_work_ = 0;
+    Index held_ = 0;
+    double work_ = 0, most_work_ = 0;
     Sweep sweep_;
 };
 
 }  // namespace
 
-Sweep plan_sweep(const Program& program, const std::vector<std::vector<int>>& reads, const std::vector<bool>& stored, Index budget) {
-    // With room for all of them nothing is computed twice.
-    for (Index tried = std::max<Index>(budget, 1);; tried *= 2)
-        if (auto sweep = Planner(program, reads, stored, tried).plan()) return std::move(*sweep);
+Sweep plan_sweep(const Program& program, const std::vector<std::vector<int>>& reads, const std::vector<bool>& stored, Index most) {
+    Index all = 0;
+    for (const Descriptor& op : program.ops) all += op.elements;  // below 2^47
+    Budget budget;
+    for (Index tried = std::max<Index>(most, 1); tried < all; tried *= 2) try {
+            if (auto sweep = Planner(program, reads, stored, tried, budget).plan()) return std::move(*sweep);
+        } catch (const OverBudget&) {
+            break;
+        }
+    // With room for all of them nothing is dropped, and nothing computed twice.
+    return std::move(*Planner(program, reads, stored, all, budget).plan());
 }
 
 }  // namespace lockstep

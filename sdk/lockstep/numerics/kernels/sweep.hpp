@@ -22,7 +22,7 @@ struct Sweep {
 };
 
 // `reads`: the ops that each op's own step reads. `stored`: those whose output is in memory in an ordinary step; the others are
-// dropped, the one that is read last first, while more than `budget` words are held.
-Sweep plan_sweep(const Program& program, const std::vector<std::vector<int>>& reads, const std::vector<bool>& stored, Index budget);
+// dropped, the one that is read last first, while more than `most` words are held.
+Sweep plan_sweep(const Program& program, const std::vector<std::vector<int>>& reads, const std::vector<bool>& stored, Index most);
 
 }  // namespace lockstep

@@ -70,11 +70,12 @@ void multiply_windows(const GemmPlan& plan, Tile tile, const Word* b, Index row,
         const Index first = runs * strip / strips;
         const int own = static_cast<int>(runs * (strip + 1) / strips - first);
         const Word* groups[GROUPS];
-        for (int g = 0; g < own; ++g) groups[g] = b + plan.b_at.row[row + (first + g) * RUN];
+        const Places windows = plan.b.from(b, row + first * RUN, k).places;
+        for (int g = 0; g < own; ++g) groups[g] = b + windows.row[g * RUN];
         tile.out = sums + first * RUN * NR;
         tile.before = k ? tile.out : zeros;
         tile.columns = columns <= W ? W : (columns + W - 1) / W * W;
-        multiply_turned_tile<RUN, STEP, GROUPS, NV>(tile, groups, plan.b_at.k_at + k, own);
+        multiply_turned_tile<RUN, STEP, GROUPS, NV>(tile, groups, windows.k_at, own);
     }
 }
 
@@ -97,21 +98,13 @@ inline void store_turned(Word* out, Index pitch, const Word* sums, Index rows, I
 
 [[maybe_unused]] void run_turned(const GemmPlan& plan, const Word* a, const Word* b, Word* out, const TurnedPart& part, Word* scratch) {
     Word* const panel = scratch + kTurnedRows * NR;
-    GemmPlan columns = plan;  // a as what is packed
-    columns.b_n = plan.a_m;
-    columns.b_k = plan.a_k;
     for (Index row = part.row0; row < part.row1; row += kTurnedRows) {
         const Index rows = row + kTurnedRows < part.row1 ? kTurnedRows : part.row1 - row;
         for (Index k = 0; k < plan.k; k += kChunk) {
             Tile tile{};
             tile.depth = plan.k - k < kChunk ? plan.k - k : kChunk;
             Word* const packed = panel + (part.keeps ? k * NR : 0);
-            if (part.keeps ? !part.packed && row == part.row0 : true) {
-                if (plan.a_at)
-                    for (Index c = part.column0; c < part.column1; c += W)
-                        pack_group_at(packed + (c - part.column0), NR, a, moved(plan.a_at, c, k), lanes_left(part.column1, c), tile.depth);
-                else pack_panels(columns, a + k * plan.a_k, part.column0, part.column1, tile.depth, packed);
-            }
+            if (!part.keeps || (!part.packed && row == part.row0)) pack_panels(plan.a, a, part.column0, part.column1, k, tile.depth, packed);
             tile.b = packed;
             tile.out_row = NR;
             tile.before_row = k ? NR : 0;
