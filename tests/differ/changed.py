@@ -8,6 +8,7 @@ from math import prod
 
 from lockstep.protocol.programs.opcodes import ARITY, Opcode
 from lockstep.protocol.programs.program import STOCHASTIC, Alias, Fold, Instr, Kind, Op, Program, Tag
+from tests.differ import layers, traced
 from tests.differ.case import Case, filled, finished
 
 TRACED = 96
@@ -96,12 +97,8 @@ def make(seed: int, name: str) -> Case | None:
     rng = random.Random(seed)
     base: Case | None
     if rng.random() < 0.5:
-        from tests.differ import nets
-
-        base = nets.make(rng.randrange(TRACED), name)
+        base = traced.make(rng.randrange(TRACED), name)
     else:
-        from tests.differ import layers
-
         base = layers.make(rng.randrange(1 << 20), name)
     if base is None:
         return None

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from lockstep.numerics.validate import validate
 from lockstep.protocol.errors import ProgramInvalid
+from tests.differ import anything, changed, huge, layers, traced
 from tests.differ.case import Case
+from tests.unit.numerics import test_fusion_random
 
 
 @dataclass(frozen=True)
@@ -20,50 +22,18 @@ class Kind:
     """Of the cases of a run, beside the other kinds' shares."""
 
 
-def _layers(seed: int, name: str) -> Case | None:
-    from tests.differ import layers
-
-    return layers.make(seed, name)
-
-
-def _anything(seed: int, name: str) -> Case | None:
-    from tests.differ import anything
-
-    return anything.make(seed, name)
-
-
 def _strips(seed: int, name: str) -> Case | None:
-    from tests.unit.numerics import test_fusion_random
-
     program, state = test_fusion_random.graph(seed)
     return Case(name, program, tuple(state), None)
 
 
-def _changed(seed: int, name: str) -> Case | None:
-    from tests.differ import changed
-
-    return changed.make(seed, name)
-
-
-def _nets(seed: int, name: str) -> Case | None:
-    from tests.differ import nets
-
-    return nets.make(seed, name)
-
-
-def _huge(seed: int, name: str) -> Case | None:
-    from tests.differ import huge
-
-    return huge.make(seed, name)
-
-
 KINDS: dict[str, Kind] = {
-    "layers": Kind(_layers, 8),
-    "anything": Kind(_anything, 4),
-    "changed": Kind(_changed, 5),
+    "layers": Kind(layers.make, 8),
+    "anything": Kind(anything.make, 4),
+    "changed": Kind(changed.make, 5),
     "strips": Kind(_strips, 2),
-    "nets": Kind(_nets, 1),
-    "huge": Kind(_huge, 1),
+    "nets": Kind(traced.make, 1),
+    "huge": Kind(huge.make, 1),
 }
 
 

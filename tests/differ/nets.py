@@ -1,7 +1,4 @@
-"""Random small networks in torch: forward, loss, gradient and update, traced as a job's step is.
-
-Tracing takes most of a second, so what was traced stays in out/differ/traced until the tracer or this file changes.
-"""
+"""Random small networks in torch: forward, loss, gradient and update, traced as a job's step is."""
 
 from __future__ import annotations
 
@@ -9,10 +6,7 @@ import random
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from hashlib import sha256
 from math import prod
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,13 +15,10 @@ from torch.nn import functional as F  # noqa: N812
 
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.programs.program import Program
-from lockstep.storage.containers import decode_program, encode_program
 from lockstep.tracing import trace
 from lockstep.tracing.arithmetic import Arithmetic, Products
-from tests.differ.case import Case, filled
+from tests.differ.case import Case
 
-ROOT = Path(__file__).resolve().parents[2]
-TRACED = ROOT / "out/differ/traced"
 MOST = 6000
 """Elements of an activation."""
 TOKENS = 24
@@ -366,39 +357,16 @@ def step_of(seed: int) -> Step:
     return Step(function, examples, products)
 
 
-@cache
-def _sources() -> str:
-    """A digest of what decides how a seed is traced."""
-    files = [Path(__file__), *sorted((ROOT / "sdk/lockstep/tracing").glob("*.py"))]
-    return sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
-
-
 def program_of(seed: int) -> Program | None:
     """The Program of a seed; None where the tracer refuses it."""
-    kept = TRACED / _sources() / str(seed)
-    if kept.exists():
-        data = kept.read_bytes()
-        return decode_program(data) if data else None
     torch.manual_seed(0)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             step = step_of(seed)
-            program = trace(step.function, *step.examples, products=Products(step.products))
-        data = encode_program(program)
+            return trace(step.function, *step.examples, products=Products(step.products))
     except LockstepError:
-        program, data = None, b""
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    partial = kept.with_name(f"{seed}.{random.getrandbits(64)}")
-    partial.write_bytes(data)
-    partial.rename(kept)
-    return program
-
-
-def make(seed: int, name: str) -> Case | None:
-    """The case of a seed."""
-    program = program_of(seed)
-    return None if program is None else filled(name, program, seed)
+        return None
 
 
 def eager(case: Case, seed: int) -> list[np.ndarray]:

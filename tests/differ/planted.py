@@ -21,8 +21,8 @@ class Defect:
     before: str
     """Text that is there once; an expression, or whole statements that declare nothing."""
     after: str
-    kinds: tuple[str, ...] = ("layers", "anything", "changed", "strips", "nets")
-    """The generators that look for it."""
+    kinds: tuple[str, ...] = ("layers", "anything", "strips")
+    """The generators that look for it: those that need no torch, which takes seconds to import."""
 
     def change(self, number: int) -> Change:
         """Both texts, one of which is taken when the process runs."""
@@ -142,6 +142,22 @@ DEFECTS = (
         "other->begin + 1 < stay.end && stay.begin + 1 < other->end",
     ),
 )
+
+HEADERS = (
+    (
+        "a chunk of a product that goes on into the next one",
+        Change("kernels.cuh", "(k0 + DEPTH) % kChunk == 0", "(k0 + DEPTH) % (2 * kChunk) == 0"),
+    ),
+    (
+        "a term of a fold taken from the chunk before",
+        Change(
+            "kernels.cuh",
+            "a_start = A::start(output) + chunk",
+            "a_start = A::start(output) + (chunk > 1 ? chunk - 1 : chunk)",
+        ),
+    ),
+)
+"""Defects of the CUDA kernels, which the emulated device compiles as it runs."""
 
 
 def changes() -> list[Change]:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from tests.differ import builds
 from tests.differ.hunt import OUT, Failure, hunt
-from tests.differ.planted import DEFECTS, VARIABLE, Defect, changes
+from tests.differ.planted import DEFECTS, HEADERS, VARIABLE, Defect, changes
 
+CUDA = "sdk/lockstep/numerics/cuda"
 COUNTED = (
     "planner",
     "strips",
@@ -39,6 +40,16 @@ def first_failure(defect: Defect, kernels: Path, seconds: float, jobs: int = 1) 
     return found.failures[0] if found.failures else None
 
 
+def first_on_device(change: builds.Change, seconds: float, jobs: int = 1) -> Failure | None:
+    """The first case that fails on an emulated device with this change in its kernels."""
+    header = OUT / "headers" / change.file
+    header.parent.mkdir(parents=True, exist_ok=True)
+    header.write_text(change.apply((builds.ROOT / CUDA / change.file).read_text()))
+    options = ("--emulated", "--header", str(header))
+    found = hunt(["layers"], seconds=seconds, jobs=jobs, most_failures=1, options=options)
+    return found.failures[0] if found.failures else None
+
+
 def planted(names: list[str], seconds: float, jobs: int) -> int:
     """A table of the defects with the seconds until each is found; 1 if one is not."""
     chosen = [d for d in DEFECTS if not names or any(name in d.name for name in names)]
@@ -50,7 +61,14 @@ def planted(names: list[str], seconds: float, jobs: int) -> int:
         missed += failure is None
         after = f"{failure.after:8.1f}" if failure else "       -"
         print(f"{after}  {failure.name if failure else 'NOT FOUND':<16}  {defect.file:<14}  {defect.name}", flush=True)
-    print(f"{len(chosen) - missed} of {len(chosen)} found")
+    for name, change in HEADERS:
+        if names and not any(wanted in name for wanted in names):
+            continue
+        failure = first_on_device(change, seconds, jobs)
+        missed += failure is None
+        after = f"{failure.after:8.1f}" if failure else "       -"
+        print(f"{after}  {failure.name if failure else 'NOT FOUND':<16}  {change.file:<14}  {name}", flush=True)
+    print(f"{missed} not found")
     return int(missed > 0)
 
 

@@ -15,8 +15,8 @@ from tests.differ import builds, shrink
 from tests.differ.case import Case
 from tests.differ.hunt import Failure, hunt
 from tests.differ.kinds import KINDS, made, names
-from tests.differ.planted import DEFECTS, changes
-from tests.differ.special import first_failure
+from tests.differ.planted import DEFECTS, HEADERS, changes
+from tests.differ.special import CUDA, first_failure, first_on_device
 from tests.differ.trial import EQUAL, tried
 from tests.differ.ways import Difference, due_words
 
@@ -123,7 +123,10 @@ def test_planted_defects_are_in_the_sources_once() -> None:
     for change in changes():
         source = (builds.ROOT / builds.KERNELS / change.file).read_text()
         assert change.apply(source) != source, change
-    assert len(DEFECTS) >= 20
+    for _, change in HEADERS:
+        source = (builds.ROOT / CUDA / change.file).read_text()
+        assert change.apply(source) != source, change
+    assert len(DEFECTS) + len(HEADERS) >= 20
 
 
 @pytest.mark.slow
@@ -131,4 +134,5 @@ def test_planted_defects_are_in_the_sources_once() -> None:
 def test_every_planted_defect_is_found() -> None:
     kernels = builds.build("planted", changes())
     missed = [d.name for d in DEFECTS if first_failure(d, kernels, FOUND_QUICKLY) is None]
+    missed += [name for name, change in HEADERS if first_on_device(change, 10 * FOUND_QUICKLY) is None]
     assert not missed

@@ -10,7 +10,7 @@ from lockstep.numerics import paths
 from lockstep.protocol.errors import LoweringError
 from lockstep.protocol.programs.program import Alias
 from lockstep.tracing import trace
-from tests.differ import nets
+from tests.differ import nets, traced
 from tests.differ.case import CONTEXT, filled
 from tests.differ.patterns import PATTERNS, SIZE
 from tests.differ.ways import differences
@@ -57,7 +57,7 @@ def test_random_networks_are_near_eager_float64() -> None:
     far = []
     compared = 0
     for seed in range(NETS):
-        if nets.step_of(seed).products.products != "float32" or (program := nets.program_of(seed)) is None:
+        if nets.step_of(seed).products.products != "float32" or (program := traced.program_of(seed)) is None:
             continue
         case = filled(f"nets:{seed}", program, seed, "normal")
         found = paths.compile(program).run(case.state, CONTEXT)

@@ -29,6 +29,14 @@ def use_kernels(path: Path) -> None:
     lockstep.numerics._native = module  # type: ignore[attr-defined]
 
 
+def use_header(path: Path) -> None:
+    """Lets the emulated device compile this header in the place of its own one of that name."""
+    from lockstep.numerics.cuda import emulator
+
+    own = emulator.HEADERS
+    emulator.HEADERS = tuple(path if header.name == path.name else header for header in own)
+
+
 def main() -> None:
     """Runs until the cases or the seconds are over."""
     parser = argparse.ArgumentParser()
@@ -40,9 +48,12 @@ def main() -> None:
     parser.add_argument("--kernels", type=Path)
     parser.add_argument("--emulated", action="store_true")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--header", type=Path, help="in the place of that of this name, for the emulated device")
     given = parser.parse_args()
     if given.kernels is not None:
         use_kernels(given.kernels)
+    if given.header is not None:
+        use_header(given.header)
     from tests.differ.kinds import names
     from tests.differ.trial import tried
 
