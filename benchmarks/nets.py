@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from lockstep.training.losses import Loss, Model, logits
 from lockstep.training.models import GPT, GPTConfig, Llama, LlamaConfig, next_token_loss
 
 SIDE, CLASSES, BYTES = 28, 10, 256
@@ -25,7 +26,7 @@ class Net:
     """A model with its loss and the rows of a step."""
 
     build: Callable[[], nn.Module]
-    loss: Callable[[nn.Module, Tensor], Tensor]
+    loss: Loss
     rows: int
     tokens: int | None = None
     """Tokens of a row of text; None: a row is an image of MNIST and its class."""
@@ -187,15 +188,15 @@ def images_of(rows_BL: Tensor) -> Tensor:
     return (rows_BL[:, :-1].float() / 255 - 0.5).reshape(-1, 1, SIDE, SIDE)
 
 
-def class_loss(model: nn.Module, rows_BL: Tensor) -> Tensor:
+def class_loss(model: Model, rows_BL: Tensor) -> Tensor:
     """Mean cross-entropy of an image's class, nats."""
-    return F.cross_entropy(model(images_of(rows_BL)), rows_BL[:, -1].long())
+    return F.cross_entropy(logits(model(images_of(rows_BL))), rows_BL[:, -1].long())
 
 
-def ink_loss(model: nn.Module, rows_BL: Tensor) -> Tensor:
+def ink_loss(model: Model, rows_BL: Tensor) -> Tensor:
     """Mean cross-entropy of each pixel: is the one to its right darker than half?"""
     right_BHW = (images_of(rows_BL)[:, 0].roll(-1, 2) > 0).long()
-    return F.cross_entropy(model(images_of(rows_BL)), right_BHW)
+    return F.cross_entropy(logits(model(images_of(rows_BL))), right_BHW)
 
 
 def _lenet() -> nn.Module:
