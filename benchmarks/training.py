@@ -35,6 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from benchmarks.nets import NETS, Net  # noqa: E402
 from lockstep.tracing.arithmetic import PRODUCTS, Arithmetic  # noqa: E402
 from lockstep.training.baseline import Sample, load_parameters, optimise  # noqa: E402
 from lockstep.training.comparison import compare  # noqa: E402
@@ -49,6 +50,7 @@ from lockstep.training.data import (  # noqa: E402
 from lockstep.training.describe import TEXT_MODELS  # noqa: E402
 from lockstep.training.images import mnist_corpus  # noqa: E402
 from lockstep.training.job import Batch  # noqa: E402
+from lockstep.training.losses import Loss, RandomLoss  # noqa: E402
 from lockstep.training.models import (  # noqa: E402
     CNN,
     GPT,
@@ -86,6 +88,8 @@ class Case:
     rows: Rows
     batch: Batch
     inner: AdamW = INNER
+    loss: Loss | RandomLoss | None = None
+    """None: the one that the model is registered with."""
     steps: int = STEPS
     bfloat16: bool = False
     """True: eager PyTorch runs under bfloat16's autocast, too."""
@@ -148,13 +152,25 @@ def registered(name: str) -> Case:
     return text_case(row.model(config), config.row_length)
 
 
-CASES: dict[str, Callable[[], Case]] = {name: partial(registered, name) for name in TEXT_MODELS} | {
-    "gpt": lambda: text_case(GPT(GPT_2), GPT_2.row_length),
-    "lora": adapters,
-    "cnn": images,
-    "transformers gpt2": gpt_2,
-    "transformers llama": llama,
-}
+def odd(net: Net) -> Case:
+    """A net whose shapes are no multiples of anything."""
+    if net.tokens is not None:
+        return replace(text_case(net.model(), net.tokens), batch=Batch(net.rows, net.tokens), loss=net.loss)
+    rows = mnist_corpus().train.rows
+    return Case(net.model(), "MNIST", rows, Batch(net.rows, rows.shape[1]), loss=net.loss)
+
+
+CASES: dict[str, Callable[[], Case]] = (
+    {name: partial(registered, name) for name in TEXT_MODELS}
+    | {
+        "gpt": lambda: text_case(GPT(GPT_2), GPT_2.row_length),
+        "lora": adapters,
+        "cnn": images,
+        "transformers gpt2": gpt_2,
+        "transformers llama": llama,
+    }
+    | {name: partial(odd, net) for name, net in NETS.items()}
+)
 
 
 def large(model: nn.Module) -> Case:
@@ -180,7 +196,7 @@ def result(name: str, steps: int | None = None, products: str = "float32", seeds
         start = initial_parameters(case.model, seed)
         runs.append(
             compare(
-                case.model, loss_of(case.model), case.rows, start, case.inner, batch=case.batch, steps=ran,
+                case.model, case.loss or loss_of(case.model), case.rows, start, case.inner, batch=case.batch, steps=ran,
                 seed=seed.to_bytes(32, "big"), arithmetic=Arithmetic(products), bfloat16=case.bfloat16,
             )
         )  # fmt: skip

@@ -3,6 +3,7 @@
     python -m tests.determinism.training_run                 1,000 steps of everything that this machine has; a table
     python -m tests.determinism.training_run --steps 50
     python -m tests.determinism.training_run --products int8 --model llama
+    python -m tests.determinism.training_run --odd                   the nets of benchmarks/nets.py
 
 Every build runs in a process of its own, without torch.
 """
@@ -30,7 +31,7 @@ import numpy as np
 from lockstep.numerics import arrays, paths
 from lockstep.numerics.arrays import Array, StepContext
 from lockstep.numerics.built import kernels as _native
-from lockstep.numerics.trace import layout_root
+from lockstep.numerics.trace import layout_root, tensor_root
 from lockstep.protocol.programs.program import Program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,6 +72,33 @@ def llama(products: str = "float32") -> Program:
 
 MODELS: dict[str, Callable[[str], Program]] = {"gpt": gpt, "llama": llama}
 
+Start = tuple[list[Array | None], Array]
+"""S_0 and the dataset."""
+
+
+def odd(name: str, products: str = "float32") -> tuple[Program, Start]:
+    """A net of odd widths with weights and rows of its own."""
+    from benchmarks.nets import BYTES, CLASSES, NETS, SIDE
+    from lockstep.tracing.arithmetic import Arithmetic
+    from lockstep.training.baseline import flat_parameters
+    from lockstep.training.job import Batch, build_programs
+    from lockstep.training.parameters import first_statistics, layout_of
+    from lockstep.training.strategies import diloco
+
+    net, draw = NETS[name], np.random.default_rng(0)
+    length = net.tokens or SIDE * SIDE + 1
+    rows = draw.integers(0, BYTES, (ROWS, length)).astype(np.int32)
+    if net.tokens is None:
+        rows[:, -1] %= CLASSES
+    model, spec = net.model(), diloco.Spec(inner_steps=STEPS)
+    program = build_programs(
+        model, net.loss, spec, batch=Batch(net.rows, length), rounds=1, slots=2, arithmetic=Arithmetic(products)
+    ).step
+    base = [flat_parameters(model), *(first_statistics(model, layout_of(model)) or (None,))]
+    state = [None if h is None else np.zeros(h.shape, arrays.DTYPES[h.dtype]) for h in program.inputs]
+    state[: 2 * len(base)] = base * 2  # what is trained, and what it is compared with
+    return program, (state, rows)
+
 
 def _step(model: Any, products: str) -> Program:
     from lockstep.tracing.arithmetic import Arithmetic
@@ -84,7 +112,7 @@ def _step(model: Any, products: str) -> Program:
     ).step
 
 
-def start(program: Program) -> tuple[list[Array | None], Array]:
+def start(program: Program) -> Start:
     """S_0 and the dataset, from SHAKE-256 alone: multiples of 2^-20 below 2^-5 for weights, tokens for rows."""
     state: list[Array | None] = [
         None if h is None else np.zeros(h.shape, arrays.DTYPES[h.dtype]) for h in program.inputs
@@ -98,16 +126,23 @@ def start(program: Program) -> tuple[list[Array | None], Array]:
     return state, tokens.astype(np.int32).reshape(ROWS, ROW_LENGTH)
 
 
-def train(program: Program, steps: int, path: str, threads: int, fused: str) -> str:
-    """The root of the last state, as hex.
+def train(program: Program, steps: int, path: str, threads: int, fused: str, given: Start | None = None) -> str:
+    """The root of the last state, as hex. The last step is swept and kept, too.
 
     Raises UsageError for a path that this machine lacks; DoctorError without the compiler that "require" wants.
     """
     executable = paths.compile(program, path=path, threads=threads, fused=fused)
-    state, dataset = start(program)
-    for t in range(1, steps + 1):
+    state, dataset = given or start(program)
+    for t in range(1, steps):
         state = list(executable.run(state, StepContext(SEED, 0, 1, t), dataset))
-    return layout_root(program.output_layout, state).hex()
+    context = StepContext(SEED, 0, 1, steps)
+    kept = executable.run(state, context, dataset, keep=True)
+    swept = executable.roots(state, context, dataset)
+    wrong = [op for op, array in enumerate(kept) if array is not None and tensor_root(array) != swept[op]]
+    assert not wrong, f"ops {wrong} have other words in memory of their own than in a sweep"
+    last = layout_root(program.output_layout, list(executable.run(state, context, dataset)))
+    assert last == layout_root(program.output_layout, list(executable.select(kept, state))), "a step that is kept"
+    return last.hex()
 
 
 # --- builds -----------------------------------------------------------------------------------------------------------
@@ -154,15 +189,15 @@ class Way:
     """Of a way that was skipped."""
 
 
-def ways(program: Program, steps: int, compiler: str) -> Iterator[Way]:
+def ways(program: Program, steps: int, compiler: str, given: Start | None = None) -> Iterator[Way]:
     """Of the build that is loaded in this process."""
     for kind in product(PATHS, THREADS, FUSED):
         begin = time.process_time()
-        root = train(program, steps, *kind)
+        root = train(program, steps, *kind, given)
         yield Way(compiler, *kind, root, round(time.process_time() - begin, 1))
 
 
-def ways_of_build(program: Program, steps: int, compiler: str) -> Iterator[Way]:
+def ways_of_build(program: Program, steps: int, compiler: str, given: Start | None = None) -> Iterator[Way]:
     """Of a compiler's build, in a process of its own."""
     extension = build(compiler)
     if extension is None:
@@ -170,7 +205,7 @@ def ways_of_build(program: Program, steps: int, compiler: str) -> Iterator[Way]:
         return
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "step.pickle"
-        place.write_bytes(pickle.dumps(program))
+        place.write_bytes(pickle.dumps((program, given)))
         command = [
             sys.executable, str(ROOT / "tests/support/with_native.py"), str(extension),
             "-m", "tests.determinism.training_run", "--steps", str(steps), "--program", str(place), "--build", compiler,
@@ -190,25 +225,38 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=STEPS, help=f"at most {STEPS}, the schedule's length (default)")
     parser.add_argument("--products", choices=("float32", "int8"), default="float32", help="the model's products")
     parser.add_argument("--model", choices=tuple(MODELS), default="gpt")
+    parser.add_argument("--odd", action="store_true", help="nets of odd widths in the place of a model")
     parser.add_argument("--program", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--build", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.program:
-        program = pickle.loads(arguments.program.read_bytes())
-        for way in ways(program, arguments.steps, arguments.build):
+        program, given = pickle.loads(arguments.program.read_bytes())
+        for way in ways(program, arguments.steps, arguments.build, given):
             print(json.dumps(asdict(way)), flush=True)
         return 0
-    program, found = MODELS[arguments.model](arguments.products), []
-    print(f"S_{arguments.steps} of a {arguments.model} of products in {arguments.products}, trained from S_0")
+    if arguments.odd:
+        from benchmarks.nets import NETS
+
+        return max(_compare(name, *odd(name, arguments.products), arguments.steps, arguments.products) for name in NETS)
+    program = MODELS[arguments.model](arguments.products)
+    return _compare(arguments.model, program, None, arguments.steps, arguments.products)
+
+
+def _compare(name: str, program: Program, given: Start | None, steps: int, products: str) -> int:
+    print(f"S_{steps} of {name}, products in {products}, trained from S_0", flush=True)
+    found = []
     for compiler in COMPILERS:
-        for way in ways_of_build(program, arguments.steps, compiler):
+        for way in ways_of_build(program, steps, compiler, given):
             found.append(way)
             outcome = f"skipped: {way.why}" if way.root is None else f"{way.root}  {way.cpu_seconds:7.1f} s of CPU"
             print(f"{way.compiler:8}{way.path:8}{way.threads} threads  maps {CODE[way.fused]}  {outcome}", flush=True)
     roots = {way.root for way in found if way.root}
-    written = (arguments.model, arguments.products) == ("gpt", "float32")
-    due = GOLDEN.get(arguments.steps) if written else None
-    print(f"{len(roots)} different root{'s' * (len(roots) > 1)}", "" if due is None else f"golden: {roots == {due}}")
+    due = GOLDEN.get(steps) if (name, products) == ("gpt", "float32") else None
+    ran = sum(way.root is not None for way in found)
+    print(
+        f"{ran} ways, {len(roots)} different root{'s' * (len(roots) > 1)}",
+        "" if due is None else f"golden: {roots == {due}}", flush=True,
+    )  # fmt: skip
     return int(len(roots) != 1 or (due is not None and roots != {due}))
 
 
