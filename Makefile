@@ -239,7 +239,7 @@ test-sanitized: setup ## the same on kernels built with ASAN and UBSAN, each op'
 
 .PHONY: differ-planted
 differ-planted: setup ## the seconds that the random Programs need to find each of some twenty defects planted in the kernels
-	$(BIN)/python -m tests.differ planted $(DIFFER_ARGS)
+	$(BIN)/python -m tests.differ planted $(if $(CASES),--cases $(CASES)) $(DIFFER_ARGS)
 
 .PHONY: differ-covered
 differ-covered: setup ## the lines of the planner that the random Programs never reach (it wants gcov)

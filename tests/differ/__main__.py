@@ -3,7 +3,7 @@
     python -m tests.differ [--cases N | --seconds S] [--kinds layers,nets] [--jobs J]      exit status 1 if any differs
     python -m tests.differ replay KIND:SEED | FILE [--emulated]                            one case, on all ways
     python -m tests.differ shrink KIND:SEED | FILE                                         the smallest that fails so
-    python -m tests.differ planted [NAME ..] [--seconds S]                                 defects, until each is found
+    python -m tests.differ planted [NAME ..] [--cases N]                                   defects, until each is found
     python -m tests.differ sanitized [--cases N | --seconds S]                             under ASAN and UBSAN
     python -m tests.differ covered [--cases N | --seconds S]                               lines that are not reached
 
@@ -67,7 +67,7 @@ def main() -> int:
 
             use_kernels(given.kernels)
         return _one_by_one(given.what, given.names, given.emulated)
-    if given.cases is None and given.seconds is None:
+    if given.cases is None and given.seconds is None and given.what != "planted":
         given.seconds = 60.0
     if given.what == "run":
         options = ("--emulated",) if given.emulated else ()
@@ -82,7 +82,7 @@ def main() -> int:
     from tests.differ import special
 
     if given.what == "planted":
-        return special.planted(given.names, given.seconds or 60.0, given.jobs)
+        return special.planted(given.names, given.cases or special.CASES, given.jobs)
     if given.what == "sanitized":
         return special.sanitized(given.kinds.split(","), given.cases, given.seconds, given.jobs)
     return special.covered(given.kinds.split(","), given.cases, given.seconds, given.jobs)

@@ -198,6 +198,148 @@ class Layers:
             result = replace(result, shape=tuple(extents), strides=row_major(extents))
         self.add(result)
 
+    def convolution(self) -> None:
+        """A convolution of an image, perhaps padded, and its gradients: by the weight, and by the image."""
+        pick = self.rng.choice
+        batch, inputs, outputs = (
+            pick((1, 1, 2, 3, 5)),
+            pick((1, 2, 3, 4, 8)),
+            pick((1, 3, 4, 6, 7, 8, 12, 15, 16, 24, 32)),
+        )
+        kernel, step, dilation = pick((1, 2, 3, 3, 3, 5)), pick((1, 1, 1, 2)), pick((1, 1, 1, 2))
+        high, wide = pick((1, 2, 3, 4, 6, 8, 12)), pick((2, 3, 4, 4, 6, 8, 9, 12, 16))
+        sides = [(n - 1) * step + (kernel - 1) * dilation + 1 for n in (high, wide)]
+        if batch * inputs * prod(sides) > 12000 or batch * outputs * inputs * high * wide * kernel**2 > self.most:
+            return
+        x, w = self.like((batch, inputs, *sides)), self.like((outputs, inputs, kernel, kernel))
+        if self.chance(0.5) and min(sides) > 2:
+            inner = self.like((batch, inputs, sides[0] - 2, sides[1] - 2))
+            for axis in (2, 3):
+                edge = [*inner.shape]
+                edge[axis] = 1
+                zeros = self.b.word(edge, 0, F32)
+                inner = self.b.concat([zeros, inner, zeros], axis)
+            x = inner
+        b, c, h, v = x.strides
+        seen = replace(
+            x,
+            shape=(batch, high, wide, inputs, kernel, kernel),
+            strides=(b, h * step, v * step, c, h * dilation, v * dilation),
+        )
+        k, places = inputs * kernel**2, high * wide
+        windows = self.copied(seen).reshape(batch, places, k)
+        y = self.b.dot(w.reshape(1, outputs, 1, k), windows.unsqueeze(1)) if w.strides == row_major(w.shape) else None
+        if y is None:
+            return
+        self.add(y)
+        if self.chance(0.5):
+            # The gradient by the weight: terms are images and places.
+            g = self.copied(y.permute(1, 0, 2)).reshape(outputs, batch * places)
+            turned = self.copied(seen.permute(3, 4, 5, 0, 1, 2)).reshape(k, batch * places)
+            self.add(self.b.dot(g.unsqueeze(1), turned.unsqueeze(0)))
+        if self.chance(0.3) and step == 1 and dilation == 1:
+            # The gradient by the image: the weight backwards, windows of the padded gradient.
+            last = kernel - 1
+            g = y.reshape(batch, outputs, high, wide)
+            for axis in (2, 3) if last else ():
+                edge = [*g.shape]
+                edge[axis] = last
+                zeros = self.b.word(edge, 0, F32)
+                g = self.b.concat([zeros, g, zeros], axis)
+            o, i, r, s = w.strides
+            back = replace(
+                w, offset=w.offset + last * (r + s), shape=(inputs, outputs, kernel, kernel), strides=(i, o, -r, -s)
+            )
+            b, c, h, v = g.strides
+            seen = replace(g, shape=(batch, *sides, outputs, kernel, kernel), strides=(b, h, v, c, h, v))
+            if prod(seen.shape) <= 2 * MOST:
+                windows = self.copied(seen).reshape(batch, prod(sides), outputs * kernel**2)
+                self.add(self.b.dot(self.copied(back).reshape(1, inputs, 1, outputs * kernel**2), windows.unsqueeze(1)))
+
+    def attention(self) -> None:
+        """Softmax attention as the tracer writes it: scores, a mask, probabilities, values; perhaps a gradient."""
+        pick = self.rng.choice
+        batch, heads, steps, size = (
+            pick((1, 1, 2, 3)),
+            pick((1, 2, 3, 4)),
+            pick((2, 3, 7, 16, 17, 33, 70)),
+            pick((2, 3, 4, 8)),
+        )
+        if batch * heads * steps * max(size, steps) > MOST:
+            return
+        packed = (
+            self.like((batch, steps, heads, size))
+            if self.chance(0.6)
+            else self.like((batch, heads, steps, size)).permute(0, 2, 1, 3)
+        )
+        q = packed.permute(0, 2, 1, 3)
+        k, v = (self.like((batch, steps, heads, size)).permute(0, 2, 1, 3) for _ in range(2))
+        if self.chance(0.2):  # heads that share their keys
+            k, v = (t.slice(1, 0, 1).expand(batch, heads, steps, size) for t in (k, v))
+        shape = (batch, heads, steps, steps)
+        if self.chance(0.5 if self.integers else 0.1):
+            words = pick((1, 2, 16))
+            a, b = (self.b.quant(t if t.strides[-1] == 1 else self.copied(t), words) for t in (q, k))
+            scores = self.b.qdot(a.unsqueeze(3), b.unsqueeze(2))
+        else:
+            scores = self.b.dot(q.unsqueeze(3), k.unsqueeze(2))
+        rows, columns = self.b.iota(shape, 2), self.b.iota(shape, 3)
+        masked, low, near = self.chance(0.7), pick((float("-inf"), float("-inf"), -1e9, 0.0)), self.chance(0.3)
+
+        def expression(e: Expression, s: int, row: int, column: int) -> None:
+            s = e.fmul(s, e.f32(0.5))
+            kept = e.ile(column, row)
+            if near:
+                kept = e.iand(kept, e.ilt(row, e.iadd(column, e.i32(3))))
+            if masked:
+                e.select(kept, s, e.f32(low))
+            else:
+                e.fmul(s, e.f32(0.25))
+
+        scores = self.b.map(shape, [scores, rows, columns], expression, dtype=F32)
+        top = self.b.max(scores).unsqueeze(3)
+        e = self.b.map(shape, [scores, top], lambda e, s, m: e.fexp(e.fsub(s, m)), dtype=F32)
+        p = self.b.map(shape, [e, self.b.sum(e).unsqueeze(3)], lambda e, x, t: e.fdiv(x, t), dtype=F32)
+        turned = self.copied(v.permute(0, 1, 3, 2))
+        y = self.add(self.b.dot(p.unsqueeze(3), turned.unsqueeze(2)))
+        if self.chance(0.5):
+            self.add(self.copied(y.permute(0, 2, 1, 3)))
+        if self.chance(0.5):
+            g = self.like(y.shape)
+            gp = self.b.dot(g.unsqueeze(3), v.unsqueeze(2)) if v.strides[-1] == 1 else None
+            if gp is None:
+                return
+            self.add(
+                self.b.dot(
+                    self.copied(p.permute(0, 1, 3, 2)).unsqueeze(3), self.copied(g.permute(0, 1, 3, 2)).unsqueeze(2)
+                )
+            )
+            both = self.b.map(shape, [gp, p], lambda e, a, b: e.fmul(a, b), dtype=F32)
+            gs = self.b.map(
+                shape, [both, p, self.b.sum(both).unsqueeze(3)], lambda e, a, b, c: e.fsub(a, e.fmul(b, c)), dtype=F32
+            )
+            self.add(self.b.dot(gs.unsqueeze(3), self.copied(k.permute(0, 1, 3, 2)).unsqueeze(2)))
+            self.add(
+                self.b.dot(
+                    self.copied(gs.permute(0, 1, 3, 2)).unsqueeze(3), self.copied(q.permute(0, 1, 3, 2)).unsqueeze(2)
+                )
+            )
+
+    def shared(self) -> None:
+        """A product of enough rows and terms that several threads share it."""
+        rows, columns, k = (
+            self.rng.choice((120, 200, 301)),
+            self.rng.choice((17, 40, 96)),
+            self.rng.choice((64, 130, 260)),
+        )
+        a, b = (
+            self.like((rows, k)),
+            self.like((columns, k)) if self.chance(0.5) else self.leaf((k, columns)).permute(1, 0),
+        )
+        if b.strides[-1] != 1:
+            b = self.copied(b)
+        self.add(self.b.dot(a.unsqueeze(1), b.unsqueeze(0)))
+
     def windows(self, axes: list[Axis]) -> tuple[list[Axis], Tensor]:
         """A second operand two of whose axes overlap in one axis of a tensor."""
         at = self.rng.randrange(len(axes) - 1)
@@ -225,6 +367,12 @@ class Layers:
             return replace(tensor, shape=(*shape, k), strides=(*(x.stride for x in rows), 1))
         axes = [*rows, *terms]
         view = replace(tensor, shape=tuple(x.extent for x in axes), strides=tuple(x.stride for x in axes))
+        reach = view.offset + sum(max(0, s) * (e - 1) for s, e in zip(view.strides, view.shape, strict=True))
+        if view.tag == Tag.STATE and reach + 1 < WORDS and len(view.shape) < 8 and self.chance(0.2):
+            # A part of a copy: what is read of it begins behind its first element.
+            both = replace(view, shape=(2, *view.shape), strides=(1, *view.strides))
+            whole = self.copied(both).reshape(2, prod(shape) * k).slice(0, 1, 2)
+            return replace(whole, shape=(*shape, k), strides=row_major((*shape, k)))
         if self.chance(0.15):  # the transposing map computes something
             copy = self.b.map(view.shape, [view], lambda e, v: self.rng.choice((e.fneg, e.fabs))(v))
         elif self.chance(0.1):
@@ -531,9 +679,10 @@ class Layers:
 
     def case(self, name: str, seed: int) -> Case | None:
         """A Program of a few steps; None where none of them gave anything."""
-        steps: list[tuple[Callable[[], object], int]] = [
+        steps: list[tuple[Callable[[], object], float]] = [
             (self.product, 12), (self.pointwise, 5), (self.reduce, 4), (self.pad, 3), (self.join, 2), (self.copy, 2),
-            (self.softmax, 2), (self.mask, 1), (self.reshape, 2), (self.embed, 1), (self.update, 1), (self.noise, 1),
+            (self.convolution, 5), (self.attention, 3), (self.shared, 0.3), (self.softmax, 2), (self.mask, 1),
+            (self.reshape, 2), (self.embed, 1), (self.update, 1), (self.noise, 1),
         ]  # fmt: skip
         for _ in range(self.rng.choice((1, 2, 3, 3, 5, 8, 14))):
             self.rng.choices([s for s, _ in steps], [weight for _, weight in steps])[0]()

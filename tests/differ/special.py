@@ -13,6 +13,8 @@ from tests.differ import builds
 from tests.differ.hunt import OUT, Failure, hunt
 from tests.differ.planted import DEFECTS, HEADERS, VARIABLE, Defect, changes
 
+CASES = 3000
+"""In which a planted defect is looked for."""
 CUDA = "sdk/lockstep/numerics/cuda"
 COUNTED = (
     "planner",
@@ -30,41 +32,41 @@ COUNTED = (
 """Sources whose lines and branches a covered run lists."""
 
 
-def first_failure(defect: Defect, kernels: Path, seconds: float, jobs: int = 1) -> Failure | None:
-    """The first case that fails with this defect in the kernels; None if none does in time."""
+def first_failure(defect: Defect, kernels: Path, cases: int = CASES, jobs: int = 1) -> Failure | None:
+    """The first case that fails with this defect in the kernels; None if none of so many does."""
     environment = {VARIABLE: str(DEFECTS.index(defect) + 1)}
     found = hunt(
-        list(defect.kinds), seconds=seconds, jobs=jobs, most_failures=1, kernels=kernels, environment=environment,
+        list(defect.kinds), cases=cases, jobs=jobs, most_failures=1, kernels=kernels, environment=environment,
         options=("--quick",),
     )  # fmt: skip
     return found.failures[0] if found.failures else None
 
 
-def first_on_device(change: builds.Change, seconds: float, jobs: int = 1) -> Failure | None:
+def first_on_device(change: builds.Change, cases: int = CASES, jobs: int = 1) -> Failure | None:
     """The first case that fails on an emulated device with this change in its kernels."""
     header = OUT / "headers" / change.file
     header.parent.mkdir(parents=True, exist_ok=True)
     header.write_text(change.apply((builds.ROOT / CUDA / change.file).read_text()))
     options = ("--emulated", "--header", str(header))
-    found = hunt(["layers"], seconds=seconds, jobs=jobs, most_failures=1, options=options)
+    found = hunt(["layers"], cases=cases, jobs=jobs, most_failures=1, options=options)
     return found.failures[0] if found.failures else None
 
 
-def planted(names: list[str], seconds: float, jobs: int) -> int:
+def planted(names: list[str], cases: int, jobs: int) -> int:
     """A table of the defects with the seconds until each is found; 1 if one is not."""
     chosen = [d for d in DEFECTS if not names or any(name in d.name for name in names)]
     kernels = builds.build("planted", changes())
     print(f"{'seconds':>8}  {'found by':<16}  {'file':<14}  defect", flush=True)
     missed = 0
     for defect in chosen:
-        failure = first_failure(defect, kernels, seconds, jobs)
+        failure = first_failure(defect, kernels, cases, jobs)
         missed += failure is None
         after = f"{failure.after:8.1f}" if failure else "       -"
         print(f"{after}  {failure.name if failure else 'NOT FOUND':<16}  {defect.file:<14}  {defect.name}", flush=True)
     for name, change in HEADERS:
         if names and not any(wanted in name for wanted in names):
             continue
-        failure = first_on_device(change, seconds, jobs)
+        failure = first_on_device(change, cases, jobs)
         missed += failure is None
         after = f"{failure.after:8.1f}" if failure else "       -"
         print(f"{after}  {failure.name if failure else 'NOT FOUND':<16}  {change.file:<14}  {name}", flush=True)
@@ -83,6 +85,7 @@ def sanitized(kinds: list[str], cases: int | None, seconds: float | None, jobs: 
         "LD_PRELOAD": runtime, "MALLOC_PERTURB_": "0",
         "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:max_malloc_fill_size=1073741824:malloc_fill_byte=127",
         "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+        "PYCRYPTODOME_DISABLE_DEEPBIND": "1",
     }  # fmt: skip
     found = hunt(
         kinds, cases=cases, seconds=seconds, jobs=jobs, kernels=kernels, environment=environment, options=("--quick",),

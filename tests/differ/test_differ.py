@@ -21,8 +21,6 @@ from tests.differ.trial import EQUAL, tried
 from tests.differ.ways import Difference, due_words
 
 pytestmark = [pytest.mark.uncounted, pytest.mark.skipif(not COMPILED, reason="compares compiled kernels with numpy")]
-FOUND_QUICKLY = 60
-"""Seconds in which each planted defect is looked for. No test asserts a time: it ends at the first difference."""
 SHARDS = 4
 
 
@@ -133,6 +131,6 @@ def test_planted_defects_are_in_the_sources_once() -> None:
 @pytest.mark.timeout(0)
 def test_every_planted_defect_is_found() -> None:
     kernels = builds.build("planted", changes())
-    missed = [d.name for d in DEFECTS if first_failure(d, kernels, FOUND_QUICKLY) is None]
-    missed += [name for name, change in HEADERS if first_on_device(change, 10 * FOUND_QUICKLY) is None]
+    missed = [d.name for d in DEFECTS if first_failure(d, kernels) is None]
+    missed += [name for name, change in HEADERS if first_on_device(change) is None]
     assert not missed
