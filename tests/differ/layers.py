@@ -262,7 +262,7 @@ class Layers:
         batch, heads, steps, size = (
             pick((1, 1, 2, 3)),
             pick((1, 2, 3, 4)),
-            pick((2, 3, 7, 16, 17, 33, 70)),
+            pick((2, 3, 7, 16, 17, 33, 70, 130)),
             pick((2, 3, 4, 8)),
         )
         if batch * heads * steps * max(size, steps) > MOST:
@@ -444,6 +444,8 @@ class Layers:
 
     def rest(self, x: Tensor, q: Quantised) -> Tensor:
         """x - codes x scales, as the tracer writes it; K is whole groups."""
+        if self.chance(0.15):  # of another tensor: no second limb, though it has the form of one
+            x = self.like(x.shape)
         lead = x.shape[:-1]
         shape = (*lead, q.groups, q.words, 4)
         cut = replace(x, shape=shape, strides=(*x.strides[:-1], 4 * q.words, 4, 1))

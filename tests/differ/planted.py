@@ -88,7 +88,7 @@ DEFECTS = (
         "own.out_offsets[part] + before * (*placed)[inner.p0]",
         "own.out_offsets[part] + before",
     ),
-    Defect("a shifted view joined to a group", "strips.cpp", "!found || view.offset != 0", "!found"),
+    Defect("a turned view joined to a group", "strips.cpp", "return *found == due;", "return true;"),
     Defect(
         "dead columns taken for zeros",
         "strips_run.cpp",
@@ -96,10 +96,10 @@ DEFECTS = (
         "return true;",
     ),
     Defect(
-        "dead columns left out of a row's maximum",
+        "rows as far apart as if nothing were masked",
         "strips_run.cpp",
-        "for (Index i = 0; i < here.variant.rows; ++i) out[i] = f32::word(join(f32::value(out[i]), f32::value(x[i])));",
-        "for (Index i = 1; i < here.variant.rows; ++i) out[i] = f32::word(join(f32::value(out[i]), f32::value(x[i])));",
+        "plan.strides[v][0] = o.member >= 0 ? pitch(read, here) : o.row;",
+        "plan.strides[v][0] = o.member >= 0 ? group_.columns : o.row;",
     ),
     Defect("padding of groups of another size", "quants.cpp", "op.p0 != words", "false"),
     Defect("a second limb of other values", "quants.cpp", "!same_place(part(0), quant.views[0])", "false"),
@@ -115,12 +115,7 @@ DEFECTS = (
         "span->end = k + 32 - __builtin_clz(found);",
         "span->end = k + 31 - __builtin_clz(found);",
     ),
-    Defect(
-        "a tensor dropped while it may be asked for again",
-        "sweep.cpp",
-        "last_[i] = stored_[i] ? until_[i] : std::max(last_[i], reader);",
-        "last_[i] = reader;",
-    ),
+    Defect("a tensor dropped while it is read", "sweep.cpp", "pins_[i] == 0", "true"),
     Defect(
         "batches in another order",
         "batches.cpp",

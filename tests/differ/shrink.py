@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import time
@@ -30,6 +31,7 @@ def apart(fails: Fails) -> Callable[[Case], str]:
             code = 3
             try:
                 # A crash is an answer; nobody wants its trace.
+                faulthandler.disable()
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
                 signal.alarm(SECONDS)
                 code = 1 if fails(case) else 0
