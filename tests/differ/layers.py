@@ -265,7 +265,10 @@ class Layers:
             pick((2, 3, 7, 16, 17, 33, 70, 130)),
             pick((2, 3, 4, 8)),
         )
-        if batch * heads * steps * max(size, steps) > MOST:
+        codes = self.chance(0.5 if self.integers else 0.1)
+        if codes and self.chance(0.3):  # enough batches, and words of each, that they are taken one by one
+            batch, heads, steps, size = pick(((2, 4, 64, 4), (1, 8, 70, 4), (3, 3, 65, 8)))
+        elif batch * heads * steps * max(size, steps) > MOST:
             return
         packed = (
             self.like((batch, steps, heads, size))
@@ -277,8 +280,8 @@ class Layers:
         if self.chance(0.2):  # heads that share their keys
             k, v = (t.slice(1, 0, 1).expand(batch, heads, steps, size) for t in (k, v))
         shape = (batch, heads, steps, steps)
-        if self.chance(0.5 if self.integers else 0.1):
-            words = pick((1, 2, 16))
+        words = pick((1, 2, 16))
+        if codes:
             a, b = (self.b.quant(t if t.strides[-1] == 1 else self.copied(t), words) for t in (q, k))
             scores = self.b.qdot(a.unsqueeze(3), b.unsqueeze(2))
         else:
@@ -301,7 +304,20 @@ class Layers:
         e = self.b.map(shape, [scores, top], lambda e, s, m: e.fexp(e.fsub(s, m)), dtype=F32)
         p = self.b.map(shape, [e, self.b.sum(e).unsqueeze(3)], lambda e, x, t: e.fdiv(x, t), dtype=F32)
         turned = self.copied(v.permute(0, 1, 3, 2))
-        y = self.add(self.b.dot(p.unsqueeze(3), turned.unsqueeze(2)))
+        if codes and self.chance(0.7):
+            if self.chance(0.2):  # batches in another order than they are made in
+                p, turned = (
+                    replace(
+                        t,
+                        offset=t.offset + t.strides[1] * (heads - 1),
+                        strides=(t.strides[0], -t.strides[1], *t.strides[2:]),
+                    )
+                    for t in (p, turned)
+                )
+            probabilities, values = self.b.quant(p, words), self.b.quant(turned, words)
+            y = self.add(self.b.qdot(probabilities.unsqueeze(3), values.unsqueeze(2)))
+        else:
+            y = self.add(self.b.dot(p.unsqueeze(3), turned.unsqueeze(2)))
         if self.chance(0.5):
             self.add(self.copied(y.permute(0, 2, 1, 3)))
         if self.chance(0.5):

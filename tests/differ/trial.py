@@ -45,13 +45,16 @@ def first_difference(case: Case, *, quick: bool = False) -> Difference | None:
     return None
 
 
-def tried(name: str, *, emulated_too: bool = False, quick: bool = False) -> str:
-    """EQUAL, NOTHING where the seed gives no case, or what differs."""
+def tried(name: str, *, emulated_too: bool = False, quick: bool = False, compiled: bool = False) -> str:
+    """EQUAL, NOTHING where the seed gives no case, or what differs; `compiled`: of what runs compiled loops."""
     case = made(name)
     if case is None:
         return NOTHING
     if name.startswith("huge:"):
         planned(case)
         return EQUAL
+    if compiled:
+        found = next(differences(case, seed_of(name), ways_of(case, 0, all_ways=False)[:2], compiled=True), None)
+        return EQUAL if found is None else str(found)
     found = emulated(case) if emulated_too else first_difference(case, quick=quick)
     return EQUAL if found is None else str(found)
