@@ -30,6 +30,7 @@ from worker import decide
 from worker.backing import Backing, Funds, backing_of
 from worker.notes import Note
 from worker.policy import Policy
+from worker.refusals import Refusals
 
 if TYPE_CHECKING:
     from lockstep.base.settings import Settings
@@ -189,6 +190,8 @@ class _Look:
         params, reasons = market.params(job), list[Note]()
         if unwanted := self.policy.refuses_requester(known.requester):
             reasons.append(Note("policy", unwanted))
+        if refusal := Refusals(self.account.home).of(job):
+            reasons.append(refusal.note)
         machine = self._machine(job, params, reasons)
         held = Holdings.of(self.account.contracts, me)
         funds = Funds(me, held.free, held.wallet, self.account.ledger.deposits.get(me, 0))

@@ -154,7 +154,7 @@ def test_states_on_a_device_are_written_as_often_as_leaves_it_its_time(
 ) -> None:
     written: list[int] = []
 
-    def slow(folder: WorkFolder, run: ClaimRun, state: object, found: list[StateRoot]) -> None:
+    def slow(folder: WorkFolder, run: ClaimRun, state: object, found: list[StateRoot], due: int) -> None:
         written.append(len(found))
         time.sleep(10)
 
