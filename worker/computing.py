@@ -164,7 +164,8 @@ def check_step(step: StepTrace, t: int, root: StateRoot, random: Random) -> None
     The form that claims are made with is compared by its state's root alone: it has no other words to look at. What
     both forms compute wrongly alike is seen only where a drawn word falls on it: 12 words of one step, an op drawn for
     each, find a convolution's gradient among hundreds of ops once in many claims. Ops are drawn evenly, so a long step
-    hides a wrong one well.
+    hides a wrong one well. A job is therefore compared with other code before it is joined
+    (`execution/comparing.py`); what this is left to find is a machine that errs now and then.
 
     Raises WrongBits: a claim of this machine would lose its stake.
     """

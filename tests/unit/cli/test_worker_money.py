@@ -23,6 +23,7 @@ from lockstep.chain.keys import KEYSTORE, NODE_KEY, create_account, create_node_
 from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.outbox import Outbox
 from lockstep.client import connect
+from lockstep.execution import comparing
 from lockstep.execution.rates import PRICED_OPERATIONS
 from lockstep.node.guard import lock
 from lockstep.protocol.errors import WrongBits
@@ -152,6 +153,18 @@ def test_wrong_bits_are_told_everywhere_until_the_owner_has_the_job_tried_again(
     assert lockstep("worker", "retry", market.job[:8], *home, "--json").data["job"] == market.job
     assert lockstep("worker", "status", *market.where, "--json").data["refused"] == []
     assert "wrong_bits" not in {r["code"] for r in quoted(lockstep, market, "--no-try")[0]["reasons"]}  # type: ignore[attr-defined]
+
+
+def test_a_quote_that_runs_steps_compares_their_bits(
+    lockstep: Lockstep, market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(job: object) -> None:
+        raise WrongBits("comparison of the Program 'step': op 7 (gradient), element 0 is 0x1 in place of 0x2")
+
+    monkeypatch.setattr(comparing, "check_job", wrong)
+    (offer,) = quoted(lockstep, market)
+    assert "wrong_bits" in {r["code"] for r in offer["reasons"]}  # type: ignore[attr-defined]
+    assert not (market.home / "refused").exists(), "a command that reads writes nothing"
 
 
 def test_a_job_that_is_not_there_and_data_that_cannot_be_had(lockstep: Lockstep, market: Market) -> None:
