@@ -80,7 +80,13 @@ def softmax(low: Lowering, x: Node, dim: int, *_args: Any) -> Node:
     """exp(x - max) / sum."""
     axes = low.axes(x, dim)
     raised = low.f(Op.FEXP, low.f(Op.FSUB, x, _peak(low, x, axes)))
-    return low.f(Op.FDIV, raised, total(low, raised, axes))
+    return _weights(low, raised, total(low, raised, axes))
+
+
+def _weights(low: Lowering, raised: Node, mass: Node) -> Node:
+    weights = low.f(Op.FDIV, raised, mass)
+    low.products.weighs(weights)
+    return weights
 
 
 @rule("_safe_softmax")
@@ -91,7 +97,7 @@ def safe_softmax(low: Lowering, x: Node, dim: int, *_args: Any) -> Node:
         return softmax(low, x, dim)
     raised = low.f(Op.FEXP, low.f(Op.FSUB, x, low.f(Op.FMAX, _peak(low, x, axes), -LARGEST)))
     # The largest term of any other row is exp(0), so that its sum is at least 1.
-    return low.f(Op.FDIV, raised, low.f(Op.FMAX, total(low, raised, axes), 1.0))
+    return _weights(low, raised, low.f(Op.FMAX, total(low, raised, axes), 1.0))
 
 
 @rule("_softmax_backward_data")
