@@ -16,6 +16,11 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 COVERAGE ?=
 FUZZ_SECONDS ?= 60
 HISTORIES ?= 1000
+# How long random Programs run on every way there is: a number of cases, or of seconds.
+CASES ?=
+SECONDS ?= 60
+DIFFER_LIMIT = $(if $(CASES),--cases $(CASES),--seconds $(SECONDS))
+DIFFER_ARGS ?=
 SEARCH_SEED ?= 0
 PYTHON ?= $(firstword $(shell command -v python3.11 python3))
 BIN := .venv/bin
@@ -223,6 +228,22 @@ fuzz: setup ## every decoder of bytes from outside, FUZZ_SECONDS each: execution
 .PHONY: fuzz-planted
 fuzz-planted: setup ## the seconds that the fuzzers need to find a defect planted in each decoder
 	$(BIN)/python -m tests.fuzz --planted --seconds $(FUZZ_SECONDS) --jobs $(JOBS) $(FUZZ_ARGS)
+
+.PHONY: test-differ
+test-differ: setup ## SECONDS=n or CASES=n: random Programs on every kernel path, thread count and form, against numpy's bits
+	$(BIN)/python -m tests.differ $(DIFFER_LIMIT) $(DIFFER_ARGS)
+
+.PHONY: test-sanitized
+test-sanitized: setup ## the same on kernels built with ASAN and UBSAN, each op's output in memory of its own
+	$(BIN)/python -m tests.differ sanitized $(DIFFER_LIMIT) $(DIFFER_ARGS)
+
+.PHONY: differ-planted
+differ-planted: setup ## the seconds that the random Programs need to find each of some twenty defects planted in the kernels
+	$(BIN)/python -m tests.differ planted $(if $(CASES),--cases $(CASES)) $(DIFFER_ARGS)
+
+.PHONY: differ-covered
+differ-covered: setup ## the lines of the planner that the random Programs never reach (it wants gcov)
+	$(BIN)/python -m tests.differ covered $(DIFFER_LIMIT) $(DIFFER_ARGS)
 
 # -- contracts ---------------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,153 @@
+"""Cases by the thousand, in processes that may die: what failed, and how many there were."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, Queue
+
+from tests.differ.trial import EQUAL, NOTHING
+
+ROOT = Path(__file__).resolve().parents[2]
+OUT = ROOT / "out/differ"
+MOST_SECONDS = 300.0
+"""Of one case; after that it hangs."""
+ENVIRONMENT = {"MALLOC_PERTURB_": "128", "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "OMP_NUM_THREADS": "1"}
+"""Memory is never 0 when it is allocated, nor what it was once it is freed; threads that wait leave the processor."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A case that did not give the bits."""
+
+    name: str
+    said: str
+    """The difference, or how the process ended."""
+    after: float
+    """Seconds since the hunt began."""
+
+
+@dataclass
+class Hunt:
+    """What came of a run."""
+
+    cases: Counter[str] = field(default_factory=Counter)
+    """By kind."""
+    failures: list[Failure] = field(default_factory=list)
+    seconds: float = 0
+
+
+class Worker:
+    """One process and what it was last heard to do."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], at: int, heard: Queue[tuple[Worker, str]]):
+        self.at, self.name, self.since = at, "", time.monotonic()
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        self.complaints: list[str] = []
+        self._complaining = threading.Thread(target=self._complain, daemon=True)
+        self._complaining.start()
+        threading.Thread(target=self._listen, args=(heard,), daemon=True).start()
+
+    def _listen(self, heard: Queue[tuple[Worker, str]]) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            heard.put((self, line))
+        heard.put((self, ""))
+
+    def _complain(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.complaints = [*self.complaints[-200:], line.rstrip()]
+
+    def late(self) -> bool:
+        """True while it is at one case for too long."""
+        return bool(self.name) and time.monotonic() - self.since > MOST_SECONDS
+
+    def ending(self) -> str:
+        """How the process ended."""
+        code = self.process.wait()
+        self._complaining.join(5)
+        said = [line for line in self.complaints if line.strip()]
+        chosen = [line for line in said if "ERROR: AddressSanitizer" in line or "runtime error" in line]
+        return f"the process ended with {code}: {(chosen or said[-1:] or ['it said nothing'])[0][:300]}"
+
+
+def hunt(
+    kinds: list[str],
+    *,
+    cases: int | None = None,
+    seconds: float | None = None,
+    jobs: int = 2,
+    most_failures: int = 1 << 30,
+    kernels: Path | None = None,
+    environment: dict[str, str] | None = None,
+    options: tuple[str, ...] = (),
+    first: int = 0,
+    told: Callable[[Failure], None] = lambda failure: None,
+) -> Hunt:
+    """Runs cases of these kinds until there were so many, or for so long, or until so many failed."""
+    began, found, heard = time.monotonic(), Hunt(), Queue[tuple[Worker, str]]()
+    deadline = began + seconds if seconds is not None else float("inf")
+    # A measurement of the caller's coverage is not for these processes.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+    around = kept | ENVIRONMENT | (environment or {})
+
+    def started(at: int) -> Worker:
+        command = [sys.executable, "-m", "tests.differ.worker", ",".join(kinds), str(at), str(jobs), *options]
+        command += ["--cases", str(first + cases)] if cases is not None else []
+        command += ["--seconds", str(max(0.0, deadline - time.monotonic()))] if seconds is not None else []
+        command += ["--kernels", str(kernels)] if kernels is not None else []
+        return Worker(command, around, at, heard)
+
+    def failed(name: str, said: str) -> None:
+        failure = Failure(name, said, time.monotonic() - began)
+        found.failures.append(failure)
+        told(failure)
+
+    running = [started(first + job) for job in range(jobs)]
+    try:
+        while running and len(found.failures) < most_failures:
+            try:
+                worker, line = heard.get(timeout=1)
+            except Empty:
+                for worker in running:
+                    if worker.late():
+                        worker.process.kill()
+                continue
+            if not line:
+                late = worker.late()
+                ending = f"no end within {MOST_SECONDS:.0f} s" if late else worker.ending()
+                running.remove(worker)
+                if worker.process.wait() == 0:
+                    continue
+                if not worker.name:
+                    raise RuntimeError(f"a worker ends between two cases: {worker.complaints[-30:]}")
+                found.cases[worker.name.partition(":")[0]] += 1
+                failed(worker.name, ending)
+                running.append(started(worker.at + jobs))
+                continue
+            message = json.loads(line)
+            if "begin" in message:
+                worker.at, worker.name, worker.since = message["begin"], message["name"], time.monotonic()
+                continue
+            worker.name = ""
+            if message["said"] != NOTHING:
+                found.cases[message["name"].partition(":")[0]] += 1
+            if message["said"] not in (EQUAL, NOTHING):
+                failed(message["name"], message["said"])
+    finally:
+        for worker in running:
+            worker.process.kill()
+            worker.process.wait()
+    found.seconds = time.monotonic() - began
+    return found

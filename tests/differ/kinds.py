@@ -1,0 +1,62 @@
+"""The kinds of cases: each makes a Program and a state from a seed, the same ones in every run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lockstep.numerics.validate import validate
+from lockstep.protocol.errors import ProgramInvalid
+from tests.differ import anything, changed, huge, layers, traced
+from tests.differ.case import Case
+from tests.unit.numerics import test_fusion_random
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A generator."""
+
+    make: Callable[[int, str], Case | None]
+    """(seed, name) -> a case; None where the seed gives none."""
+    share: int
+    """Of the cases of a run, beside the other kinds' shares."""
+
+
+def _strips(seed: int, name: str) -> Case | None:
+    program, state = test_fusion_random.graph(seed)
+    return Case(name, program, tuple(state), None)
+
+
+KINDS: dict[str, Kind] = {
+    "layers": Kind(layers.make, 8),
+    "anything": Kind(anything.make, 4),
+    "changed": Kind(changed.make, 5),
+    "strips": Kind(_strips, 2),
+    "nets": Kind(traced.make, 1),
+    "huge": Kind(huge.make, 1),
+}
+
+
+def names(kinds: list[str], first: int, count: int) -> list[str]:
+    """Cases number `first` to `first + count` of a run over these kinds, by turns as their shares are."""
+    turn = [name for share in range(max(KINDS[k].share for k in kinds)) for name in kinds if KINDS[name].share > share]
+    found = []
+    for i in range(first, first + count):
+        kind = turn[i % len(turn)]
+        found.append(f"{kind}:{i // len(turn) * turn.count(kind) + turn[: i % len(turn)].count(kind)}")
+    return found
+
+
+def made(name: str) -> Case | None:
+    """The case of a name; None where its seed gives none, or a Program that breaks a rule."""
+    kind, _, seed = name.partition(":")
+    case = KINDS[kind].make(int(seed), name)
+    if case is None or kind == "strips":  # those run, though a game about some of them would break a rule
+        return case
+    try:
+        validate(case.program)
+    except ProgramInvalid:
+        if kind in ("layers", "nets"):
+            raise
+        return None
+    return case

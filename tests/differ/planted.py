@@ -1,0 +1,160 @@
+"""Defects of one line, as a slip of the hand makes them, that the generators must find.
+
+All are compiled into one build: each stands beside the right text, and LOCKSTEP_PLANTED names the one that is taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.differ.builds import Change
+
+VARIABLE = "LOCKSTEP_PLANTED"
+
+
+@dataclass(frozen=True)
+class Defect:
+    """A place in a kernel's source and what a slip makes of it."""
+
+    name: str
+    file: str
+    before: str
+    """Text that is there once; an expression, or whole statements that declare nothing."""
+    after: str
+    kinds: tuple[str, ...] = ("layers", "anything", "strips")
+    """The generators that look for it: those that need no torch, which takes seconds to import."""
+
+    def change(self, number: int) -> Change:
+        """Both texts, one of which is taken when the process runs."""
+        if self.before.endswith((";", "}")):
+            both = f"if (kPlanted == {number}) {{ {self.after} }} else {{ {self.before} }}"
+        else:
+            both = f"(kPlanted == {number} ? ({self.after}) : ({self.before}))"
+        return Change(self.file, self.before, both)
+
+
+DECLARED = Change("plans.hpp", "using Index = std::int64_t;", "using Index = std::int64_t;\nextern const int kPlanted;")
+DEFINED = Change(
+    "arena.cpp", "namespace lockstep {\nnamespace {", "#include <cstdlib>\n\nnamespace lockstep {\n"
+    f'const int kPlanted = std::getenv("{VARIABLE}") ? std::atoi(std::getenv("{VARIABLE}")) : 0;\n\nnamespace {{',
+)  # fmt: skip
+
+FROM = "{places_.row + row, places_.row_run + row, places_.k_at + k, places_.k_run + k}"
+
+DEFECTS = (
+    Defect(
+        "a place moved twice",
+        "plans.hpp",
+        f"if (placed()) return {{base, 0, 0, {FROM}, true}};",
+        f"if (placed()) return {{base + row + k, 0, 0, {FROM}, true}};",
+    ),
+    Defect(
+        "a panel packed from its chunk's first term",
+        "gemm.inl",
+        "operand.from(base, n, k + first)",
+        "operand.from(base, n, k)",
+    ),
+    Defect(
+        "a sum begun anew at each chunk", "turned.inl", "tile.before = k ? tile.out : zeros;", "tile.before = zeros;"
+    ),
+    Defect("the next run's row for a run's first", "turned.inl", "windows.row[g * RUN]", "windows.row[g]"),
+    Defect(
+        "the last row of a task left out",
+        "multiply.cpp",
+        "plan.m * (row + 1) / row_parts",
+        "plan.m * (row + 1) / row_parts - (row + 1 < row_parts)",
+    ),
+    Defect(
+        "another operand's stride from batch to batch",
+        "multiply.cpp",
+        "at.scale_b += i * plan.scale_b_batch[ax];",
+        "at.scale_b += i * plan.scale_a_batch[ax];",
+    ),
+    Defect(
+        "an offset forgotten where a copy is read in place",
+        "planner.cpp",
+        "copy.views[0].offset + offset",
+        "copy.views[0].offset",
+    ),
+    Defect(
+        "a reach beyond an axis allowed",
+        "planner.cpp",
+        "if (low[axis] < 0 || high[axis] >= axes.extents[axis]) return std::nullopt;",
+        "",
+    ),
+    Defect(
+        "a part of a joined concat out of place",
+        "planner.cpp",
+        "own.out_offsets[part] + before * (*placed)[inner.p0]",
+        "own.out_offsets[part] + before",
+    ),
+    Defect("a turned view joined to a group", "strips.cpp", "return *found == due;", "return true;"),
+    Defect(
+        "dead columns taken for zeros",
+        "strips_run.cpp",
+        "return std::all_of(x, x + here.variant.rows, [](Word w) { return w == 0; });",
+        "return true;",
+    ),
+    Defect(
+        "rows as far apart as if nothing were masked",
+        "strips_run.cpp",
+        "plan.strides[v][0] = o.member >= 0 ? pitch(read, here) : o.row;",
+        "plan.strides[v][0] = o.member >= 0 ? group_.columns : o.row;",
+    ),
+    Defect("padding of groups of another size", "quants.cpp", "op.p0 != words", "false"),
+    Defect("a second limb of other values", "quants.cpp", "!same_place(part(0), quant.views[0])", "false"),
+    Defect(
+        "the random words of a row's first group",
+        "quant.inl",
+        "(row * plan.groups + group) * 2 * plan.words",
+        "(row * plan.groups) * 2 * plan.words",
+    ),
+    Defect(
+        "the last word of a span left out",
+        "qdot.inl",
+        "span->end = k + 32 - __builtin_clz(found);",
+        "span->end = k + 31 - __builtin_clz(found);",
+    ),
+    Defect("a tensor dropped while it is read", "sweep.cpp", "pins_[i] == 0", "true"),
+    Defect(
+        "batches in another order",
+        "batches.cpp",
+        "if (stride != words / batches * rest) return false;",
+        "",
+    ),
+    Defect("a shifted view taken for the whole", "loops.cpp", "if (view.offset != 0) return false;", ""),
+    Defect(
+        "an index behind the last row taken for one",
+        "scatter.cpp",
+        "if (row >= static_cast<Word>(plan.rows)) continue;",
+        "if (row > static_cast<Word>(plan.rows)) continue;",
+    ),
+    Defect("an infinity overlooked", "scatter.cpp", "largest[d] >= f32::INFINITE", "largest[d] > f32::INFINITE"),
+    Defect(
+        "memory given away a step early",
+        "arena.cpp",
+        "other->begin < stay.end && stay.begin < other->end",
+        "other->begin + 1 < stay.end && stay.begin + 1 < other->end",
+    ),
+)
+
+HEADERS = (
+    (
+        "a chunk of a product that goes on into the next one",
+        Change("kernels.cuh", "(k0 + DEPTH) % kChunk == 0", "(k0 + DEPTH) % (2 * kChunk) == 0"),
+    ),
+    (
+        "a term of a fold taken from the chunk before",
+        Change(
+            "kernels.cuh",
+            "a_start = A::start(output) + chunk",
+            "a_start = A::start(output) + (chunk > 1 ? chunk - 1 : chunk)",
+        ),
+    ),
+)
+"""Defects of the CUDA kernels, which the emulated device compiles as it runs."""
+
+
+def changes() -> list[Change]:
+    """Everything that the one build of all defects has in its sources."""
+    return [DECLARED, DEFINED, *(defect.change(number) for number, defect in enumerate(DEFECTS, 1))]

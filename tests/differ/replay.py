@@ -1,0 +1,64 @@
+"""One case again: by its name or out of its file, on all ways; and made smaller.
+
+python -m tests.differ replay layers:3             the differences on all ways
+python -m tests.differ replay out/differ/x.npz     the same of a case in a file
+python -m tests.differ shrink layers:3             writes the smallest one that fails to out/differ
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.differ import shrink
+from tests.differ.case import Case
+from tests.differ.hunt import OUT
+from tests.differ.kinds import made
+from tests.differ.trial import seed_of
+from tests.differ.ways import differences, emulated, ways_of
+
+
+def case_of(named: str) -> Case:
+    """The case in a file, or of a name."""
+    if named.endswith(".npz"):
+        return Case.load(Path(named))
+    case = made(named)
+    if case is None:
+        raise SystemExit(f"the seed of {named} gives no case")
+    return case
+
+
+def replay(named: str, *, on_device: bool = False) -> bool:
+    """Says what differs on which way; True if nothing does."""
+    case = case_of(named)
+    print(shrink.described(case))
+    if on_device:
+        found = emulated(case)
+        print(found or "the emulated device gives the bits")
+        return found is None
+    ways = ways_of(case, seed_of(case.name), all_ways=True)
+    count = 0
+    for difference in differences(case, seed_of(case.name), ways):
+        print(difference)
+        count += 1
+    print(f"{count} of {len(ways)} ways differ")
+    return count == 0
+
+
+def smallest(named: str) -> tuple[Case, Path]:
+    """The case made as small as it fails, and its file."""
+    case = case_of(named)
+    seed, ways = seed_of(case.name), ways_of(case, seed_of(case.name), all_ways=True)
+    fails = shrink.apart(lambda c: next(differences(c, seed, ways), None) is not None)
+    due = fails(case)
+    if not due:
+        raise SystemExit(f"{named} does not fail")
+    # One way is enough, and much quicker.
+    for way in ways:
+        alone = shrink.apart(lambda c, way=way: next(differences(c, seed, [way]), None) is not None)  # type: ignore[misc]
+        if alone(case) == due:
+            fails = alone
+            break
+    case = shrink.shrunk(case, fails)
+    path = OUT / f"{case.name.replace(':', '-')}.npz"
+    case.save(path)
+    return case, path

@@ -1,0 +1,70 @@
+"""Values and gradients of networks as the kernels compute them, near those of eager float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from lockstep.numerics import paths
+from lockstep.protocol.errors import LoweringError
+from lockstep.protocol.programs.program import Alias
+from lockstep.tracing import trace
+from tests.differ import nets, traced
+from tests.differ.case import CONTEXT, filled
+from tests.differ.patterns import PATTERNS, SIZE
+from tests.differ.ways import differences
+
+pytestmark = pytest.mark.uncounted
+QUICKLY = ("lenet", "inverted_residual", "causal_convolution", "small_places", "rotary_attention", "mixer")
+ERROR = 2e-4
+"""Bound on the error of a value or gradient, relative to its norm."""
+NETS = 60
+
+
+def near(found: np.ndarray, due: np.ndarray, error: float) -> bool:
+    """True if the whole tensor lies within that of what is due."""
+    return bool(np.linalg.norm(found.astype(np.float64) - due) <= error * max(1e-3, float(np.linalg.norm(due))))
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICKLY else pytest.mark.slow) for n in PATTERNS])
+def test_a_pattern_is_near_eager_float64(name: str) -> None:
+    pattern = PATTERNS[name]
+
+    def step(flat: torch.Tensor) -> list[torch.Tensor]:
+        leaf = flat.detach().requires_grad_()
+        value = pattern(leaf)
+        return [value.reshape(1), torch.autograd.grad(value, leaf)[0]]
+
+    try:
+        program = trace(step, torch.zeros(SIZE))
+    except LoweringError as refused:
+        pytest.skip(f"refused: {refused.message}")
+    case = filled(name, program, 0, "normal")
+    assert not [str(d) for d in differences(case, 0, [("scalar", 1, "run"), ("scalar", 3, "keep")])]
+    x = case.state[0]
+    assert x is not None
+    found = paths.compile(program).run(case.state, CONTEXT)
+    for got, due in zip(found, step(torch.from_numpy(x).double()), strict=False):
+        assert got is not None
+        assert near(got, due.detach().numpy(), ERROR), name
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_random_networks_are_near_eager_float64() -> None:
+    """A few leave it: a maximum or a rectifier takes another side where two values are as good as equal."""
+    far = []
+    compared = 0
+    for seed in range(NETS):
+        if nets.step_of(seed).products.products != "float32" or (program := traced.program_of(seed)) is None:
+            continue
+        case = filled(f"nets:{seed}", program, seed, "normal")
+        found = paths.compile(program).run(case.state, CONTEXT)
+        due = nets.eager(case, seed)
+        outputs = [x for x, alias in zip(found, program.outputs, strict=True) if alias.kind == Alias.OP_KIND]
+        compared += 1
+        if not all(got is not None and near(got, want, 10 * ERROR) for got, want in zip(outputs, due, strict=False)):
+            far.append(seed)
+    assert compared > NETS // 3
+    assert len(far) <= compared // 20, [f"nets:{seed}" for seed in far]

@@ -1,0 +1,47 @@
+"""The Programs that random networks become, kept: tracing one takes most of a second, and torch some more.
+
+They stay in out/differ/traced until the tracer or the generator of networks changes.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+from lockstep.protocol.programs.program import Program
+from lockstep.storage.containers import decode_program, encode_program
+from tests.differ.case import Case, filled
+
+ROOT = Path(__file__).resolve().parents[2]
+TRACED = ROOT / "out/differ/traced"
+
+
+@cache
+def _sources() -> str:
+    """A digest of what decides how a seed is traced."""
+    files = [Path(__file__).with_name("nets.py"), *sorted((ROOT / "sdk/lockstep/tracing").glob("*.py"))]
+    return sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
+
+
+def program_of(seed: int) -> Program | None:
+    """The Program of a seed; None where the tracer refuses it."""
+    kept = TRACED / _sources() / str(seed)
+    if not kept.exists():
+        from tests.differ import nets  # torch takes seconds to import
+
+        program = nets.program_of(seed)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        partial = kept.with_name(f"{seed}.{random.SystemRandom().getrandbits(64)}")
+        partial.write_bytes(b"" if program is None else encode_program(program))
+        partial.rename(kept)
+        return program
+    data = kept.read_bytes()
+    return decode_program(data) if data else None
+
+
+def make(seed: int, name: str) -> Case | None:
+    """The case of a seed."""
+    program = program_of(seed)
+    return None if program is None else filled(name, program, seed)

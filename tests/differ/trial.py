@@ -1,0 +1,57 @@
+"""One named case: made, run on all ways, and what came of it in a word."""
+
+from __future__ import annotations
+
+import resource
+from zlib import crc32
+
+from lockstep.numerics.built import kernels
+from tests.differ.case import Case
+from tests.differ.kinds import made
+from tests.differ.ways import Difference, differences, emulated, ways_of
+
+COMPILED = 97
+"""One case in so many runs compiled loops, too, which a compiler takes seconds for."""
+MOST_MEMORY = 6 << 30
+"""Bytes of addresses that planning may take, the process's own among them."""
+NOTHING, EQUAL = "none", "equal"
+
+
+def seed_of(name: str) -> int:
+    """A number that a case's name alone decides."""
+    return crc32(name.encode())
+
+
+def planned(case: Case) -> None:
+    """Plans a Program that nobody could run, in bounded memory."""
+    program = case.program
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, hard))
+    try:
+        for told in (kernels.bytes_of_run, kernels.work_of_run):
+            told(program.header, list(program.descriptors), [c.header.elements for c in program.consts])
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def first_difference(case: Case, *, quick: bool = False) -> Difference | None:
+    """The first difference of the case on all its ways."""
+    seed = seed_of(case.name)
+    if (found := next(differences(case, seed), None)) is not None:
+        return found
+    if seed % COMPILED == 0 and not quick:
+        ways = ways_of(case, seed, all_ways=False)[:4]
+        return next(differences(case, seed, ways, compiled=True), None)
+    return None
+
+
+def tried(name: str, *, emulated_too: bool = False, quick: bool = False) -> str:
+    """EQUAL, NOTHING where the seed gives no case, or what differs."""
+    case = made(name)
+    if case is None:
+        return NOTHING
+    if name.startswith("huge:"):
+        planned(case)
+        return EQUAL
+    found = emulated(case) if emulated_too else first_difference(case, quick=quick)
+    return EQUAL if found is None else str(found)

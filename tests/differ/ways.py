@@ -1,0 +1,198 @@
+"""One case on every way that there is to run it: the bits of the slow executor, or where they differ.
+
+A way is a kernel path, a number of threads and a form: an ordinary step, a sweep that shows every op, a step that
+keeps every op, some ops alone. Each runs twice, and between the two another state runs through the same memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lockstep.numerics import paths, portable, reference
+from lockstep.numerics.arrays import Array, to_array
+from lockstep.numerics.built import kernels
+from lockstep.numerics.executor import Executable
+from lockstep.numerics.reference import Operands, Rows
+from lockstep.protocol.programs.program import Alias, Tag
+from tests.differ.case import CONTEXT, Case
+
+THREADS = (1, 2, 3, 4)
+FORMS = ("run", "sweep", "keep", "some")
+SMALL = 1 << 18
+"""Work of a case that runs on all ways; a larger one runs on a sample of them."""
+SAMPLED = 300
+"""Terms that Python's integers compute of a case."""
+
+Words = np.ndarray[Any, np.dtype[np.uint32]]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first word that is another one than the slow executor's."""
+
+    way: str
+    op: int
+    element: int
+    found: int
+    due: int
+
+    def __str__(self) -> str:
+        return f"{self.way}: op {self.op}, element {self.element} is {self.found:#010x}, not {self.due:#010x}"
+
+
+def words(array: Array) -> Words:
+    """An array's words, flat."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint32)
+
+
+def due_words(case: Case) -> list[Words]:
+    """Every op's words as numpy computes them."""
+    program = case.program
+    slow = portable.Executor(program.header, list(program.descriptors), _consts(case))
+    arrays = slow.run(list(case.state), CONTEXT.seed, *CONTEXT.words, case.dataset, True, 1, "auto")
+    return [words(array) for array in arrays if array is not None]
+
+
+def _consts(case: Case) -> list[Array]:
+    return [to_array(c.header, c.data).reshape(-1) for c in case.program.consts]
+
+
+def others(case: Case) -> list[Array | None]:
+    """Another state of the same shapes, whose words are in memory before the case's own."""
+    rng = np.random.default_rng(1)
+    found: list[Array | None] = []
+    for array in case.state:
+        if array is None or array.dtype == np.int32:
+            found.append(array)
+        else:
+            found.append((rng.standard_normal(array.shape) * 1e3).astype(np.float32).reshape(array.shape))
+    return found
+
+
+def ways_of(case: Case, seed: int, all_ways: bool | None = None) -> list[tuple[str, int, str]]:
+    """(path, threads, form), the likeliest to differ first."""
+    names, rng = kernels.paths(), np.random.default_rng(seed)
+    found = [(path, threads, form) for form in FORMS for threads in THREADS for path in reversed(names)]
+    if all_ways is None:
+        all_ways = case.work <= SMALL
+    if not all_ways:
+        first = [(names[-1], 1, "run"), (names[-1], 3, "run"), (names[0], 1, "run"), (names[-1], 2, "sweep")]
+        rest = [way for way in found if way not in first]
+        found = first + [rest[i] for i in rng.choice(len(rest), 8, replace=False)]
+    return found
+
+
+def differences(
+    case: Case, seed: int, ways: Sequence[tuple[str, int, str]] | None = None, compiled: bool = False
+) -> Iterator[Difference]:
+    """Each way's first difference; with `compiled` its loops run compiled code."""
+    due = due_words(case)
+    yield from against_reference(case, due, seed)
+    other = others(case)
+    rng = np.random.default_rng(seed)
+    n = len(case.program.ops)
+    executor = kernels.Executor(case.program.header, list(case.program.descriptors), _consts(case))
+    made: dict[tuple[str, int], Executable] = {}
+    # A plan that its own check refuses is a defect of the planner, whatever runs in its place.
+    if reason := getattr(executor, "plain", ""):
+        yield Difference(f"planned, {reason}", 0, 0, 0, 0)
+    for path, threads, form in ways_of(case, seed) if ways is None else ways:
+        if compiled:
+            if (path, threads) not in made:
+                made[path, threads] = paths.compile(case.program, path=path, threads=threads, fused="require")
+            executor = made[path, threads]._executor
+        some = sorted({int(i) for i in rng.integers(0, n, min(n, 3))})
+        label = f"{path}, {threads} threads, {form}{', compiled' if compiled else ''}"
+        for time in ("first", "again"):
+            found = _ran(executor, case, list(case.state), path, threads, form, some, due)
+            if (difference := _compared(found, due, f"{label}, {time}")) is not None:
+                yield difference
+                break
+            if time == "first":
+                _ran(executor, case, other, path, threads, form, some, None)
+
+
+def _ran(
+    executor: Any, case: Case, state: list[Array | None], path: str, threads: int, form: str, some: list[int],
+    due: list[Words] | None,
+) -> dict[int, Words]:  # fmt: skip
+    """The words that one run shows, by op; with a sweep those that differ from `due` alone."""
+    arguments = (state, CONTEXT.seed, *CONTEXT.words, case.dataset)
+    if form == "sweep":
+        shown: dict[int, Words] = {}
+
+        def visit(op: int, data: memoryview) -> None:
+            if due is not None:
+                own = np.frombuffer(data, np.uint32)
+                if not np.array_equal(own, due[op]):
+                    shown[op] = own.copy()
+
+        executor.sweep(*arguments, threads, path, visit)
+        return shown
+    if form == "some":
+        arrays = executor.some(*arguments, threads, path, some)
+    else:
+        arrays = executor.run(*arguments, form == "keep", threads, path)
+    found = {op: words(array) for op, array in enumerate(arrays) if array is not None}
+    if due is not None:
+        named = {alias.index for alias in case.program.outputs if alias.kind == Alias.OP_KIND}
+        expected = {"keep": set(range(len(due))), "some": set(some), "run": named}[form]
+        assert found.keys() == expected, f"{form} gives ops {sorted(found)}, not {sorted(expected)}"
+    return found
+
+
+def _compared(found: dict[int, Words], due: list[Words], label: str) -> Difference | None:
+    for op, own in found.items():
+        if not np.array_equal(own, due[op]):
+            at = int(np.flatnonzero(own != due[op])[0])
+            return Difference(label, op, at, int(own[at]), int(due[op][at]))
+    return None
+
+
+def against_reference(case: Case, due: list[Words], seed: int) -> Iterator[Difference]:
+    """Sampled elements of the slow executor's words against the specification in Python's integers."""
+    rng = np.random.default_rng(seed)
+    sources: dict[Tag, list[Words | None]] = {
+        Tag.OP: list(due),
+        Tag.STATE: [None if a is None else words(a) for a in case.state],
+        Tag.CONST: [words(a) for a in _consts(case)],
+    }
+    rows = None
+    if (dataset := case.dataset) is not None:
+        rows = Rows(len(dataset), lambda row, column: int(dataset[row, column]) & 0xFFFFFFFF)
+
+    def word(tag: Tag, index: int, at: int) -> int:
+        source = sources[tag][index]
+        assert source is not None, "a Program reads what is there"
+        return int(source[at])
+
+    operands = Operands(word, CONTEXT.seed, CONTEXT.words, rows)
+    left = SAMPLED
+    for op in rng.permutation(len(due)).tolist():
+        cost = max(1, case.program.ops[op].k_terms)
+        if cost > left:
+            continue
+        left -= cost
+        at = int(rng.integers(0, len(due[op])))
+        if (own := reference.element(case.program.ops[op], at, operands)) != due[op][at]:
+            yield Difference("reference", op, at, int(due[op][at]), own)
+
+
+def emulated(case: Case) -> Difference | None:
+    """The case on the emulated CUDA device."""
+    due = due_words(case)
+    run = paths.compile(case.program, path="emulated")
+    for time in ("first", "again"):
+        found = run.run(case.state, CONTEXT, case.dataset)
+        shown = {
+            alias.index: words(np.asarray(found[k]))
+            for k, alias in enumerate(case.program.outputs)
+            if alias.kind == Alias.OP_KIND
+        }
+        if (difference := _compared(shown, due, f"emulated device, {time}")) is not None:
+            return difference
+    return None

@@ -1,0 +1,73 @@
+"""Runs cases in a process of its own, and says before and after each which it is: a line of JSON each.
+
+    python -m tests.differ.worker KINDS FIRST STEP [--cases N] [--seconds S] [--kernels FILE] [--emulated]
+
+A kernel that crashes or hangs takes this process with it alone; the last line says at which case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+import time
+from pathlib import Path
+
+
+def use_kernels(path: Path) -> None:
+    """Loads the extension at `path` in the place of the installed one. Call it before anything imports that."""
+    name = "lockstep.numerics._native"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    import lockstep.numerics
+
+    lockstep.numerics._native = module  # type: ignore[attr-defined]
+
+
+def use_header(path: Path) -> None:
+    """Lets the emulated device compile this header in the place of its own one of that name."""
+    from lockstep.numerics.cuda import emulator
+
+    own = emulator.HEADERS
+    emulator.HEADERS = tuple(path if header.name == path.name else header for header in own)
+
+
+def main() -> None:
+    """Runs until the cases or the seconds are over."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kinds")
+    parser.add_argument("first", type=int)
+    parser.add_argument("step", type=int)
+    parser.add_argument("--cases", type=int, default=1 << 60)
+    parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("--kernels", type=Path)
+    parser.add_argument("--emulated", action="store_true")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--header", type=Path, help="in the place of that of this name, for the emulated device")
+    given = parser.parse_args()
+    if given.kernels is not None:
+        use_kernels(given.kernels)
+    if given.header is not None:
+        use_header(given.header)
+    from tests.differ.kinds import names
+    from tests.differ.trial import tried
+
+    began, at = time.monotonic(), given.first
+    while at < given.cases and time.monotonic() - began < given.seconds:
+        (name,) = names(given.kinds.split(","), at, 1)
+        print(json.dumps({"begin": at, "name": name}), flush=True)
+        t = time.monotonic()
+        said = tried(name, emulated_too=given.emulated, quick=given.quick)
+        print(
+            json.dumps({"end": at, "name": name, "said": said, "seconds": round(time.monotonic() - t, 3)}), flush=True
+        )
+        at += given.step
+
+
+if __name__ == "__main__":
+    main()
