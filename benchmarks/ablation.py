@@ -54,6 +54,9 @@ class Recipe:
     linear: int = 1
     head: int = 2
     attention: int = 1
+    """Scores, forward."""
+    values: int = 0
+    """Probabilities times values, forward: integers there are not causal."""
     attention_gradients: int = 2
     down: int = 1
     """The second product of a feed-forward network, forward and backward."""
@@ -71,8 +74,9 @@ ARMS: dict[str, Recipe | None] = {
     "two-limb down": replace(RECIPE, down=2),
     "one limb everywhere": replace(RECIPE, head=1, attention_gradients=1),
     "groups of 128": replace(RECIPE, group=128),
+    "values in codes": replace(RECIPE, values=1),
     "float32 attention": replace(RECIPE, attention=0, attention_gradients=0),
-    "two limbs everywhere": replace(RECIPE, linear=2, attention=2, down=2),
+    "two limbs everywhere": replace(RECIPE, linear=2, attention=2, values=2, down=2),
     "power of two and nearest": replace(RECIPE, scale="power", stochastic=False),
 }
 """The float32 run comes first: the others are stated against it."""
@@ -213,13 +217,13 @@ class Emulation(TorchFunctionMode):
 
     def attention(self, q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, enable_gqa: bool = False) -> Tensor:
         """Causal attention, its two products and their four gradients."""
-        limbs = self.arithmetic.attention, self.arithmetic.attention_gradients
+        gradients = self.arithmetic.attention_gradients
         if enable_gqa:
             k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
-        scores = Product.apply(q, k, limbs, self) / math.sqrt(q.shape[-1])
+        scores = Product.apply(q, k, (self.arithmetic.attention, gradients), self) / math.sqrt(q.shape[-1])
         later = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).triu(1)
         weights = torch.softmax(scores.masked_fill(later, -math.inf), -1)
-        return Product.apply(weights, v.mT, limbs, self)
+        return Product.apply(weights, v.mT, (self.arithmetic.values, gradients), self)
 
 
 # --- the runs ------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ MEANINGS = {
     "pending": "accepted; paid once the challenge window is over and the rounds before it are final",
     "unmerged": "accepted, and not merged yet",
     "training": "joined, not revealed yet",
+    "withheld": "joined, and not claimed: wrong bits were computed, and silence costs the slot's price",
     "not_joined": "this account held no slot of the round",
     "absent": "joined and did not reveal in time: the slot's price was burned",
     "excluded": "the payload could not be fetched or decoded in time: unpaid, the stake is returned",

@@ -1,4 +1,5 @@
-"""Checks that this machine keeps up with one more claim of a job, and that the account can back it."""
+"""Checks that this machine keeps up with one more claim of a job and computes its bits, and that the account can back
+it."""
 
 from __future__ import annotations
 
@@ -7,13 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lockstep.cli.output import event
-from lockstep.execution import capacity
+from lockstep.execution import capacity, comparing
 from lockstep.execution.capacity import ChainPace, LiveClaim, Pace
 from lockstep.node.backoff import Backoff
 from lockstep.node.bench import Bench
 from lockstep.node.isolation import Isolation
 from lockstep.node.sender import Sender
-from lockstep.protocol.errors import FundsError, Unfit
+from lockstep.protocol.errors import FundsError, Unfit, WrongBits
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import JobId, Seconds, Wei
 from worker import decide
@@ -32,7 +33,7 @@ StakeWanted = Callable[[JobParams], Wei]
 
 
 class Admission:
-    """The checks that a job passes before it is joined: pace, room for one more claim, stake."""
+    """The checks that a job passes before it is joined: pace, bits, room for one more claim, stake."""
 
     def __init__(
         self, parts: WorkerParts, sender: Sender[Act], stake_wanted: StakeWanted = decide.stake_wanted
@@ -103,7 +104,8 @@ class Admission:
         return self._paying[job]
 
     def _pace(self, taken: Taken, now: Seconds) -> Pace | None:
-        """A job's pace on this machine; one that does not keep up is measured again a while after."""
+        """A job's pace on this machine, once its bits are right here; one that does not keep up is measured again a
+        while after."""
         job = taken.ledger.id
         if job in self._paces:
             return self._paces[job]
@@ -111,6 +113,11 @@ class Admission:
             self._bench.begin(job, partial(self._measure, taken))
         try:
             pace = self._bench.take(job)
+        except WrongBits as error:
+            # INVARIANT: a job that this machine computes wrongly is neither staked on nor joined.
+            self._parts.refusals.record(job, error)
+            self._refuse(job, error.code, error.message, now)
+            return None
         except Unfit as error:
             self._unfit.failed(job, now)
             self._refuse(job, error.code, error.message, now, self._unfit)
@@ -124,7 +131,9 @@ class Admission:
         return pace
 
     def _measure(self, taken: Taken) -> Pace:
-        return capacity.keep_up(taken.job, capacity.require_claimant, self._parts.party.chain_pace())
+        pace = capacity.keep_up(taken.job, capacity.require_claimant, self._parts.party.chain_pace())
+        comparing.check_job(taken.job)
+        return pace
 
     def _has_room(self, taken: Taken, live: Iterable[Taken], now: Seconds) -> bool:
         """Tells if one more claim of a job could be defended beside every live claim of every job, all at once."""

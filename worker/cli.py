@@ -239,6 +239,27 @@ def why(
     emit(found.to_dict(), as_json, text="\n".join(found.lines()))
 
 
+@app.command("retry")
+def retry(
+    job: Annotated[
+        str, typer.Argument(metavar="JOB", callback=a_job, help="A job's id, or six and more of its first digits.")
+    ],
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Have a job tried again that this home refuses for wrong bits; a worker that runs does so by itself."""
+    settings = resolve("worker", home=home)
+    from lockstep.base.naming import identified, short
+    from worker.refusals import Refusals
+
+    refusals = Refusals(settings.home_path)
+    found = refusals.all()
+    wanted = JobId(identified(job, found, "refused job", "`lockstep worker why` shows every job that is refused"))
+    refusals.clear(found[wanted])
+    said = {"job": wanted.hex(), "was": found[wanted].message}
+    emit(said, as_json, text=f"job {short(wanted)} is tried again; it was refused for: {found[wanted].message}")
+
+
 @app.command("support-bundle")
 def support_bundle(
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="A new file, as support.tar.gz.")] = None,

@@ -18,9 +18,9 @@ from lockstep.execution.merging import RoundRecord, base_checkpoint, fetch_paylo
 from lockstep.numerics import reference
 from lockstep.numerics.resident import Resident
 from lockstep.numerics.trace import StepTrace, TensorShelf, layout_root
-from lockstep.protocol.errors import DoctorError
+from lockstep.protocol.errors import WrongBits
 from lockstep.protocol.programs.program import CHUNK, Kind, Program
-from lockstep.protocol.types import Cid, ClaimId, Digest, StateRoot
+from lockstep.protocol.types import Cid, ClaimId, Digest, Seed, StateRoot
 from worker.progress import Material, WorkFolder
 
 if TYPE_CHECKING:
@@ -67,22 +67,24 @@ def train(
 
     A state is hashed and written to disk while the next step is computed. One on a device is copied for that: such
     states are written as often as leaves the device most of its time.
-    `check` draws the step that is checked against the reference arithmetic; None checks nothing (a lie would fail).
+    `check` draws the step that is checked against the reference arithmetic, of all steps, so that a process that is
+    killed comes to it again; None checks nothing (a lie would fail). Raises WrongBits.
     """
-    state, roots = folder.resume(run)
+    due = 0 if check is None else check.randint(1, run.transitions)
+    # INVARIANT: no state at or behind the step that is due is progress before its check has passed.
+    state, roots = folder.resume(run, due)
     resumed = len(roots)
-    checked = check.randint(resumed + 1, run.transitions) if check and resumed < run.transitions else 0
 
     rests_until = 0.0
 
     def keep(t: int, state: State) -> None:
         nonlocal rests_until
         roots.append(run.root(t, state))
-        began = time.monotonic()
-        if began < rests_until and t < run.transitions:
+        began, resident = time.monotonic(), isinstance(state, Resident)
+        if (began < rests_until and t < run.transitions) or (t == due and resident):
             return
-        folder.save_step(run, state, roots)
-        if isinstance(state, Resident):
+        folder.save_step(run, state, roots, due)
+        if resident:
             rests_until = time.monotonic() + REST * (time.monotonic() - began)
 
     with Beside[None]() as beside:
@@ -93,19 +95,22 @@ def train(
             assert after is not None
             VITALS.count("steps_trained")
             beside.begin(partial(keep, t, after))
-            if t == checked and check is not None:
+            if t == due and check is not None:
                 beside.wait()
-                if not isinstance(after, Resident):
+                resident = isinstance(after, Resident)
+                if not resident:
                     # It is on disk, and a step that is shown wants its memory.
                     after = None
                 check_step(run.materialise(t, state), t, roots[-1], check)
-            state = _read_again(run, folder, t, state) if after is None else after
+                if not resident:
+                    folder.believe()
+            state = _read_again(run, folder, t, state, due) if after is None else after
     return state, roots, resumed
 
 
-def _read_again(run: ClaimRun, folder: WorkFolder, t: int, before: State) -> State:
+def _read_again(run: ClaimRun, folder: WorkFolder, t: int, before: State, due: int) -> State:
     """The tensors of S_t from the disk; a file that is damaged meanwhile is computed again."""
-    state, roots = folder.resume(run)
+    state, roots = folder.resume(run, due)
     return state if len(roots) == t else run.advance(t, before)
 
 
@@ -156,19 +161,25 @@ def rebuild(
 def check_step(step: StepTrace, t: int, root: StateRoot, random: Random) -> None:
     """Compare a step with its materialised form, and some of its words with the reference arithmetic.
 
-    Raises DoctorError: a claim of this machine would lose its stake.
+    The form that claims are made with is compared by its state's root alone: it has no other words to look at. What
+    both forms compute wrongly alike is seen only where a drawn word falls on it: 12 words of one step, an op drawn for
+    each, find a convolution's gradient among hundreds of ops once in many claims. Ops are drawn evenly, so a long step
+    hides a wrong one well. A job is therefore compared with other code before it is joined
+    (`execution/comparing.py`); what this is left to find is a machine that errs now and then.
+
+    Raises WrongBits: a claim of this machine would lose its stake.
     """
     program = step.program
     # INVARIANT: what would be shown in a game is what is claimed.
     if step.root != root:
-        raise _unfit(f"step {t} gives another state when its tensors are kept")
+        raise _wrong(f"step {t} gives another state when its tensors are kept")
     for words in _batches(program, sorted(_drawn(program, random) for _ in range(CHECKED_WORDS))):
         part = replace(step, place=TensorShelf())
         part.hold(frozenset(index for index, _ in words))
         for index, element in words:
             expected, got = _word(part, index, element, random)
             if expected != got:
-                raise _unfit(
+                raise _wrong(
                     f"op {index} ({program.name_of(index)}), element {element} of step {t} is not what it must be"
                 )
 
@@ -201,8 +212,13 @@ def _word(step: StepTrace, index: int, element: int, random: Random) -> tuple[in
     return reference.chunk(op, element, CHUNK * (group or 0) + j, operands), words[j]
 
 
-def _unfit(what: str) -> DoctorError:
-    return DoctorError(
+def check_of(claim: ClaimId, seed: Seed) -> Random:
+    """Returns the draws of a claim's self-check, the same in every process; nobody knows them before the seed."""
+    return Random(bytes(claim) + bytes(seed))
+
+
+def _wrong(what: str) -> WrongBits:
+    return WrongBits(
         f"self-check: {what}",
         hint="this machine or build computes wrong bits, and would lose its stakes: run `lockstep doctor`",
     )

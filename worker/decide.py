@@ -57,6 +57,9 @@ PATIENCE: dict[Do, Seconds] = {
 }
 """Seconds that the first in line waits with an act that anybody may do; each one after it waits a second longer."""
 
+CLAIMING = frozenset({Do.FETCH, Do.START, Do.JOIN, Do.TRAIN, Do.COMMIT, Do.REVEAL, Do.MERGE})
+"""The acts that lead to a claim, or open one."""
+
 AGGREGATORS = frozenset({Do.FREEZE, Do.FINALIZE, Do.FINISH})
 """The acts that a job's aggregator does first, if there is one; workers give it some time."""
 AGGREGATOR_SECONDS = Seconds(2)
@@ -140,6 +143,8 @@ class Self:
     """The checkpoint that it holds."""
     relied: int | None = None
     """The last block that it relies on (`Party.relied`); None: any."""
+    refuses: bool = False
+    """True if its executor computed wrong bits of the job: it claims nothing more, and defends what it has claimed."""
 
 
 def acts(view: JobView, me: Self) -> list[Act]:
@@ -147,8 +152,11 @@ def acts(view: JobView, me: Self) -> list[Act]:
     found = [act for r in view.rounds for act in _round_acts(view, r, me)]
     if view.job.status == JobStatus.DONE:
         return [a for a in found if a.do == Do.RELEASE]
+    # INVARIANT: a worker that computed wrong bits of a job neither makes nor opens a claim of it. Silence costs a
+    # slot's price, a wrong claim its stake.
+    found = [a for a in found if not (me.refuses and a.do in CLAIMING)]
     found += _backing(view, me)
-    if _startable(view) and me.fit and not me.draining:
+    if _startable(view) and me.fit and not me.draining and not me.refuses:
         # INVARIANT: a worker starts and joins only rounds whose base it holds: who cannot train loses its fine.
         found.append(Act(Do.START if _holds(view, view.job.started, me) else Do.FETCH, view.job.started))
     if finishable(view.params, view.job):
@@ -163,6 +171,8 @@ def ahead(view: JobView, me: Self, sent: frozenset[Act]) -> list[Act]:
     acts at once.
     """
     found: list[Act] = []
+    if me.refuses:
+        return found
     able = me.free >= view.params.role.slot_stake and me.fit and not me.draining
     if able and _startable(view) and _holds(view, view.job.started, me):
         nobody = tuple(Claim(slot=s) for s in range(view.params.role.slots))

@@ -17,7 +17,7 @@ from lockstep.execution.schedule import longest_hold
 from lockstep.node.guard import lock
 from lockstep.node.ledger import JobLedger, RoundLedger
 from lockstep.node.purse import Holdings, moment
-from lockstep.protocol.errors import Unreachable
+from lockstep.protocol.errors import Unreachable, WrongBits
 from lockstep.protocol.jobs import ZERO_ADDRESS, Phase
 from lockstep.protocol.types import ClaimId, JobId, Seconds
 from worker import notes
@@ -25,11 +25,12 @@ from worker.account import MEANINGS, Account, reasons_of
 from worker.hints import hint_of
 from worker.horizon import free_by, latest, merged_by
 from worker.notes import Note
+from worker.refusals import Refusals
 
 if TYPE_CHECKING:
     from lockstep.chain.contracts import Market
 
-OPEN = ("training", "pending", "unmerged")
+OPEN = ("training", "withheld", "pending", "unmerged")
 """Reason codes of rounds that are not over."""
 NOT_SEEN = Note("not_seen", "no worker has looked at this job from this home")
 NO_GAS = Note("gas", "the account holds none of the chain's coin: no transaction can be sent")
@@ -77,6 +78,8 @@ class WorkerStatus:
     node_key: str
     claims: list[dict[str, Any]]
     games: list[dict[str, Any]]
+    refused: dict[JobId, Note]
+    """Open jobs in which wrong bits were computed."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON: amounts are decimal strings."""
@@ -91,6 +94,7 @@ class WorkerStatus:
             "node_key": self.node_key,
             "claims": self.claims,
             "games": self.games,
+            "refused": [{"job": job.hex(), **_note(note)} for job, note in self.refused.items()],
         }
 
     @property
@@ -112,7 +116,9 @@ class WorkerStatus:
         games = [f"  game {short(g['game'])}  {g['next']}" for g in self.games]
         held = self.holdings.lines()
         head = [f"worker     {running}: {_sentence(self.state)}", *held[:3], locked, *held[3:]]
-        return [*head, f"claims     {len(rows)} not settled", *rows, f"games      {len(games)} open", *games]
+        refused = [f"refused    job {short(j)}: {_sentence(n)}; {hint_of(n.code)}" for j, n in self.refused.items()]
+        games = [f"games      {len(games)} open", *games]
+        return [*head, f"claims     {len(rows)} not settled", *rows, *games, *refused]
 
 
 @dataclass(frozen=True)
@@ -124,7 +130,7 @@ class Why:
     account: tuple[Note, ...]
     """Reasons in the account's money that keep it from earning."""
     jobs: dict[JobId, Note]
-    """Open jobs that this account has no slot in."""
+    """Open jobs that this account has no slot in, and those in which wrong bits were computed."""
     rounds: list[dict[str, Any]]
 
     def to_dict(self) -> dict[str, Any]:
@@ -140,7 +146,9 @@ class Why:
     def lines(self) -> list[str]:
         """As people read it."""
         jobs = [
-            f"job {short(job)}  not joined: {_sentence(note)}; {hint_of(note.code)}" for job, note in self.jobs.items()
+            f"job {short(job)}  {'refused' if note.code == WrongBits.code else 'not joined'}: {_sentence(note)}; "
+            f"{hint_of(note.code)}"
+            for job, note in self.jobs.items()
         ]
         rounds = [f"job {short(r['job'])}  round {r['round']:>3}  {r['reason']:<12}  {_told(r)}" for r in self.rounds]
         if not rounds and not jobs:
@@ -166,7 +174,8 @@ def status_of(account: Account) -> WorkerStatus:
     ]  # fmt: skip
     claims = [_with_next(account, row, market) for row in reasons_of(account) if row["reason"] in OPEN]
     node_key = account.ledger.nodes.get(me, b"").hex()
-    return WorkerStatus(running, state, Holdings.of(account.contracts, me), tuple(locks), node_key, claims, games)
+    held = Holdings.of(account.contracts, me)
+    return WorkerStatus(running, state, held, tuple(locks), node_key, claims, games, _refused(account))
 
 
 def why_of(account: Account) -> Why:
@@ -180,7 +189,7 @@ def why_of(account: Account) -> Why:
         for job in account.ledger.jobs.values()
         if not job.done and job.id.hex() not in in_it
     }
-    return Why(running, state, _money(account), jobs, rows)
+    return Why(running, state, _money(account), {**jobs, **_refused(account)}, rows)
 
 
 def why_without_chain(home: Path, error: Unreachable) -> Why:
@@ -188,7 +197,8 @@ def why_without_chain(home: Path, error: Unreachable) -> Why:
     running, said = lock.holder(home), notes.read(home)
     again = Seconds(int(time.time()) + LOOK_SECONDS)
     state = Note(error.code, f"{error.message}: nothing of the chain can be told", again)
-    return Why(running, state, (), said.jobs, [])
+    refused = {job: found.note for job, found in Refusals(home).all().items()}
+    return Why(running, state, (), {**said.jobs, **refused}, [])
 
 
 def process_of(account: Account) -> tuple[lock.Holder | None, Note]:
@@ -235,9 +245,17 @@ def next_of(job: JobLedger, r: RoundLedger, market: Market, now: Seconds) -> Nex
     return None
 
 
+def _refused(account: Account) -> dict[JobId, Note]:
+    """Returns a note for every open job in which this home's build computed wrong bits."""
+    jobs = account.ledger.jobs
+    return {job: r.note for job, r in Refusals(account.home).all().items() if job in jobs and not jobs[job].done}
+
+
 def _with_next(account: Account, row: dict[str, Any], market: Market) -> dict[str, Any]:
     """The row with what comes next, and what its owner can do."""
     job = account.ledger.jobs[JobId(bytes.fromhex(row["job"]))]
+    if row["reason"] == "training" and Refusals(account.home).of(job.id) is not None:
+        row = {**row, "reason": "withheld", "means": MEANINGS["withheld"]}
     expected: Next | None = None
     if not job.done and row["reason"] in OPEN:
         r = next((x for x in job.all_rounds() if (x.number, x.attempt) == (row["round"], row["attempt"])), None)
@@ -309,7 +327,7 @@ def _lock_name(account: Account, key: bytes) -> str:
 def _told(row: dict[str, Any]) -> str:
     """A round in a line: what it waits for, or why it did not pay and what to do."""
     following = "" if row["next"] is None else str(row["next"]["text"])
-    if row["reason"] in OPEN:
+    if row["reason"] in OPEN and row["reason"] != "withheld":
         return following or str(row["means"])
     hint = "" if row["reason"] in ("paid", "not_joined") else str(row["hint"])
     return "; ".join(part for part in (row["means"], following, hint) if part)

@@ -33,11 +33,14 @@ HINTS = {
     "mismatch": "leave the job: its parts are not what the chain names",
     "defect": "report it with the worker's log: `lockstep worker support-bundle` collects it",
     "doctor": "`lockstep doctor` tests this machine",
+    "wrong_bits": "report it (`lockstep worker support-bundle`); another build tries the job again by itself, and this "
+    "one after `lockstep worker retry JOB`",
     # of a round
     "paid": "nothing has to be done",
     "pending": "keep the worker running: silence in a dispute loses the stake",
     "unmerged": "keep the worker running: it merges when its turn comes",
     "training": "keep the worker running",
+    "withheld": "see the job's own line: a wrong claim would lose its stake",
     "not_joined": "see the job's own line, if it is still open",
     "absent": "keep the worker running and its machine free: `lockstep worker quote` says what a round takes",
     "excluded": "check that --storage is one that others can fetch from",

@@ -17,7 +17,7 @@ from lockstep.base.durations import readable_seconds
 from lockstep.base.machine import readable
 from lockstep.base.naming import identified, short
 from lockstep.chain import gas
-from lockstep.execution import capacity, footprint, invalidity, schedule
+from lockstep.execution import capacity, comparing, footprint, invalidity, schedule
 from lockstep.execution.jobs import load_programs
 from lockstep.execution.quoting import estimated
 from lockstep.execution.rates import price_of, slot_operations
@@ -30,6 +30,7 @@ from worker import decide
 from worker.backing import Backing, Funds, backing_of
 from worker.notes import Note
 from worker.policy import Policy
+from worker.refusals import Refusals
 
 if TYPE_CHECKING:
     from lockstep.base.settings import Settings
@@ -189,6 +190,8 @@ class _Look:
         params, reasons = market.params(job), list[Note]()
         if unwanted := self.policy.refuses_requester(known.requester):
             reasons.append(Note("policy", unwanted))
+        if refusal := Refusals(self.account.home).of(job):
+            reasons.append(refusal.note)
         machine = self._machine(job, params, reasons)
         held = Holdings.of(self.account.contracts, me)
         funds = Funds(me, held.free, held.wallet, self.account.ledger.deposits.get(me, 0))
@@ -250,11 +253,14 @@ class _Look:
         )  # fmt: skip
 
     def _measured(self, job: JobId, params: JobParams) -> Pace:
-        """Measures the pace of some first steps; a machine that could not be in time at any pace runs none."""
+        """Measures the pace of some first steps and compares their bits; a machine that could not be in time at any
+        pace runs none."""
         s = self.settings
         loaded = invalidity.load(job, params, self.store, s.threads, s.path)
         capacity.require_claimant(params, capacity.least(loaded), self.chain)
-        return capacity.measure(loaded)
+        pace = capacity.measure(loaded)
+        comparing.check_job(loaded)
+        return pace
 
 
 def account_time(account: Account) -> Seconds:

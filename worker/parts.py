@@ -13,6 +13,7 @@ from lockstep.protocol.types import Address, ClaimId, Seconds
 from worker.decide import Act, JobView, RoundView
 from worker.notes import Notes
 from worker.policy import Policy
+from worker.refusals import Refusals
 
 if TYPE_CHECKING:
     from lockstep.chain.contracts import Contracts
@@ -45,6 +46,11 @@ class WorkerParts:
     def home(self) -> Path:
         """The worker's directory."""
         return self.party.settings.home_dir
+
+    @property
+    def refusals(self) -> Refusals:
+        """The jobs of which this home's executor computed wrong bits."""
+        return Refusals(self.home)
 
     @property
     def memory_bytes(self) -> int | None:

@@ -1,14 +1,16 @@
 """Work in progress on disk: a killed worker goes on from its last whole step, with the same bits.
 
-Two kinds of file under `home/work/<claim>/`. `progress` is rewritten for every step (roots S_1..S_t and the tensors
-that step changed) while the next one is computed; it is replaced atomically and believed only if its tensors hash to
-its last root. `material.json` is written once, before the claim is committed: all that a later process needs to defend
-it.
+Files under `home/work/<claim>/`. `progress` is rewritten for every step (roots S_1..S_t and the tensors that step
+changed) while the next one is computed; it is replaced atomically and believed only if this build wrote it and its
+tensors hash to its last root. The state after the step that is to be checked is `unchecked` until the check has passed,
+so that a killed worker comes to that step again. `material.json` is written once, before the claim is committed: all
+that a later process needs to defend it.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -21,6 +23,7 @@ import structlog
 from lockstep.base.files import write_atomically
 from lockstep.execution.jobs import ClaimRun, Entries, State, trace_root
 from lockstep.execution.merging import Payload
+from lockstep.numerics.built import build_name
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import Mismatch
 from lockstep.protocol.programs.program import Alias, Program
@@ -29,7 +32,7 @@ from lockstep.storage.tensors import head_line, read_tensors, tensor_at, words_o
 
 log = structlog.get_logger(__name__)
 
-PROGRESS, MATERIAL = "progress", "material.json"
+PROGRESS, UNCHECKED, MATERIAL = "progress", "unchecked", "material.json"
 
 
 @dataclass(frozen=True)
@@ -103,23 +106,39 @@ class WorkFolder:
         """Nothing is created before something is saved."""
         self.path = home / "work" / claim.hex()
 
-    def save_step(self, run: ClaimRun, state: State, roots: Sequence[StateRoot]) -> None:
-        """Keep the tensors of S_t, t = len(roots); a kill before this returns costs that step and the one in work."""
+    def save_step(self, run: ClaimRun, state: State, roots: Sequence[StateRoot], due: int = 0) -> None:
+        """Keep the tensors of S_t, t = len(roots); a kill before this returns costs that step and the one in work.
+
+        `due`: the step that the self-check is about, 0: none. S_due is kept apart until `believe`.
+        """
         t = len(roots)
         changed = _changed(run.program(t))
-        head = {"t": t, "seed": run.seed.hex(), "roots": [r.hex() for r in roots], "entries": changed}
+        head = {
+            "t": t, "seed": run.seed.hex(), "build": build_name(), "checked": due if t >= due else 0,
+            "roots": [r.hex() for r in roots], "entries": changed,
+        }  # fmt: skip
         # No fsync: this guards against a killed process, whose writes the system keeps. After a power cut the root
         # below tells, and the claim starts again from S_0.
         parts: list[bytes | memoryview] = [head_line(head), *(_words(state[k]) for k in changed)]
-        write_atomically(self._folder() / PROGRESS, parts, sync=False)
+        write_atomically(self._folder() / (UNCHECKED if t == due else PROGRESS), parts, sync=False)
 
-    def resume(self, run: ClaimRun) -> tuple[State, list[StateRoot]]:
-        """(tensors of S_t, S_1..S_t) of the last whole step; (S_0's tensors, []) if there is none to believe."""
+    def believe(self) -> None:
+        """The check has passed: the state that waited for it is progress."""
+        os.replace(self.path / UNCHECKED, self.path / PROGRESS)
+
+    def resume(self, run: ClaimRun, due: int = 0) -> tuple[State, list[StateRoot]]:
+        """(tensors of S_t, S_1..S_t) of the last whole step; (S_0's tensors, []) if there is none to believe.
+
+        `due`: the step that the self-check is about; 0: none.
+        """
         try:
             head, body = read_tensors(self.path / PROGRESS)
             t = int(head["t"])
             roots = [StateRoot(bytes.fromhex(r)) for r in head["roots"]]
             if len(roots) != t or not 1 <= t <= run.transitions or head["seed"] != run.seed.hex():
+                return run.start, []
+            # INVARIANT: no state is gone on with that another build computed, or that lies behind a check not passed.
+            if head["build"] != build_name() or (0 < due <= t and head["checked"] != due):
                 return run.start, []
             state = _restored(run, t, head["entries"], body)
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -146,7 +165,8 @@ class WorkFolder:
 
     def drop_progress(self) -> None:
         """Remove the tensors: the claim's material computes them again."""
-        (self.path / PROGRESS).unlink(missing_ok=True)
+        for name in (PROGRESS, UNCHECKED):
+            (self.path / name).unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Forget the claim: nobody can challenge it any more."""

@@ -257,7 +257,11 @@ class Worker:
         """Returns the facts about this worker that a decision needs; stakes first on a job that it would join."""
         me, job, draining = self.parts.address, taken.ledger.id, self._asked_to_leave > 0
         # INVARIANT: a worker stakes on and joins only jobs whose windows its machine can keep.
-        fit = taken.joins and self._skills.admission.fits(taken, self._staked_on(), self._now)
+        refusal = self.parts.refusals.of(job)
+        if refusal is not None:
+            self.parts.notes.refused(job, refusal.note, self._now)
+        joins = taken.joins and refusal is None
+        fit = joins and self._skills.admission.fits(taken, self._staked_on(), self._now)
         resting = self.parts.policy.closed_now() > 0
         if fit and not taken.staked and not draining and not resting:
             self._skills.admission.stake(taken, self._free, bool(self._ledger.at_stake(me)), self._now)
@@ -269,11 +273,12 @@ class Worker:
             me,
             self._free,
             place,
-            draining or resting or not taken.joins,
+            draining or resting or not joins,
             ready,
             fit and taken.staked,
             held,
             self._relied.block,
+            refusal is not None,
         )
 
     def _staked_on(self) -> list[Taken]:

@@ -74,6 +74,8 @@ class Jobs:
                 self._refused.add(job)
                 if not known.done:
                     self._parts.notes.refused(job, Note("policy", unwanted), now)
+            elif not known.done and job not in at_stake and (refusal := self._parts.refusals.of(job)):
+                self._parts.notes.refused(job, refusal.note, now)
             # INVARIANT: whatever its state, a job is loaded in which a stake of ours can still be lost.
             elif job in at_stake or (not known.done and joins and self._only in (None, job)):
                 self._load(known, job in at_stake, ledger, free, now)

@@ -7,7 +7,7 @@ What the bench raises for good (a machine that computes other bits, a guard that
 from __future__ import annotations
 
 from collections.abc import Callable
-from random import Random, SystemRandom
+from random import Random
 from typing import TYPE_CHECKING
 
 import structlog
@@ -18,11 +18,11 @@ from lockstep.execution.jobs import ClaimRun
 from lockstep.node.backoff import Backoff
 from lockstep.node.bench import Stopped
 from lockstep.node.replay import PublicData
-from lockstep.protocol.errors import DoctorError, GuardRefused, LockstepError
+from lockstep.protocol.errors import DoctorError, GuardRefused, LockstepError, WrongBits
 from lockstep.protocol.jobs import NO_SEED
 from lockstep.protocol.types import ClaimId, JobId, Seconds, Seed
 from worker.bases import Bases, base_cid
-from worker.computing import ClaimNames, Trained, compute, rebuild
+from worker.computing import ClaimNames, Trained, check_of, compute, rebuild
 from worker.decide import RoundView
 from worker.parts import Taken, WorkBench, claim_of
 from worker.progress import Material, WorkFolder
@@ -75,7 +75,7 @@ class Training:
             base = self._bases.load(taken, records, roots).checkpoint
             public = self._public.setdefault(ledger.id, PublicData(taken.job, self._parts.store))
             run = jobs.slot_run(taken.job, base, seed, number, slot, public.carried(ledger, round_, slot))
-            return self.compute(taken, run, place, SystemRandom())
+            return self.compute(taken, run, place, check_of(claim, seed))
 
         self.begin(claim, work)
 
@@ -83,7 +83,12 @@ class Training:
         """Compute a slot's claim of a job, checked at random places against the reference arithmetic, and keep what
         defends it. On the bench."""
         folder = WorkFolder(self._parts.home, place.claim)
-        trained = compute(run, place, folder, self._parts.store, self._bench.go_on, check)
+        try:
+            trained = compute(run, place, folder, self._parts.store, self._bench.go_on, check)
+        except WrongBits as error:
+            # INVARIANT: a failed self-check is on disk before anything else is done about its claim.
+            self._parts.refusals.record(taken.ledger.id, _at(error, run), place.claim)
+            raise
         self._defence.hold(trained.material, run)
         return trained
 
@@ -95,7 +100,10 @@ class Training:
         if error is None:
             return self._backoff.rests(claim, now)
         self._backoff.failed(claim, now)
-        if is_full(error):
+        if isinstance(error, WrongBits):
+            # The job is refused by now: nothing more of it is tried, and other jobs go on.
+            log.error("a claim's self-check failed", claim=claim.hex(), message=error.message)
+        elif is_full(error):
             log.warning("training a slot failed, the disk is full: trying again", claim=claim.hex())
         elif isinstance(error, LockstepError) and not isinstance(error, LASTING):
             log.warning(
@@ -142,6 +150,12 @@ class Training:
         """Remove the material of a job about whose claims no game is open, and none can be opened any more."""
         self._bases.forget(job)
         self._public.pop(job, None)
+        self._parts.refusals.forget(job)
         for material in self._defence.materials():
             if material.job == job:
                 self._defence.forget(material.claim)
+
+
+def _at(error: WrongBits, run: ClaimRun) -> WrongBits:
+    """The error with its place among a job's claims."""
+    return WrongBits(f"{error.message}, in round {run.round}, slot {run.slot}", error.hint)

@@ -13,6 +13,7 @@ from lockstep.storage import ContentStore
 from worker.notes import Notes
 from worker.parts import Taken, WorkerParts
 from worker.policy import Policy
+from worker.refusals import Refusals
 
 ME, OTHER = (Address("0x" + c * 40) for c in "ab")
 CLAIM = ClaimId(b"c" * 32)
@@ -27,6 +28,7 @@ def bare_parts(home: Path, store: ContentStore) -> WorkerParts:
         outbox=SimpleNamespace(keys=lambda prefix: []),
         memory_bytes=None, disk_bytes=1 << 30, address=ME, watcher=SimpleNamespace(ledger=Ledger(), block=0),
         party=None, policy=Policy(), notes=Notes(home), max_memory_bytes=None,
+        refusals=Refusals(home),
     )  # fmt: skip
     return found  # type: ignore[no-any-return]
 

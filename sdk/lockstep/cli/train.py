@@ -21,6 +21,7 @@ from lockstep.protocol.errors import Inconclusive, Malformed, Mismatch, TryLater
 if TYPE_CHECKING:
     from lockstep.client import JobHandle, Network, TrainingJob
     from lockstep.protocol.types import Wei
+    from lockstep.training.checking import Checked
 
 app = typer.Typer(name="train", help="Training jobs of a requester.", no_args_is_help=True)
 
@@ -131,21 +132,53 @@ def _template(strategy: str) -> str:
 def check(
     target: Annotated[
         str,
-        typer.Argument(metavar="FILE.py:FUNCTION", help="A function that returns (model, loss or None, Batch)."),
+        typer.Argument(
+            metavar="FILE.py:FUNCTION",
+            help="A function that returns (model, loss or None, Batch), or rows too.",
+        ),
     ],
+    runs: Annotated[
+        bool, typer.Option("--run/--no-run", help="Run some steps and compare them; or trace the model alone.")
+    ] = True,
+    threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Try if a model of yours can be trained: traces it, and names the line that cannot. The file is imported."""
+    """Try if a model of yours can be trained: traces it, and names the line that cannot; then runs some steps and
+    compares their bits with other code and their gradients with eager PyTorch's. The file is imported."""
     from lockstep.training.checking import check as tried
 
-    found = tried(target)
+    found = tried(target, runs=runs, threads=resolve(threads=threads).threads)
+    emit({**asdict(found), "differs": found.differs}, as_json, text="\n".join(_checked_lines(found)))
+    if found.differs:
+        raise typer.Exit(Mismatch.exit_code)
+
+
+def _checked_lines(found: Checked) -> list[str]:
+    """A checked model as people read it."""
+    from lockstep.training.trial import TOLERANCE
+
     held = f" and {found.statistics:,} running statistics" if found.statistics else ""
-    emit(
-        asdict(found),
-        as_json,
-        text=f"{found.model}: a job can be made of it; {found.parameters:,} parameters{held}, "
-        f"{found.ops:,} operations a step",
-    )
+    size = f"{found.parameters:,} parameters{held}, {found.ops:,} operations a step"
+    verdict = "a job of it would train something else" if found.differs else "a job can be made of it"
+    lines, run = [f"{found.model}: {verdict}; {size}"], found.trial
+    if run is None:
+        return [*lines, f"no step was run: {found.not_run}"]
+    words = "every word" if run.exact else "sampled words of every operation, and the state,"
+    steps = f"{run.steps} steps on {run.rows}"
+    if run.wrong:
+        lines.append(f"{steps}: this machine computes wrong bits: {run.wrong}; report it, and run `lockstep doctor`")
+    else:
+        lines.append(f"{steps}: {words} as other code computes it")
+    for g in run.differing:
+        off = "not finite where the other is" if g.error is None else f"relative error {g.error:.2g}"
+        lines.append(f"gradient of {g.name} differs from eager PyTorch's: {off}")
+    if run.eager:
+        lines.append(f"gradients were not compared with eager PyTorch's: {run.eager}")
+    elif not run.differing:
+        # The error of a gradient that is rounding alone says nothing.
+        most = max((g.error for g in run.gradients if g.error is not None and g.error < TOLERANCE), default=0.0)
+        lines.append(f"{len(run.gradients)} gradients as eager PyTorch's in {run.precision}, within {most:.1g}")
+    return lines
 
 
 @app.command("quote")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,7 +16,26 @@ else:
     except ImportError:
         from lockstep.numerics import portable as kernels
 
-__all__ = ["COMPILED", "kernels"]
+__all__ = ["COMPILED", "build_name", "kernels"]
 
 COMPILED: bool = kernels.__name__.endswith("_native")
 """The extension is there; without it the bits are the same and take some hundred times as long."""
+
+
+@cache
+def build_name() -> str:
+    """Returns the name of this build: the package's version, and a digest of all that computes, kernels included.
+
+    Two processes with one name compute with the same code.
+    """
+    digest, folder = sha256(), Path(__file__).parent
+    sources = sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    # An editable install has its compiled kernels elsewhere.
+    for file in (*sources, Path(kernels.__file__ or __file__)):
+        digest.update(f"{file.name} {file.stat().st_size}\n".encode())
+        digest.update(file.read_bytes())
+    try:
+        release = version("lockstep-compute")
+    except PackageNotFoundError:
+        release = "unknown"
+    return f"{release}+{digest.hexdigest()[:16]}"

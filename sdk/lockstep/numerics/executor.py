@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
+from lockstep.numerics import portable
 from lockstep.numerics.arrays import DTYPES, Array, StepContext, to_array
 from lockstep.numerics.built import kernels as _native
 from lockstep.numerics.fused import Fusion
@@ -14,6 +16,9 @@ from lockstep.protocol import merkle
 from lockstep.protocol.errors import PayloadInvalid, ProgramInvalid
 from lockstep.protocol.programs.program import I32, Alias, Kind, Program
 from lockstep.protocol.types import TensorRoot
+
+_PORTABLE: Any = portable
+"""Has the names and types of the compiled kernels."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +29,7 @@ class Executable:
     threads: int = 1
     """The bits do not depend on it."""
     path: str = "auto"
-    """"auto" or one of `kernels.paths()`; the bits do not depend on it."""
+    """"auto", one of `kernels.paths()`, or "portable" for numpy alone; the bits do not depend on it."""
     fused: str = "auto"
     """"auto", "off" or "require": compiled code for maps (numerics/fused.py); the bits do not depend on it."""
     _executor: _native.Executor = field(init=False, repr=False, compare=False)
@@ -32,8 +37,9 @@ class Executable:
 
     def __post_init__(self) -> None:
         consts = [to_array(c.header, c.data).reshape(-1) for c in self.program.consts]
+        kernels = _PORTABLE if self.path == portable.NAME else _native
         try:
-            executor = _native.Executor(self.program.header, list(self.program.descriptors), consts)
+            executor = kernels.Executor(self.program.header, list(self.program.descriptors), consts)
         except ValueError as error:
             raise ProgramInvalid(f"the Program cannot be run: {error}", hint="validate() names the rule") from error
         object.__setattr__(self, "_executor", executor)
@@ -88,12 +94,29 @@ class Executable:
         """
         found: list[TensorRoot] = []
 
-        def hashed(op: int, data: memoryview) -> None:
-            tree = merkle.data_root(data, self.threads)
+        def hashed(op: int, words: Array) -> None:
+            tree = merkle.data_root(words.view(np.uint8).data, self.threads)
             found.append(merkle.tensor_root_of_tree(self.program.ops[op].header, tree))
 
-        self._executor.sweep(*self._arguments(state, context, dataset), self.threads, self.path, hashed)
+        self.sweep(state, context, dataset, hashed)
         return tuple(found)
+
+    def sweep(
+        self,
+        state: Sequence[Array | None],
+        context: StepContext,
+        dataset: Array | None,
+        visit: Callable[[int, Array], None],
+    ) -> None:
+        """Calls visit(op, its words as flat uint32) for every op in order; they are let go of after their last reader.
+
+        Raises PayloadInvalid as `run` does.
+        """
+
+        def seen(op: int, data: memoryview) -> None:
+            visit(op, np.frombuffer(data, np.uint32))
+
+        self._executor.sweep(*self._arguments(state, context, dataset), self.threads, self.path, seen)
 
     def outputs(
         self, state: Sequence[Array | None], context: StepContext, dataset: Array | None, ops: frozenset[int]

@@ -85,6 +85,19 @@ def _chunks(mode: int, a: Words, b: Words | None) -> Words:
     return results
 
 
+def folded(op: Op, a: Words, b: Words | None) -> Words:
+    """The elements of a fold that is no qdot; the last axis of a and of b, a dot's alone, has the terms of one."""
+    return joined(op, _chunks(op.mode, a, b))
+
+
+def joined(op: Op, values: Words) -> Words:
+    """The elements of a fold from its chunks along the last axis."""
+    mode = {Fold.DOT: Fold.SUM, Fold.QDOT: Fold.SUM}.get(Fold(op.mode), op.mode)
+    for _ in range(reference.levels(op)):
+        values = _chunks(mode, values, None)
+    return values[..., 0]
+
+
 def group_products(a: Words, b: Words, scale_a: Words, scale_b: Words) -> Words:
     """`codes.group_product` of many groups; the last axis of a and b has the words of one."""
     first, second = (np.ascontiguousarray(words).astype("<u4").view(np.int8).astype(np.int32) for words in (a, b))
@@ -345,10 +358,7 @@ class _Step:
         box = (*extents, op.k_extents[0])
         codes_of = [View(v.tag, v.index, v.offset, (*v.strides, 1)) for v in op.views[:2]]
         a, b = (self._read(view, begin, (*box, op.p0)) for view in codes_of)
-        values = group_products(a, b, *(self._read(view, begin, box) for view in op.views[2:]))
-        for _ in range(reference.levels(op)):
-            values = _chunks(Fold.SUM, values, None)
-        return values[..., 0]
+        return joined(op, group_products(a, b, *(self._read(view, begin, box) for view in op.views[2:])))
 
     def _fold(self, op: Op, begin: Sequence[int], extents: Sequence[int]) -> Words:
         if op.mode == Fold.QDOT:
@@ -356,10 +366,7 @@ class _Step:
         box = (*extents, op.k_terms)
         a = self._read(op.views[0], begin, box)
         b = self._read(op.views[1], begin, box) if op.mode == Fold.DOT else None
-        values = _chunks(op.mode, a, b)
-        for _ in range(reference.levels(op)):
-            values = _chunks(_SUMS.get(op.mode, op.mode), values, None)
-        return values[..., 0]
+        return folded(op, a, b)
 
     def _gather(self, op: Op, begin: Sequence[int], extents: Sequence[int]) -> Words:
         index, table = op.views
@@ -384,10 +391,6 @@ class _Step:
         count, columns = op.extents
         rows = [reference.drawn_row(self._seed, self._context, op.p0 + j, self._dataset.shape[0]) for j in range(count)]
         return np.ascontiguousarray(self._dataset[rows, :columns]).reshape(-1)
-
-
-_SUMS: dict[int, int] = {Fold.DOT: Fold.SUM}
-"""The partials of a product are added."""
 
 
 def _positions(at: int, strides: Sequence[int], extents: Sequence[int]) -> npt.NDArray[np.int64]:

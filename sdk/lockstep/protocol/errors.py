@@ -5,7 +5,8 @@
     │   ├── ProgramInvalid       program_invalid  a Program breaks a rule of the validator
     │   └── LoweringError        lowering         a model uses an operation that cannot become a Program
     ├── DoctorError          3   doctor           this machine or its set-up is not fit to run
-    │   └── Unfit                unfit            .. a job: too slow for its windows, too small for its tensors
+    │   ├── Unfit                unfit            .. a job: too slow for its windows, too small for its tensors
+    │   └── WrongBits            wrong_bits       .. a job: it computes other bits than the specification
     ├── KeyStoreError        4   key              a key is missing, locked or its password is wrong
     │   ├── AuthError            auth             a request is unsigned, expired or replayed
     │   └── NotOwner             not_owner        another key owns the account's money
@@ -84,6 +85,12 @@ class Unfit(DoctorError):
     """This machine cannot keep a job's windows or hold its tensors; it may be fit for others."""
 
     code = "unfit"
+
+
+class WrongBits(DoctorError):
+    """This machine or build computes other bits of a job than the specification; it may be right about others."""
+
+    code = "wrong_bits"
 
 
 class KeyStoreError(LockstepError):

@@ -40,8 +40,8 @@ def exp2(low: Lowering, x: Node) -> Node:
 
 @rule("logaddexp")
 def logaddexp(low: Lowering, a: Node, b: Node) -> Node:
-    """log(exp(a) + exp(b)), without overflow for finite a and b."""
-    apart = low.f(Op.FABS, low.f(Op.FSUB, a, b))
+    """log(exp(a) + exp(b)), without overflow; equal infinities stay."""
+    apart = low.select(low.test(Op.FEQ, a, b), 0.0, low.f(Op.FABS, low.f(Op.FSUB, a, b)), F32)
     return low.f(Op.FADD, low.f(Op.FMAX, a, b), _log_of_one_and(low, apart))
 
 

@@ -7,14 +7,15 @@
     "layers.*.mlp.down_proj" = "int8x2"              # two limbs, forward and backward
     "layers.*.self_attn:gradients" = "int8"
     "lm_head:forward" = "float32"
+    "encoder.*:values" = "int8"                      # not causal: see VALUES
 
-A product is named by its module's path, and `:forward` or `:gradients`. Products outside of every module, such as an
-optimizer's, stay in float32.
+A product is named by its module's path, and `:forward`, `:gradients` or `:values`. Products outside of every module,
+such as an optimizer's, stay in float32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -23,12 +24,19 @@ from torch import fx
 
 from lockstep.base.naming import refuse_unknown
 from lockstep.protocol.errors import UsageError
-from lockstep.tracing.graph import VIEWS, Node, Origin
+from lockstep.tracing.graph import F32, VIEWS, Node, Origin
 
 FORMS = {"float32": 0, "int8": 1, "int8x2": 2}
 """Name of a product's arithmetic to its limbs; 0: no integers."""
 PRODUCTS = ("float32", "int8")
 LINEAR, HEAD, ATTENTION = "linear", "head", "attention"
+VALUES = "values"
+"""Probabilities times values, and what is like it: the terms of the sum are tokens.
+
+Codes along tokens share a scale, so that the last token would move the results of all earlier ones: no causal model
+would be causal, and no cache of keys and values would give the bits of a whole pass. A query over cached keys has no
+mask, so that masks do not tell which products these are. A pattern reaches them by `:values` alone.
+"""
 INT8 = {
     (LINEAR, "forward"): 1,
     (LINEAR, "gradients"): 1,
@@ -36,6 +44,7 @@ INT8 = {
     (HEAD, "gradients"): 2,
     (ATTENTION, "forward"): 1,
     (ATTENTION, "gradients"): 2,
+    (VALUES, "values"): 0,
 }
 """Limbs of `products = "int8"`. 92 % of the one-limb codes of a head's gradient, softmax - onehot, would be 0."""
 
@@ -84,11 +93,15 @@ class Products:
         """Name of each product to its class."""
         self._classes: dict[tuple[str, str], str] = {}
         self._operands: dict[tuple[str, str], set[int]] = {}
+        self._mixed: dict[int, bool] = {}
+        self._of_data: dict[int, bool] = {}
 
     def read(self, graph: fx.Graph, origin_of: str) -> None:
         """Finds the heads of a graph, whose results a log-softmax reads, before its products are lowered."""
         self._classes.clear()
         self._operands.clear()
+        self._mixed.clear()
+        self._of_data.clear()
         for node in graph.nodes:
             if str(node.target).startswith("aten._log_softmax."):
                 head = _head_of(node)
@@ -101,12 +114,14 @@ class Products:
         if self.arithmetic.products == "float32" or not origin.inside:
             return 0
         place = _place(origin)
+        fixed = any(_base(x).kind in ("state", "const") for x in (a, b))
         if not origin.backward:
-            fixed = any(_base(x).kind in ("state", "const") for x in (a, b))
             self._classes.setdefault(place, LINEAR if fixed else ATTENTION)
             self._operands.setdefault(place, set()).update(_base(x).index for x in (a, b))
         kind = self._classes.get(place, LINEAR)
         when = "gradients" if origin.backward else "forward"
+        if not origin.backward and not fixed and (self._mixes(a) or self._mixes(b)):
+            kind = when = VALUES
         name = f"{origin.module}:{when}"
         self.names[name] = kind
         limbs = INT8[kind, when]
@@ -114,6 +129,19 @@ class Products:
             if _matches(pattern, name):
                 limbs = FORMS[form]
         return limbs
+
+    def made(self, product: Node, a: Node, b: Node) -> None:
+        """Remembers what became of the product of a and b."""
+        if self.arithmetic.products != "float32":
+            self._mixed[_base(product).index] = all(_reaches(x, self._of_data, _is_data) for x in (a, b))
+
+    def weighs(self, weights: Node) -> None:
+        """Remembers the result of a softmax."""
+        self._mixed[_base(weights).index] = True
+
+    def _mixes(self, x: Node) -> bool:
+        """True if x comes from a softmax or from a product of data with data, and not through one of a parameter."""
+        return _reaches(x, self._mixed, lambda _: False)
 
     def is_gradient(self, origin: Origin, x: Node) -> bool:
         """True if x is the gradient of a product in a backward: no operand of the forward."""
@@ -129,11 +157,30 @@ class Products:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    return fnmatchcase(name if ":" in pattern else name.rpartition(":")[0], pattern)
+    module, _, when = name.rpartition(":")
+    return fnmatchcase(name, pattern) if ":" in pattern else when != VALUES and fnmatchcase(module, pattern)
 
 
 def _place(origin: Origin) -> tuple[str, str]:
     return origin.module, origin.place
+
+
+def _is_data(node: Node) -> bool:
+    return node.kind == "draw" or (node.kind == "state" and node.dtype != F32)
+
+
+def _reaches(start: Node, known: dict[int, bool], found: Callable[[Node], bool]) -> bool:
+    """True if a node is computed from one that is `found`; `known` answers for some, and remembers."""
+    stack = [start]
+    while stack:
+        node = stack[-1]
+        waiting = [a for a in node.args if a.index not in known]
+        if node.index not in known and not found(node) and waiting:
+            stack += waiting
+            continue
+        known.setdefault(node.index, found(node) or any(known[a.index] for a in node.args if a.index in known))
+        stack.pop()
+    return known[start.index]
 
 
 def _base(node: Node) -> Node:

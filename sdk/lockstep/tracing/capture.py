@@ -101,7 +101,11 @@ class _Retrace(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         self.recorder.inherited = n.meta.get(ORIGIN, Origin())
-        return super().run_node(n)
+        result = super().run_node(n)
+        # What is computed of constants alone may be written to, as any other value; constants themselves may not.
+        if _is_fresh(n) and isinstance(result, torch.Tensor) and not torch._is_functional_tensor(result):
+            return torch.ops.aten.lift(result)
+        return result
 
 
 def capture(fn: Callable[..., Any], examples: Sequence[torch.Tensor]) -> fx.GraphModule:
@@ -175,6 +179,12 @@ def _elements(graph_module: fx.GraphModule, node: fx.Node) -> int | None:
 def _mutates(node: fx.Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     return schema is not None and schema.is_mutable
+
+
+def _is_fresh(node: fx.Node) -> bool:
+    """True if no result of the node shares memory with an argument."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and all(r.alias_info is None for r in schema.returns)
 
 
 def _aten_name(target: Any) -> str:

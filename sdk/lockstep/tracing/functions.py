@@ -104,7 +104,10 @@ class Replaced(TorchFunctionMode):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> torch.Tensor:
-        """softmax(q k^T / sqrt(d) + mask) v (Vaswani 2017, section 3.2.1); shapes [..., T, d]."""
+        """softmax(q k^T / sqrt(d) + mask) v (Vaswani 2017, section 3.2.1); shapes [..., T, d].
+
+        A query that a mask keeps from every key gets zeros, as in torch.
+        """
         heads = query.shape[:-1]
         if enable_gqa:
             # Heads that share keys are more rows of one product, and their gradients one sum over all of them.
@@ -116,7 +119,7 @@ class Replaced(TorchFunctionMode):
             scores = scores.masked_fill(torch.arange(key.shape[-2]).unsqueeze(0) > rows, -math.inf)
         if attn_mask is not None:
             scores = scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
-        weights = self.dropout(torch.softmax(scores, -1), dropout_p)
+        weights = self.dropout(torch.ops.aten._safe_softmax(scores, -1), dropout_p)
         return (weights.view(*query.shape[:-1], -1) @ value).view(*heads, value.shape[-1])
 
     def dropout(

@@ -12,6 +12,7 @@ from lockstep.protocol.programs.program import Fold
 from lockstep.tracing.graph import F32, Node
 from lockstep.tracing.indexing import scattered, take
 from lockstep.tracing.lowering import Lowering, Unlowered, rule
+from lockstep.tracing.masked import may_be_empty, may_be_infinite
 from lockstep.tracing.reductions import average, kept, total
 
 # --- normalisation -----------------------------------------------------------------------------------------
@@ -66,16 +67,37 @@ def layer_norm_backward(
 # --- softmax -----------------------------------------------------------------------------------------------
 
 
+LARGEST = 3.4028234663852886e38
+"""The largest float."""
+
+
 def _peak(low: Lowering, x: Node, axes: Sequence[int]) -> Node:
     return kept(low, x, axes, low.graph.fold(Fold.MAX, axes, x))
 
 
-@rule("_softmax", "_safe_softmax")
+@rule("_softmax")
 def softmax(low: Lowering, x: Node, dim: int, *_args: Any) -> Node:
     """exp(x - max) / sum."""
     axes = low.axes(x, dim)
     raised = low.f(Op.FEXP, low.f(Op.FSUB, x, _peak(low, x, axes)))
-    return low.f(Op.FDIV, raised, total(low, raised, axes))
+    return _weights(low, raised, total(low, raised, axes))
+
+
+def _weights(low: Lowering, raised: Node, mass: Node) -> Node:
+    weights = low.f(Op.FDIV, raised, mass)
+    low.products.weighs(weights)
+    return weights
+
+
+@rule("_safe_softmax")
+def safe_softmax(low: Lowering, x: Node, dim: int, *_args: Any) -> Node:
+    """Softmax, and zeros for a row of -inf: what sees nothing has no weights."""
+    axes = low.axes(x, dim)
+    if not may_be_empty(low, x, axes):
+        return softmax(low, x, dim)
+    raised = low.f(Op.FEXP, low.f(Op.FSUB, x, low.f(Op.FMAX, _peak(low, x, axes), -LARGEST)))
+    # The largest term of any other row is exp(0), so that its sum is at least 1.
+    return _weights(low, raised, low.f(Op.FMAX, total(low, raised, axes), 1.0))
 
 
 @rule("_softmax_backward_data")
@@ -105,6 +127,9 @@ def logsumexp(low: Lowering, x: Node, dims: Any, keepdim: bool = False) -> Node:
     """max + log(sum(exp(x - max)))."""
     axes = low.axes(x, dims)
     peak = _peak(low, x, axes)
+    if may_be_infinite(low, x, axes):
+        # Beside a finite one, exp(-inf) is 0 and exp(inf) is inf, and so is what comes of it.
+        peak = low.f(Op.FMIN, low.f(Op.FMAX, peak, -LARGEST), LARGEST)
     terms = total(low, low.f(Op.FEXP, low.f(Op.FSUB, x, peak)), axes)
     return low.graph.reshape(low.f(Op.FADD, peak, low.f(Op.FLOG, terms)), low.shape)
 

@@ -74,6 +74,8 @@ class Lowering:
         """Nodes of the graph that depend on no input."""
         self._fixed: dict[fx.Node, torch.Tensor] = {}
         """Their values, as far as somebody asked."""
+        self._made: dict[int, fx.Node] = {}
+        """Index of a node of ours to the one that depends on no input, which it was made of."""
 
     # --- values -------------------------------------------------------------------------------------------
 
@@ -158,6 +160,8 @@ class Lowering:
                 env[node] = env[node.args[0]][node.args[1]]
             else:
                 env[node] = self._call(node, env)
+            if node in self._constants and isinstance(env[node], Node):
+                self._made.setdefault(env[node].index, node)
         raise AssertionError("a graph ends in an output node")
 
     def _call(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
@@ -205,6 +209,11 @@ class Lowering:
                     f"its rule makes {made.dtype} {list(made.shape)} of {tensor.dtype} {list(tensor.shape)}",
                     "convert its arguments to float32 first",
                 )
+
+    def fixed(self, x: Node) -> torch.Tensor | None:
+        """The value of a node that depends on no input; None if it depends on one, or has none."""
+        made = self._made.get(x.index)
+        return None if made is None else self._evaluated(made)
 
     def _evaluated(self, node: fx.Node) -> torch.Tensor | None:
         """The value of a node that depends on constants alone, by torch; None for any other."""

@@ -175,7 +175,9 @@ def product(low: Lowering, a: Node, b: Node) -> Node:
 def chosen_product(low: Lowering, a: Node, b: Node) -> Node:
     """[..., M, K] x [..., K, N] -> [..., M, N], in the arithmetic that the job's policy gives it."""
     limbs = low.products.limbs(low.graph.origin, a, b)
-    return integer_dot(low, *_rows(low, a, b), limbs) if limbs else product(low, a, b)
+    made = integer_dot(low, *_rows(low, a, b), limbs) if limbs else product(low, a, b)
+    low.products.made(made, a, b)
+    return made
 
 
 def _rows(low: Lowering, a: Node, b: Node) -> tuple[Node, Node]:

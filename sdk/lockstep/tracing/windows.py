@@ -93,11 +93,14 @@ def _taps_last(low: Lowering, x: Node, groups: int, rank: int) -> Node:
 def dot(low: Lowering, a: Node, b: Node, terms: int) -> Node:
     """The sum of a b over the last `terms` axes, the others broadcast, in the arithmetic of the job's policy."""
     if limbs := low.products.limbs(low.graph.origin, a, b):
-        a, b = (low.graph.reshape(x, (*x.shape[:-terms], prod(x.shape[-terms:]))) for x in (a, b))
-        return integer_dot(low, a, b, limbs)
-    shape = tuple(map(max, a.shape, b.shape))
-    axes = range(len(shape) - terms, len(shape))
-    return low.graph.fold(Fold.DOT, axes, low.graph.expand(a, shape), low.graph.expand(b, shape))
+        rows_a, rows_b = (low.graph.reshape(x, (*x.shape[:-terms], prod(x.shape[-terms:]))) for x in (a, b))
+        made = integer_dot(low, rows_a, rows_b, limbs)
+    else:
+        shape = tuple(map(max, a.shape, b.shape))
+        axes = range(len(shape) - terms, len(shape))
+        made = low.graph.fold(Fold.DOT, axes, low.graph.expand(a, shape), low.graph.expand(b, shape))
+    low.products.made(made, a, b)
+    return made
 
 
 def correlate(low: Lowering, x: Node, weight: Node, windows: Sequence[Window], groups: int) -> Node:

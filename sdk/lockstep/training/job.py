@@ -46,6 +46,7 @@ from lockstep.storage.dataset import Dataset
 from lockstep.storage.payload import F32_FORMAT, Checkpoint
 from lockstep.tracing import context, draw, random_words, trace
 from lockstep.tracing.arithmetic import FLOAT32, Arithmetic, Products
+from lockstep.tracing.hooks import hooked
 from lockstep.training.aggregates.mean import Average
 from lockstep.training.losses import Loss, RandomLoss, bound
 from lockstep.training.models import describe, loss_of
@@ -288,10 +289,12 @@ def gradient(
 ) -> list[Tensor]:
     """Returns the loss's gradient by the shards, by autograd; the rest of the model is constant.
 
-    A parameter that the loss does not read has the gradient zero; the names of the others are added to `read`. What
-    the model writes to `buffers` stands there afterwards. Raises LoweringError if the loss reads no parameter at all.
+    Gradient hooks of parameters are applied. A parameter that the loss does not read has the gradient zero; the names
+    of the others are added to `read`. What the model writes to `buffers` stands there afterwards. Raises LoweringError
+    if the loss reads no parameter at all.
     """
     leaves = {name: part.detach().requires_grad_() for name, part in layout.split(*shards).items()}
+    hooked(leaves, model.named_parameters())
     value = loss_at(model, loss, leaves, rows, buffers)
     # INVARIANT: a step has a gradient.
     if not value.requires_grad:

@@ -143,6 +143,7 @@ from lockstep.training.job import Batch
 class Net(nn.Module):
     def __init__(self, odd):
         super().__init__()
+        torch.manual_seed(0)
         self.first, self.norm, self.odd = nn.Linear(4, 3), nn.BatchNorm1d(3), odd
 
     def forward(self, rows):
@@ -158,6 +159,11 @@ def good():
 def bad():
     return Net(True), loss, Batch(2, 4)
 
+def hooked():
+    model = Net(False)
+    model.norm.weight.register_hook(lambda grad: 3 * grad)
+    return model, loss, Batch(2, 4)
+
 def nothing():
     return 3
 """
@@ -168,7 +174,25 @@ def test_check_tells_what_a_model_of_one_s_own_holds(lockstep: Lockstep) -> None
     ended = lockstep("train", "check", "net.py:good", "--json")
     assert ended.code == 0, ended.err
     assert (ended.data["model"], ended.data["parameters"], ended.data["statistics"]) == ("Net", 21, 7)
-    assert "21 parameters and 7 running statistics" in lockstep("train", "check", "net.py:good").out
+    trial = ended.data["trial"]
+    assert (ended.data["differs"], trial["wrong"], trial["eager"], trial["exact"]) == (False, "", "", True)
+    assert {g["name"] for g in trial["gradients"]} >= {"first.weight", "norm.bias", "norm.running_var"}
+    text = lockstep("train", "check", "net.py:good").out
+    assert "a job can be made of it; 21 parameters and 7 running statistics" in text
+    assert "every word as other code computes it" in text
+    assert "7 gradients as eager PyTorch's" in text
+    traced = lockstep("train", "check", "net.py:good", "--no-run")
+    assert (traced.code, "no step was run" in traced.out) == (0, True)
+
+
+def test_check_ends_with_10_and_names_the_parameter_where_a_job_would_train_something_else(lockstep: Lockstep) -> None:
+    Path("net.py").write_text(NET)
+    ended = lockstep("train", "check", "net.py:hooked", "--json")
+    assert (ended.code, ended.data["differs"]) == (10, True)
+    assert [g["name"] for g in ended.data["trial"]["gradients"] if g["differs"]] == ["norm.weight"]
+    text = lockstep("train", "check", "net.py:hooked").out
+    assert "a job of it would train something else" in text
+    assert "gradient of norm.weight differs from eager PyTorch's: relative error 0.67" in text
 
 
 def test_check_names_module_line_rule_and_hint_before_anything_is_paid(lockstep: Lockstep) -> None:
@@ -176,7 +200,7 @@ def test_check_names_module_line_rule_and_hint_before_anything_is_paid(lockstep:
     error = lockstep("train", "check", "net.py:bad", "--json").error
     assert "aten.logcumsumexp" in error["message"]
     assert "no rule lowers it" in error["message"]
-    assert "net.py:13" in error["message"]
+    assert "net.py:14" in error["message"]
     assert "torch.logcumsumexp(x, 1)" in error["message"]
     assert error["hint"]
 

@@ -23,11 +23,14 @@ from lockstep.chain.keys import KEYSTORE, NODE_KEY, create_account, create_node_
 from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.outbox import Outbox
 from lockstep.client import connect
+from lockstep.execution import comparing
 from lockstep.execution.rates import PRICED_OPERATIONS
 from lockstep.node.guard import lock
-from lockstep.protocol.types import Address, Seconds, Wei
+from lockstep.protocol.errors import WrongBits
+from lockstep.protocol.types import Address, JobId, Seconds, Wei
 from tests.support import toyjob
 from tests.support.units import faults
+from worker.refusals import Refusals
 
 from .conftest import Lockstep
 
@@ -123,6 +126,45 @@ def test_a_step_is_measured_unless_that_is_not_wanted(lockstep: Lockstep, market
     text = lockstep("worker", "quote", "--no-try", *market.where, "--storage", f"dir://{market.home.parent}/blocks").out
     assert "not now  funds: " in text
     assert "for 10^15 operations" in text
+
+
+def test_wrong_bits_are_told_everywhere_until_the_owner_has_the_job_tried_again(
+    lockstep: Lockstep, market: Market
+) -> None:
+    job = JobId(bytes.fromhex(market.job))
+    Refusals(market.home).record(job, WrongBits("self-check: step 20 gives another state, in round 0, slot 1"))
+    (offer,) = quoted(lockstep, market, "--no-try")
+    assert offer["joins"] is False
+    (why,) = lockstep("worker", "why", *market.where, "--json").data["jobs"]
+    (status,) = lockstep("worker", "status", *market.where, "--json").data["refused"]
+    for told in (*offer["reasons"], why, status):  # type: ignore[misc]
+        if told["code"] != "wrong_bits":
+            continue
+        assert "step 20 gives another state, in round 0, slot 1" in told["message"]
+        assert "older claims are defended" in told["message"]
+    assert {why["code"], status["code"]} == {"wrong_bits"}
+    assert "wrong_bits" in {r["code"] for r in offer["reasons"]}  # type: ignore[attr-defined]
+    for command in ("why", "status"):
+        text = lockstep("worker", command, *market.where).out
+        assert "step 20" in text
+        assert "lockstep worker retry" in text, "what its reader can do"
+    home = ["--home", str(market.home)]
+    assert lockstep("worker", "retry", "ffffff", *home, "--json").error["code"] == "not_found"
+    assert lockstep("worker", "retry", market.job[:8], *home, "--json").data["job"] == market.job
+    assert lockstep("worker", "status", *market.where, "--json").data["refused"] == []
+    assert "wrong_bits" not in {r["code"] for r in quoted(lockstep, market, "--no-try")[0]["reasons"]}  # type: ignore[attr-defined]
+
+
+def test_a_quote_that_runs_steps_compares_their_bits(
+    lockstep: Lockstep, market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(job: object) -> None:
+        raise WrongBits("comparison of the Program 'step': op 7 (gradient), element 0 is 0x1 in place of 0x2")
+
+    monkeypatch.setattr(comparing, "check_job", wrong)
+    (offer,) = quoted(lockstep, market)
+    assert "wrong_bits" in {r["code"] for r in offer["reasons"]}  # type: ignore[attr-defined]
+    assert not (market.home / "refused").exists(), "a command that reads writes nothing"
 
 
 def test_a_job_that_is_not_there_and_data_that_cannot_be_had(lockstep: Lockstep, market: Market) -> None:

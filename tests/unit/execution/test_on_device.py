@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lockstep.base.shelf import Shelf
-from lockstep.execution import capacity
+from lockstep.execution import capacity, comparing
 from lockstep.execution.jobs import ClaimRun, Job, checkpoint_of, merge_run, payload_of, slot_run
 from lockstep.execution.states import ClaimStates, States
 from lockstep.node.player import HeldClaim
@@ -24,7 +24,8 @@ from lockstep.protocol.errors import Mismatch, PayloadInvalid
 from lockstep.protocol.types import ClaimId, StateRoot
 from lockstep.storage.directory import DirectoryStore
 from tests.support import toyjob
-from worker.computing import train
+from worker import computing
+from worker.computing import check_of, train
 from worker.progress import WorkFolder
 
 Load = Callable[[Device], Job]
@@ -149,12 +150,33 @@ def test_work_in_progress_is_resumed_on_the_other_side(load: Load, processor: Jo
     assert found == roots(due)
 
 
+def test_what_a_device_computes_is_compared_with_other_code(load: Load) -> None:
+    for exact in (comparing.EXACT_OPERATIONS, 0):
+        comparing.check_job(load(Emulator()), exact)
+
+
+def test_no_state_of_a_device_lies_behind_a_check_that_has_not_passed(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, folder = slot(load(Emulator())), WorkFolder(tmp_path, CLAIM)
+    due = check_of(CLAIM, run.seed).randint(1, run.transitions)
+    seen: list[int] = []
+
+    def check(*_: object) -> None:
+        seen.append(len(folder.resume(run)[1]))
+
+    monkeypatch.setattr(computing, "check_step", check)
+    train(run, folder, lambda: None, check_of(CLAIM, run.seed))
+    assert seen[0] < due
+    assert len(folder.resume(run, due)[1]) in (*range(due), run.transitions)
+
+
 def test_states_on_a_device_are_written_as_often_as_leaves_it_its_time(
     load: Load, processor: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[int] = []
 
-    def slow(folder: WorkFolder, run: ClaimRun, state: object, found: list[StateRoot]) -> None:
+    def slow(folder: WorkFolder, run: ClaimRun, state: object, found: list[StateRoot], due: int) -> None:
         written.append(len(found))
         time.sleep(10)
 

@@ -188,7 +188,8 @@ def test_products_of_a_gpt_are_known_by_what_they_are() -> None:
     names = products_of(GPT(GPTConfig(32, 16, layers=1, heads=2, width=32)))
     layers = {f"blocks.0.{name}": "linear" for name in ("attn.qkv", "attn.proj", "up", "down")}
     classes = {**layers, "blocks.0.attn": "attention", "head": "head"}
-    assert names == {f"{n}:{when}": c for n, c in classes.items() for when in ("forward", "gradients")}
+    both = {f"{n}:{when}": c for n, c in classes.items() for when in ("forward", "gradients")}
+    assert names == {**both, "blocks.0.attn:values": "values"}
 
 
 def test_products_of_a_llama_are_known_by_what_they_are() -> None:
@@ -197,6 +198,7 @@ def test_products_of_a_llama_are_known_by_what_they_are() -> None:
     assert {n for n, c in names.items() if c == "attention"} == {
         "layers.0.self_attn:forward", "layers.0.self_attn:gradients",
     }  # fmt: skip
+    assert {n for n, c in names.items() if c == "values"} == {"layers.0.self_attn:values"}
     assert names["layers.0.mlp.down_proj:forward"] == "linear"
 
 
@@ -229,6 +231,39 @@ def test_the_last_pattern_that_matches_decides() -> None:
     assert groups(program, "layers.1.mlp.down_proj") == [3], "the forward alone"
     assert groups(program, "layers.0.mlp.up_proj") == [1, 1, 1]
     assert groups(program, "lm_head") == []
+
+
+def weighted(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Attention whose operands are computed."""
+    return ((1.5 * a) @ (1.5 * b).mT).softmax(-1) @ (1.5 * b)
+
+
+def test_values_are_integers_only_where_a_pattern_names_them() -> None:
+    def products_in(*patterns: str) -> int:
+        program = traced(weighted, (4, 8), (4, 8), Arithmetic("int8", dict.fromkeys(patterns, "int8")))
+        return len(kinds(program, Kind.FOLD, Fold.QDOT))
+
+    assert products_in("*") == products_in("*", "*:forward") == 5, "scores, and the four gradients"
+    assert products_in("*", "*:values") == products_in(":values") == 6
+
+
+def test_products_after_weights_that_are_computed_are_no_values() -> None:
+    """A layer whose weight is normalised multiplies data by a computed tensor, and its k is no token."""
+
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.config = GPTConfig(32, 16)
+            self.tokens = nn.Embedding(32, 8)
+            self.layers = nn.Sequential(*(nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)) for _ in range(2)))
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return self.layers(self.tokens(tokens)) @ self.tokens.weight.t()
+
+    products = Products(INT8)
+    model = Normed()
+    trace(lambda t: [model(t.view(1, 16).long()).reshape(-1)], torch.zeros(16, dtype=torch.int32), products=products)
+    assert "values" not in products.names.values()
 
 
 def test_codes_of_a_step_come_from_nothing_but_tensors() -> None:

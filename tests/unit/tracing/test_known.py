@@ -54,6 +54,20 @@ def test_written_constant_is_known_by_its_new_value() -> None:
     same(case)
 
 
+def test_what_is_computed_of_a_constant_may_be_written_to() -> None:
+    """`nn.MultiheadAttention` fills a new mask of floats beside a boolean one, which its module keeps."""
+    kept = torch.arange(N) > 3
+
+    def case(x: torch.Tensor) -> torch.Tensor:
+        mask = torch.zeros_like(kept, dtype=x.dtype).masked_fill_(kept, 2.0)
+        mask[:2] = x[:2]
+        return x * mask
+
+    same(case)
+    with pytest.raises(LoweringError):
+        run(lambda x: x * kept.logical_not_())
+
+
 def test_constant_that_data_is_written_to_is_known_no_more() -> None:
     def case(x: torch.Tensor) -> torch.Tensor:
         mask = torch.zeros(N)

@@ -147,6 +147,29 @@ def test_products_of_integers_are_the_reference_s_and_near_float64_s(name: str, 
         assert far < FORMS[form]
 
 
+CAUSAL = [pytest.param(p.values[0], marks=p.marks) for p in EACH if KINDS[p.values[0]].is_causal]
+
+
+@pytest.mark.parametrize("form", ["float32", "int8"])
+@pytest.mark.parametrize("name", CAUSAL)
+def test_a_later_token_changes_no_bit_of_an_earlier_logit(name: str, form: str) -> None:
+    program, (flat, tokens) = compile(traced(name, form)), state_of(name)
+
+    def words(changed: int | None) -> np.ndarray:
+        """[rows, positions, vocabulary]."""
+        given = tokens.reshape(ROWS, LENGTH).copy()
+        if changed is not None:
+            given[:, changed] = 2 + (given[:, changed] - 1) % (VOCABULARY - 2)
+        scores = program.run([flat, given.reshape(-1)], CONTEXT)[1]
+        return np.asarray(scores).reshape(ROWS, LENGTH, -1).view(np.uint32)
+
+    before = words(None)
+    for t in (LENGTH - 1, LENGTH // 2):
+        after = words(t)
+        assert (before[:, :t] == after[:, :t]).all(), f"token {t} changes an earlier logit"
+        assert (before[:, t] != after[:, t]).any()
+
+
 # --- files -------------------------------------------------------------------------------------------------
 
 

@@ -44,6 +44,11 @@ class Kind:
     model: type
     config: Callable[[], Any]
 
+    @property
+    def is_causal(self) -> bool:
+        """True if a position sees no later one."""
+        return self.model.__name__.endswith(("ForCausalLM", "LMHeadModel"))
+
     def build(self) -> torch.nn.Module:
         """With weights of both signs everywhere, biases and norms too, so that every gradient says something."""
         torch.manual_seed(7)

@@ -9,15 +9,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from lockstep.execution import capacity
+from lockstep.execution import capacity, comparing
 from lockstep.execution.capacity import AGAIN_SECONDS, ChainPace, Pace
 from lockstep.execution.jobs import Job
-from lockstep.protocol.errors import FundsError, Unfit, Unreachable
+from lockstep.protocol.errors import FundsError, Unfit, Unreachable, WrongBits
 from lockstep.protocol.types import Seconds, Wei
 from lockstep.storage import ContentStore
 from tests.support.workers import bare_parts, taken_of
 from worker.admission import Admission
 from worker.parts import Taken, WorkerParts
+from worker.refusals import Refusals
 
 NOW = Seconds(1000)
 
@@ -125,6 +126,24 @@ def test_a_machine_that_is_too_slow_is_told_once_and_measured_again(
     assert fits(admission, job, [], 1000 + 2 * AGAIN_SECONDS)
     told = capsys.readouterr().out
     assert (told.count('"refused"'), told.count('"paced"')) == (1, 1)
+
+
+def test_a_job_that_this_machine_computes_wrongly_is_refused_on_disk_before_anything_is_staked(
+    admission: Admission, parts: WorkerParts, purse: Purse, toy: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[object] = []
+
+    def wrong(job: Job) -> None:
+        compared.append(job)
+        raise WrongBits("comparison of the Program 'step': op 7 (gradient), element 0 is 0x1 in place of 0x2", "")
+
+    monkeypatch.setattr(comparing, "check_job", wrong)
+    assert not fits(admission, taken_of(toy), [], NOW)
+    found = Refusals(parts.home).of(toy.id)
+    assert found is not None
+    assert "op 7 (gradient), element 0" in found.note.message
+    assert parts.notes.jobs[toy.id].code == "wrong_bits"
+    assert (len(compared), purse.sent) == (1, [])
 
 
 def test_no_more_is_joined_than_could_be_defended_at_once(admission: Admission, toy: Job) -> None:

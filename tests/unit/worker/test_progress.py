@@ -15,12 +15,14 @@ import pytest
 from lockstep.execution.jobs import ClaimRun, Job, State, trace_root
 from lockstep.node.bench import Stopped
 from lockstep.numerics.trace import StepTrace
-from lockstep.protocol.errors import DoctorError, Mismatch
+from lockstep.protocol.errors import Mismatch, WrongBits
 from lockstep.protocol.types import Cid, ClaimId
 from lockstep.storage import ContentStore
 from lockstep.storage.directory import DirectoryStore
-from worker.computing import ClaimNames, check_step, compute, train
-from worker.progress import MATERIAL, PROGRESS, Material, WorkFolder, materials
+from tests.support.wrong import WrongRun
+from worker import computing, progress
+from worker.computing import ClaimNames, check_of, check_step, compute, train
+from worker.progress import MATERIAL, PROGRESS, UNCHECKED, Material, WorkFolder, materials
 
 CLAIM = ClaimId(b"\xaa" * 32)
 PLACE = ClaimNames(CLAIM, 0, Cid("bafybase"))
@@ -116,8 +118,8 @@ from worker.computing import train
 from worker.progress import WorkFolder
 
 class Slow(WorkFolder):
-    def save_step(self, run, state, roots):
-        super().save_step(run, state, roots)
+    def save_step(self, run, state, roots, due=0):
+        super().save_step(run, state, roots, due)
         print(len(roots), flush=True)
         time.sleep(0.05)
 
@@ -187,15 +189,89 @@ def test_the_self_check_stops_a_machine_that_computes_other_bits(honest_run: Cla
         lies.cheat_of("other-data", toy.programs, toy.params, 0, 31337).run(honest_run).materialise(1, honest_run.start)
     )
     assert isinstance(wrong, StepTrace)
-    with pytest.raises(DoctorError):
+    with pytest.raises(WrongBits):
         check_step(wrong, 1, honest_step.root, Random(0))
     found = 0
     for seed in range(8):
         try:
             check_step(wrong, 1, wrong.root, Random(seed))
-        except DoctorError:
+        except WrongBits:
             found += 1
     assert found > 0, "wrong words of a consistent step are found by chance, not always"
+
+
+@pytest.mark.parametrize("saved", range(7))
+def test_a_claim_whose_check_has_not_passed_is_not_made_however_much_of_it_is_on_disk(
+    honest_run: ClaimRun, tmp_path: Path, saved: int
+) -> None:
+    wrong = WrongRun.like(honest_run)
+    stop_after(wrong, folder(tmp_path), saved)
+    for _ in range(3):
+        with pytest.raises(WrongBits, match="another state when its tensors are kept"):
+            train(wrong, folder(tmp_path), lambda: None, check_of(CLAIM, honest_run.seed))
+
+
+def due(run: ClaimRun) -> int:
+    """The step that is drawn to be checked."""
+    return check_of(CLAIM, run.seed).randint(1, run.transitions)
+
+
+def test_the_checked_step_does_not_depend_on_what_was_resumed(
+    honest_run: ClaimRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[int] = []
+    monkeypatch.setattr(computing, "check_step", lambda step, t, root, random: checked.append(t))
+    whole = [root for _, _, root in honest_run.states()]
+    for steps in range(due(honest_run)):
+        folder(tmp_path).drop_progress()
+        stop_after(honest_run, folder(tmp_path), steps)
+        _, roots, resumed = train(honest_run, folder(tmp_path), lambda: None, check_of(CLAIM, honest_run.seed))
+        assert (resumed, roots) == (steps, whole)
+    assert checked == [due(honest_run)] * due(honest_run)
+
+
+def test_who_is_killed_before_the_check_comes_to_it_again_and_loses_no_step(
+    honest_run: ClaimRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(computing, "check_step", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train(honest_run, folder(tmp_path), lambda: None, check_of(CLAIM, honest_run.seed))
+    assert (folder(tmp_path).path / UNCHECKED).exists(), "the step is computed"
+    checked: list[int] = []
+    monkeypatch.setattr(computing, "check_step", lambda step, t, root, random: checked.append(t))
+    _, _, resumed = train(honest_run, folder(tmp_path), lambda: None, check_of(CLAIM, honest_run.seed))
+    assert (resumed, checked) == (due(honest_run) - 1, [due(honest_run)])
+
+
+def test_progress_behind_a_check_that_passed_is_gone_on_with(honest_run: ClaimRun, tmp_path: Path) -> None:
+    stop, random = threading.Event(), check_of(CLAIM, honest_run.seed)
+    last = min(due(honest_run) + 1, honest_run.transitions)
+
+    class Stopping(type(honest_run)):  # type: ignore[misc]
+        def advance(self, t: int, state: State) -> State:
+            if t == last:
+                stop.set()
+            return super().advance(t, state)
+
+    run = Stopping(honest_run.job, honest_run.slot, honest_run.round, honest_run.seed, honest_run.start)
+    if last < run.transitions:
+        with pytest.raises(Stopped):
+            train(run, folder(tmp_path), going_on(stop), random)
+    else:
+        train(run, folder(tmp_path), lambda: None, random)
+    assert len(folder(tmp_path).resume(honest_run, due(honest_run))[1]) == last
+
+
+def test_progress_of_another_build_is_not_gone_on_with(
+    honest_run: ClaimRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_after(honest_run, folder(tmp_path), 3)
+    assert len(folder(tmp_path).resume(honest_run)[1]) == 3
+    monkeypatch.setattr(progress, "build_name", lambda: "a mended one")
+    assert folder(tmp_path).resume(honest_run)[1] == []
 
 
 def test_progress_belongs_to_one_seed(honest_run: ClaimRun, tmp_path: Path, toy: Job) -> None:

@@ -34,7 +34,7 @@ from lockstep.execution import capacity
 from lockstep.execution.capacity import Pace
 from lockstep.execution.schedule import longest_hold
 from lockstep.node.guard import lock
-from lockstep.protocol.errors import LockstepError, Unreachable
+from lockstep.protocol.errors import LockstepError, Unreachable, WrongBits
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import Phase, Receipt
 from lockstep.protocol.market import court, ids
@@ -46,6 +46,7 @@ from worker import notes
 from worker.account import Account, open_account
 from worker.explaining import status_of, why_of, why_without_chain
 from worker.hints import DEFAULT
+from worker.refusals import Refusals
 from worker.service import Worker
 from worker.setup import assemble
 
@@ -255,6 +256,22 @@ def test_a_round_that_failed_for_too_few_payloads(tmp_path: Path) -> None:
     world.send(world.contracts.market.freeze(world.job, 0, [world.held[world.claim_id(0)].body]), "requester")
     assert row_of(world, tmp_path)["reason"] == "round_failed"
     assert row_of(world, tmp_path, "worker-1")["reason"] == "absent"
+
+
+def test_a_slot_of_a_job_of_which_wrong_bits_were_computed(tmp_path: Path) -> None:
+    world = World.start()
+    world.to(Phase.TRAINING)
+    assert row_of(world, tmp_path)["reason"] == "training"
+    Refusals(tmp_path).record(world.job, WrongBits("self-check: step 20 gives another state, in round 0, slot 0"))
+    row = row_of(world, tmp_path)
+    assert (row["reason"], "slot's price" in row["means"]) == ("withheld", True)
+    account = account_of(world, "worker-0", tmp_path)
+    (job,) = why_of(account).to_dict()["jobs"]
+    assert (job["code"], "step 20 gives another state" in job["message"]) == ("wrong_bits", True)
+    assert any(
+        line.startswith(f"job {short(world.job)}  refused: self-check: step 20") for line in why_of(account).lines()
+    )
+    assert any(line.startswith("refused ") and "step 20" in line for line in status_of(account).lines())
 
 
 def test_a_payload_that_the_others_could_not_fetch(tmp_path: Path) -> None:

@@ -135,6 +135,22 @@ class CudaExecutable(Executable):
             self._loaded.show(resident, context, rows, ops, copy)
         return found
 
+    def sweep(
+        self,
+        state: Sequence[Array | None],
+        context: StepContext,
+        dataset: Array | None,
+        visit: Callable[[int, Array], None],
+    ) -> None:
+        """See `Executable.sweep`: each op's words are copied before their place on the device is another's."""
+        resident, rows = self.upload(state), self._dataset(dataset)
+
+        def copied(op: int, at: Address) -> None:
+            visit(op, self._read(self.program.ops[op].header, at).reshape(-1).view(np.uint32))
+
+        with self._running:
+            self._loaded.show(resident, context, rows, range(len(self.program.ops)), copied)
+
     def rest(self) -> None:
         """Keeps the memory: a device's is there for the running Program, and another one takes it when needed."""
 

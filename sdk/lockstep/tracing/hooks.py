@@ -1,0 +1,68 @@
+"""Gradient hooks of parameters, on the tensors that stand in the parameters' places while a function is traced.
+
+weight.register_hook(lambda grad: grad * mask)        # fires in `gradient`, and is part of the Program
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from lockstep.protocol.errors import UsageError
+
+
+def hooked(leaves: Mapping[str, torch.Tensor], named: Iterable[tuple[str, torch.nn.Parameter]]) -> None:
+    """Registers the hooks of named parameters on the leaves of their names; others are frozen, and have no gradient.
+
+    Raises UsageError, with the parameter's name, for a hook that needs `.grad`.
+    """
+    trained = {name: p for name, p in named if name in leaves}
+    standing = {p.untyped_storage()._cdata: (name, p) for name, p in trained.items()}
+    for name, p in trained.items():
+        # INVARIANT: a hook is part of the step, or its parameter is refused.
+        if p._post_accumulate_grad_hooks:
+            raise UsageError(
+                f"the parameter {name} has a hook that runs after its gradient is accumulated",
+                hint="a step has no .grad: change the gradient in register_hook, which is part of the Program",
+            )
+        for hook in (p._backward_hooks or {}).values():
+            leaves[name].register_hook(_Standing(name, hook, standing, leaves))
+
+
+class _Standing(TorchDispatchMode):
+    """A hook, for which every parameter that it reads is the leaf that stands in its place."""
+
+    def __init__(
+        self,
+        name: str,
+        hook: Callable[[torch.Tensor], torch.Tensor | None],
+        standing: Mapping[int, tuple[str, torch.Tensor]],
+        leaves: Mapping[str, torch.Tensor],
+    ) -> None:
+        super().__init__()
+        self.name, self.hook, self.standing, self.leaves = name, hook, standing, leaves
+
+    def __call__(self, grad: torch.Tensor) -> torch.Tensor | None:
+        """The gradient that the hook puts in this one's place; None if it keeps it."""
+        with self:
+            return self.hook(grad)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map_only(torch.Tensor, self._placed, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+    def _placed(self, x: torch.Tensor) -> torch.Tensor:
+        name, p = self.standing.get(x.untyped_storage()._cdata, ("", None))
+        if p is None:
+            return x
+        # INVARIANT: no weight of the start is a constant of a step.
+        if (x.shape, x.stride(), x.storage_offset()) != (p.shape, p.stride(), p.storage_offset()):
+            raise UsageError(
+                f"the hook of {self.name} reads a part of the parameter {name} that was taken before",
+                hint="take the part inside the hook",
+            )
+        return self.leaves[name].detach()

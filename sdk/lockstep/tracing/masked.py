@@ -1,0 +1,154 @@
+"""Bounds on masked scores: what a mask may make infinite, and which rows of it may be -inf throughout.
+
+Constants have their values, a choice by data has the bounds of both sides, and what a model computes counts as finite:
+a guard is only for what a mask can do. Bounds that cannot be told are infinite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lockstep.numerics.scalar import Op
+from lockstep.tracing.graph import F32, Node
+from lockstep.tracing.lowering import Lowering
+
+MAX_ELEMENTS = 1 << 26
+"""The largest array of bounds; beyond it nothing is known."""
+DEPTH = 32
+"""Operations between a softmax and its masks: what stands farther away counts as computed."""
+
+Array = NDArray[np.float32]
+Bounds = tuple[Array, Array]
+"""The least and the largest value of each element: arrays of the node's rank, an extent of 1 where all are equal."""
+
+
+def may_be_empty(low: Lowering, x: Node, axes: Sequence[int]) -> bool:
+    """True if a row of x over the axes may be -inf throughout."""
+    least, _ = _Search(low).bounds(x, DEPTH)
+    return bool(np.isneginf(least.max(axis=tuple(axes), initial=-np.inf)).any())
+
+
+def may_be_infinite(low: Lowering, x: Node, axes: Sequence[int]) -> bool:
+    """True if the largest element of a row of x over the axes may be -inf or +inf."""
+    _, most = _Search(low).bounds(x, DEPTH)
+    return bool(np.isposinf(most).any()) or may_be_empty(low, x, axes)
+
+
+class _Search:
+    """One walk from a node to its masks."""
+
+    def __init__(self, low: Lowering) -> None:
+        self.low = low
+        self._known: dict[int, Bounds] = {}
+
+    def bounds(self, x: Node, depth: int) -> Bounds:
+        """The bounds of a node's elements."""
+        if x.index not in self._known:
+            self._known[x.index] = self._found(x, depth)
+        return self._known[x.index]
+
+    def _found(self, x: Node, depth: int) -> Bounds:
+        rank = len(x.shape)
+        if (value := self._value(x)) is not None:
+            # A NaN bounds nothing.
+            return np.fmax(value, -np.inf), np.fmin(value, np.inf)
+        if x.kind == "state":
+            return _everywhere(rank, -np.inf, np.inf)
+        if x.kind in ("permute", "reshape", "expand", "slice", "flip") and depth:
+            least, most = self.bounds(x.args[0], depth - 1)
+            return _viewed(x, least), _viewed(x, most)
+        if x.kind == "apply" and x.dtype == F32 and depth:
+            with np.errstate(all="ignore"):
+                return self._applied(x, depth - 1)
+        parts = x.args[:1] if x.kind == "window" else x.args if x.kind == "concat" else ()
+        if parts and depth:
+            pairs = [self.bounds(part, depth - 1) for part in parts]
+            return _everywhere(rank, min(p[0].min() for p in pairs), max(p[1].max() for p in pairs))
+        return _computed(rank)
+
+    def _value(self, x: Node) -> Array | None:
+        """The values of a node that depends on no input; None if there are too many, or none."""
+        if x.kind == "imm":
+            words = np.array(x.attrs[0], np.uint32)
+            return _everywhere(len(x.shape), words.view(np.float32) if x.dtype == F32 else words.view(np.int32), 0)[0]
+        value = self.low.fixed(x) if x.elements <= MAX_ELEMENTS else None
+        return None if value is None else value.detach().to(torch.float32).numpy()
+
+    def _applied(self, x: Node, depth: int) -> Bounds:
+        rank, op = len(x.shape), x.attrs[0]
+        if op == Op.FLOG:
+            return _everywhere(rank, -np.inf, 1.0)
+        if op == Op.SELECT:
+            condition = self._condition(x.args[0])
+            (least_a, most_a), (least_b, most_b) = (self.bounds(a, depth) for a in x.args[1:])
+            if condition is None:
+                return np.minimum(least_a, least_b), np.maximum(most_a, most_b)
+            return np.where(condition, least_a, least_b), np.where(condition, most_a, most_b)
+        if op not in (Op.FADD, Op.FSUB, Op.FMUL, Op.FNEG, Op.FMAX, Op.FMIN):
+            return _computed(rank)
+        least, most = self.bounds(x.args[0], depth)
+        if op == Op.FNEG:
+            return -most, -least
+        below, above = self.bounds(x.args[1], depth)
+        if op in (Op.FMAX, Op.FMIN):
+            choose = np.maximum if op == Op.FMAX else np.minimum
+            return choose(least, below), choose(most, above)
+        if op == Op.FMUL:
+            products = [a * b for a in (least, most) for b in (below, above)]
+            return np.minimum.reduce([_or(p, -np.inf) for p in products]), np.maximum.reduce(
+                [_or(p, np.inf) for p in products]
+            )
+        if op == Op.FSUB:
+            below, above = -above, -below
+        return _or(least + below, -np.inf), _or(most + above, np.inf)
+
+    def _condition(self, x: Node) -> NDArray[np.bool_] | None:
+        """A condition's values, through the views that repeat it; None if it depends on data."""
+        if (value := self._value(x)) is not None:
+            return value != 0
+        if x.kind not in ("permute", "reshape", "expand", "slice", "flip"):
+            return None
+        inner = self._condition(x.args[0])
+        return None if inner is None else _viewed(x, inner.astype(np.float32)) != 0
+
+
+def _everywhere(rank: int, least: float | Array, most: float | Array) -> Bounds:
+    one = (1,) * rank
+    return np.full(one, least, np.float32), np.full(one, most, np.float32)
+
+
+def _computed(rank: int) -> Bounds:
+    """Bounds of what a model computes, beside what makes a mask."""
+    return _everywhere(rank, -1.0, 1.0)
+
+
+def _or(values: Array, unknown: float) -> Array:
+    return np.where(np.isnan(values), np.float32(unknown), values)
+
+
+def _viewed(x: Node, values: Array) -> Array:
+    """The values of a view, given those of what it views."""
+    inner = x.args[0]
+    if x.kind == "permute":
+        return values.transpose(x.attrs[0])
+    if x.kind == "expand" or values.size == 1:
+        return values.reshape((1,) * len(x.shape)) if values.size == 1 else values
+    if x.kind == "flip":
+        return np.flip(values, x.attrs[0])
+    if x.kind == "slice":
+        axis, start, step = x.attrs
+        if values.shape[axis] == 1:
+            return values
+        return values[(slice(None),) * axis + (slice(start, start + step * x.shape[axis], step),)]
+    if [n for n in inner.shape if n > 1] == [n for n in x.shape if n > 1]:
+        # Axes of one element come and go; the others keep what is equal along them.
+        kept = iter([values.shape[i] for i, n in enumerate(inner.shape) if n > 1])
+        return values.reshape([next(kept) if n > 1 else 1 for n in x.shape])
+    if prod(inner.shape) > MAX_ELEMENTS:
+        return np.full((1,) * len(x.shape), values.min() if np.isneginf(values.min()) else values.max(), np.float32)
+    return np.broadcast_to(values, inner.shape).reshape(x.shape)

@@ -1,0 +1,88 @@
+"""Jobs that this home refuses because its executor computed wrong bits of them: on disk before anything else is done.
+
+One file a job, `refused/<job>.json`. It is in force until its owner clears it (`lockstep worker retry`) or another
+build runs in the home: a mended one tries the job again.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lockstep.base.decoding import MAX_FILE_BYTES, file_bytes, from_json
+from lockstep.base.files import write_atomically
+from lockstep.numerics.built import build_name
+from lockstep.protocol.errors import Malformed, WrongBits
+from lockstep.protocol.types import ClaimId, JobId
+from worker.notes import Note
+from worker.progress import WorkFolder
+
+FOLDER = "refused"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A finding of wrong bits in a job."""
+
+    job: JobId
+    message: str
+    """The failure and its step."""
+    claim: ClaimId | None = None
+    """The claim that was being made; None: it was found before the job was joined."""
+    build: str = ""
+    """The build that computed (`numerics.built.build_name`)."""
+
+    @property
+    def note(self) -> Note:
+        """Returns what the owner is told."""
+        return Note(WrongBits.code, f"{self.message}: nothing more is claimed in this job, older claims are defended")
+
+
+class Refusals:
+    """The refused jobs of one home. It holds nothing in memory: a command clears what a running worker reads."""
+
+    def __init__(self, home: Path) -> None:
+        """Nothing is created before something is refused."""
+        self._home = home
+        self._folder = home / FOLDER
+
+    def record(self, job: JobId, error: WrongBits, claim: ClaimId | None = None) -> None:
+        """Refuse a job; on disk, whatever happens next, when this returns."""
+        said = {"message": error.message, "claim": claim.hex() if claim else None, "build": build_name()}
+        self._folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._path(job), [json.dumps(said).encode()])
+
+    def of(self, job: JobId) -> Refusal | None:
+        """Returns the refusal of a job, if one of this build is in force."""
+        path = self._path(job)
+        try:
+            said: Any = from_json(file_bytes(path), MAX_FILE_BYTES)
+            claim = None if said["claim"] is None else ClaimId(bytes.fromhex(said["claim"]))
+            found = Refusal(job, str(said["message"]), claim, str(said["build"]))
+        except FileNotFoundError:
+            return None
+        except (OSError, Malformed, LookupError, TypeError, ValueError):
+            # INVARIANT: a refusal that cannot be read is in force.
+            return Refusal(job, f"wrong bits were computed, and {path} is damaged, which says where")
+        return found if found.build == build_name() else None
+
+    def all(self) -> dict[JobId, Refusal]:
+        """Returns every refusal that is in force."""
+        jobs = [JobId(bytes.fromhex(path.stem)) for path in sorted(self._folder.glob("*.json"))]
+        return {job: found for job in jobs if (found := self.of(job)) is not None}
+
+    def clear(self, refusal: Refusal) -> None:
+        """Have a job tried again, from the start of the claim that failed."""
+        if refusal.claim is not None:
+            # INVARIANT: states that a wrong executor left are not gone on with.
+            WorkFolder(self._home, refusal.claim).drop_progress()
+        self.forget(refusal.job)
+
+    def forget(self, job: JobId) -> None:
+        """Remove the refusal of a job."""
+        self._path(job).unlink(missing_ok=True)
+
+    def _path(self, job: JobId) -> Path:
+        return self._folder / f"{job.hex()}.json"
