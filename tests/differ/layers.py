@@ -671,7 +671,11 @@ class Layers:
             lambda e, r, i: e.i2f(e.ieq(r, i)),
             dtype=F32,
         )
-        turned = self.b.map((width, tokens), [grad.permute(1, 0)])
+        if self.chance(0.4):  # the transposing map computes what is added
+            both = [grad.permute(1, 0), self.like((tokens, width)).permute(1, 0)]
+            turned = self.b.map((width, tokens), both, lambda e, v, w: e.fmul(v, w), dtype=F32)
+        else:
+            turned = self.b.map((width, tokens), [grad.permute(1, 0)])
         left, right = ones.unsqueeze(1), turned.unsqueeze(0)
         self.add(self.b.dot(left, right) if self.chance(0.7) else self.b.dot(turned.unsqueeze(1), ones.unsqueeze(0)))
 
