@@ -23,8 +23,6 @@ class Defect:
     after: str
     kinds: tuple[str, ...] = ("layers", "anything", "strips")
     """The generators that look for it: those that need no torch, which takes seconds to import."""
-    compiled: bool = False
-    """True: it is in what runs compiled loops alone."""
 
     def change(self, number: int) -> Change:
         """Both texts, one of which is taken when the process runs."""
@@ -118,19 +116,6 @@ DEFECTS = (
         "span->end = k + 31 - __builtin_clz(found);",
     ),
     Defect("a tensor dropped while it is read", "sweep.cpp", "pins_[i] == 0", "true"),
-    Defect(
-        "batches in another order",
-        "batches.cpp",
-        "if (stride != words / batches * rest) return false;",
-        "",
-    ),
-    Defect(
-        "a turned view taken for the whole",
-        "loops.cpp",
-        "if (extents[axis] != 1 && view.strides[axis] != whole[axis]) return false;",
-        "",
-        compiled=True,
-    ),
     Defect(
         "an index behind the last row taken for one",
         "scatter.cpp",

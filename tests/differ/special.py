@@ -37,7 +37,7 @@ def first_failure(defect: Defect, kernels: Path, cases: int = CASES, jobs: int =
     environment = {VARIABLE: str(DEFECTS.index(defect) + 1)}
     found = hunt(
         list(defect.kinds), cases=cases, jobs=jobs, most_failures=1, kernels=kernels, environment=environment,
-        options=("--compiled",) if defect.compiled else ("--quick",),
+        options=("--quick",),
     )  # fmt: skip
     return found.failures[0] if found.failures else None
 
