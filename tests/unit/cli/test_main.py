@@ -29,7 +29,7 @@ COMMANDS = [
     *(("dispute", verb) for verb in ("open", "respond", "prove", "resolve", "defend")),
     *(("train", verb) for verb in ("init", "quote", "run", "resume", "list", "status", "watch", "metrics", "pull")),
     *(("train", verb) for verb in ("load", "audit", "cancel", "withdraw", "check")),
-    *(("worker", verb) for verb in ("up", "status", "earnings", "why")), ("verifier", "up"),
+    *(("worker", verb) for verb in ("up", "status", "earnings", "why", "retry")), ("verifier", "up"),
     ("verifier", "void"),
     *((noun, verb) for noun in PROGRAMS for verb in ("stake", "unstake", "withdraw", "drain", "doctor")),
     *((noun, "owner", verb) for noun in PROGRAMS for verb in ("set", "propose", "accept", "delegate", "show")),
