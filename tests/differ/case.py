@@ -16,7 +16,7 @@ from lockstep.storage.containers import decode_program, encode_program
 
 CONTEXT = StepContext(bytes(range(32)), round=3, slot=1, t=7)
 ROWS = 13
-"""Of the dataset."""
+"""Rows of the dataset."""
 STRANGE = np.array(
     [0x7FC00000, 0xFFC00000, 0x7F800001, 0xFFFFFFFF, 0x7F800000, 0xFF800000, 0x80000000, 0, 1, 0x80000001,
      0x007FFFFF, 0x00800000, 0x7F7FFFFF, 0xFF7FFFFF, 0x3F800000], dtype=np.uint32,

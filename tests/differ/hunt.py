@@ -19,7 +19,7 @@ from tests.differ.trial import EQUAL, NOTHING
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "out/differ"
 MOST_SECONDS = 300.0
-"""Of one case; after that it hangs."""
+"""Time limit of one case; after that it hangs."""
 ENVIRONMENT = {"MALLOC_PERTURB_": "128", "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "OMP_NUM_THREADS": "1"}
 """Memory is never 0 when it is allocated, nor what it was once it is freed; threads that wait leave the processor."""
 
@@ -37,7 +37,7 @@ class Failure:
 
 @dataclass
 class Hunt:
-    """What came of a run."""
+    """The outcome of a run."""
 
     cases: Counter[str] = field(default_factory=Counter)
     """By kind."""
@@ -74,7 +74,7 @@ class Worker:
         return bool(self.name) and time.monotonic() - self.since > MOST_SECONDS
 
     def ending(self) -> str:
-        """How the process ended."""
+        """Tells how the process ended."""
         code = self.process.wait()
         self._complaining.join(5)
         said = [line for line in self.complaints if line.strip()]

@@ -19,7 +19,7 @@ class Kind:
     make: Callable[[int, str], Case | None]
     """(seed, name) -> a case; None where the seed gives none."""
     share: int
-    """Of the cases of a run, beside the other kinds' shares."""
+    """Its part of a run's cases, beside the other kinds' shares."""
 
 
 def _strips(seed: int, name: str) -> Case | None:

@@ -16,7 +16,7 @@ from lockstep.protocol.programs.program import F32, I32, STOCHASTIC, Alias, Tag
 from tests.differ.case import Case, filled, finished
 
 WORDS = 1 << 14
-"""Of each state tensor of floats."""
+"""Length of each state tensor of floats."""
 ENTRIES = 3
 MOST = 1 << 15
 """Elements of a tensor."""

@@ -370,7 +370,7 @@ def program_of(seed: int) -> Program | None:
 
 
 def eager(case: Case, seed: int) -> list[np.ndarray]:
-    """What torch computes of a case's state in float64."""
+    """Returns what torch computes of a case's state in float64."""
     step = step_of(seed)
     arrays = [a for a in case.state if a is not None]
     given = [torch.from_numpy(np.array(a)) for a in arrays]

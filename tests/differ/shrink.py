@@ -19,7 +19,7 @@ from tests.differ.ways import due_words
 
 Fails = Callable[[Case], bool]
 SECONDS = 60
-"""Of one trial: what hangs fails, too."""
+"""Time limit of one trial: what hangs fails, too."""
 
 
 def apart(fails: Fails) -> Callable[[Case], str]:

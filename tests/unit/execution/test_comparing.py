@@ -1,4 +1,4 @@
-"""What a machine would claim of a job is compared with other code, to the last bit or by samples, before it joins."""
+"""A claim that a machine would make is compared with other code, in full or by samples, before it joins."""
 
 from __future__ import annotations
 
