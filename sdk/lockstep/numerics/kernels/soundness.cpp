@@ -72,7 +72,7 @@ Range of_table(const Index* places, Index count) {
 
 class Checker {
 public:
-    explicit Checker(const Schedule& schedule) : schedule_(schedule), program_(schedule.planned.program) {}
+    explicit Checker(const Schedule& schedule) : program_(schedule.planned.program) {}
 
     // What an op's own step does, or what runs in its place; of one batch of a run if `batch` is not negative.
     Accesses accesses(const Step& step, int op, Index batch = -1, Index batches = 1) const {
@@ -266,7 +266,6 @@ private:
     void add(Accesses&, const Absorbed&, int, Index, Index) const {}
     void add(Accesses&, std::monostate, int, Index, Index) const {}
 
-    const Schedule& schedule_;
     const Program& program_;
 };
 
