@@ -2,9 +2,8 @@
 #include "soundness.hpp"
 
 #include <algorithm>
-#include <functional>
+#include <cstdlib>
 #include <map>
-#include <optional>
 #include <set>
 #include <utility>
 
