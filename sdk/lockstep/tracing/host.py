@@ -46,6 +46,7 @@ class HostDraws:
         self.generators = [random._inst, np.random.mtrand._rand, torch.default_generator, *found]
         self.entropy = False
         self.states = [self._state(g) for g in self.generators]
+        self.suspects: list[Any] = []
 
     @staticmethod
     def _state(generator: Any) -> bytes:
@@ -55,10 +56,10 @@ class HostDraws:
     def drawn(self) -> str | None:
         """Returns the name of a generator that was drawn from since the last call; None if none was."""
         states = [self._state(g) for g in self.generators]
-        changed = next((g for g, a, b in zip(self.generators, self.states, states, strict=True) if a != b), None)
+        self.suspects = [g for g, a, b in zip(self.generators, self.states, states, strict=True) if a != b]
         self.states, entropy, self.entropy = states, self.entropy, False
-        if changed is not None:
-            return _STATES[type(changed)][0]
+        if self.suspects:
+            return _STATES[type(self.suspects[0])][0]
         return "the system's entropy" if entropy else None
 
     @contextmanager
@@ -81,8 +82,11 @@ class HostDraws:
     def located(self, run: Callable[[], None], place: Callable[[FrameType], tuple[str, str]]) -> list[str]:
         """Runs once more: [what was drawn from, then `place` of the line that drew first]; [] if nothing is drawn.
 
+        Of the generators, only those that the last call of `drawn` found are looked at, since it is after every line.
         Draws of another thread, or of a module that was imported, are not there a second time.
         """
+        self.generators, self.entropy = self.suspects, False
+        self.states = [self._state(g) for g in self.generators]
         found: list[str] = []
         last: list[tuple[str, str]] = [("", "")]
 
@@ -99,7 +103,6 @@ class HostDraws:
         def tracer(frame: FrameType, _event: str, _arg: Any) -> Any:
             return local if _is_model(frame.f_code) else None
 
-        self.drawn()
         before = sys.gettrace()
         sys.settrace(tracer)
         try:
