@@ -5,6 +5,7 @@
     python -m tests.differ shrink KIND:SEED | FILE                                         the smallest that fails so
     python -m tests.differ planted [NAME ..] [--cases N]                                   defects, until each is found
     python -m tests.differ sanitized [--cases N | --seconds S]                             under ASAN and UBSAN
+    python -m tests.differ small [--cases N | --seconds S]                                 with small limits of size
     python -m tests.differ covered [--cases N | --seconds S]                               lines that are not reached
 
 Seed N of a kind is the same case in every run. What fails is made smaller and kept in out/differ.
@@ -20,13 +21,9 @@ from pathlib import Path
 from tests.differ.hunt import ENVIRONMENT, OUT, ROOT, Failure, Hunt, hunt
 from tests.differ.kinds import KINDS
 
+WHAT = ("run", "replay", "shrink", "planted", "sanitized", "small", "covered")
 SHRUNK = 5
 """Failures that are made smaller; more are named alone."""
-
-
-def said(failure: Failure) -> None:
-    """Tells of a failure at once."""
-    print(f"{failure.after:8.1f} s  {failure.name}: {failure.said}", flush=True)
 
 
 def summary(found: Hunt) -> None:
@@ -50,7 +47,10 @@ def main() -> int:
     """Parses, runs, says."""
     parser = argparse.ArgumentParser(prog="python -m tests.differ")
     parser.add_argument(
-        "what", nargs="?", default="run", choices=("run", "replay", "shrink", "planted", "sanitized", "covered")
+        "what",
+        nargs="?",
+        default="run",
+        choices=("run", "replay", "shrink", "planted", "sanitized", "small", "covered"),
     )
     parser.add_argument("names", nargs="*", help="cases or files; defects")
     parser.add_argument("--kinds", default=",".join(KINDS), help=f"of {', '.join(KINDS)}")
@@ -69,22 +69,26 @@ def main() -> int:
         return _one_by_one(given.what, given.names, given.emulated)
     if given.cases is None and given.seconds is None and given.what != "planted":
         given.seconds = 60.0
+    from tests.differ import special
+
     if given.what == "run":
         options = ("--emulated",) if given.emulated else ()
         found = hunt(
             given.kinds.split(","), cases=given.cases, seconds=given.seconds, jobs=given.jobs, kernels=given.kernels,
-            options=options, first=given.first, told=said,
+            options=options, first=given.first, told=special.tell,
         )  # fmt: skip
         summary(found)
         if not given.emulated:
             shrink_all(found.failures, given.kernels)
         return int(bool(found.failures))
-    from tests.differ import special
-
     if given.what == "planted":
         return special.planted(given.names, given.cases or special.CASES, given.jobs)
     if given.what == "sanitized":
         return special.sanitized(given.kinds.split(","), given.cases, given.seconds, given.jobs)
+    if given.what == "small":
+        found = special.small(given.kinds.split(","), given.cases, given.seconds, given.jobs, given.first)
+        summary(found)
+        return int(bool(found.failures))
     return special.covered(given.kinds.split(","), given.cases, given.seconds, given.jobs)
 
 

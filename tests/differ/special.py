@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tests.differ import builds
-from tests.differ.hunt import OUT, Failure, hunt
+from tests.differ.hunt import OUT, Failure, Hunt, hunt
 from tests.differ.planted import DEFECTS, HEADERS, VARIABLE, Defect, changes
+from tests.differ.small import LIMITS
 
 CASES = 3000
 """In which a planted defect is looked for."""
@@ -89,30 +90,45 @@ def sanitized(kinds: list[str], cases: int | None, seconds: float | None, jobs: 
     }  # fmt: skip
     found = hunt(
         kinds, cases=cases, seconds=seconds, jobs=jobs, kernels=kernels, environment=environment, options=("--quick",),
-        told=lambda failure: print(f"{failure.after:8.1f} s  {failure.name}: {failure.said}", flush=True),
+        told=tell,
     )  # fmt: skip
     print(f"{sum(found.cases.values())} cases under ASAN and UBSAN, {len(found.failures)} with something wrong")
     return int(bool(found.failures))
 
 
+def small(kinds: list[str], cases: int | None, seconds: float | None, jobs: int, first: int) -> Hunt:
+    """Runs the generators on kernels whose limits are small."""
+    kernels = builds.build("small", LIMITS)
+    return hunt(kinds, cases=cases, seconds=seconds, jobs=jobs, kernels=kernels, first=first, told=tell)
+
+
+def tell(failure: Failure) -> None:
+    """Tells of a failure at once."""
+    print(f"{failure.after:8.1f} s  {failure.name}: {failure.said}", flush=True)
+
+
 def covered(kinds: list[str], cases: int | None, seconds: float | None, jobs: int) -> int:
-    """Says which lines of the planner's sources the generators never reach."""
-    kernels = builds.build("covered", options=("-DLOCKSTEP_LOOK=covered",))
-    objects = kernels.parent
-    for counts in objects.rglob("*.gcda"):
-        counts.unlink()
-    found = hunt(kinds, cases=cases, seconds=seconds, jobs=jobs, kernels=kernels, options=("--quick",))
-    print(f"{sum(found.cases.values())} cases, {len(found.failures)} failures")
+    """Says which lines of the planner's sources the generators never reach, neither as the kernels are nor with small
+    limits: half of the cases each."""
     report = OUT / "coverage"
     shutil.rmtree(report, ignore_errors=True)
-    report.mkdir(parents=True)
-    wanted = [p for p in objects.rglob("*.gcda") if p.name.partition(".")[0] in COUNTED]
-    subprocess.run(
-        ["gcov", "--json-format", "--branch-probabilities", *map(str, wanted)],
-        cwd=report,
-        capture_output=True,
-        check=True,
-    )
+    for name, changes_ in (("covered", []), ("covered-small", LIMITS)):
+        kernels = builds.build(name, changes_, options=("-DLOCKSTEP_LOOK=covered",))
+        for counts in kernels.parent.rglob("*.gcda"):
+            counts.unlink()
+        found = hunt(
+            kinds, cases=cases and cases // 2, seconds=seconds and seconds / 2, jobs=jobs, kernels=kernels,
+            options=("--quick",), told=tell,
+        )  # fmt: skip
+        print(f"{name}: {sum(found.cases.values())} cases, {len(found.failures)} failures", flush=True)
+        (report / name).mkdir(parents=True)
+        wanted = [p for p in kernels.parent.rglob("*.gcda") if p.name.partition(".")[0] in COUNTED]
+        subprocess.run(
+            ["gcov", "--json-format", "--branch-probabilities", *map(str, wanted)],
+            cwd=report / name,
+            capture_output=True,
+            check=True,
+        )
     for name in COUNTED:
         lines, branches, missing = _counts(report, f"{name}.cpp")
         print(f"{name + '.cpp':<16} lines {_share(lines)}  branches {_share(branches)}  never: {_ranges(missing)}")
@@ -143,7 +159,7 @@ def _counts(report: Path, file: str) -> tuple[list[int], list[int], list[int]]:
 def _reports(report: Path) -> Iterator[dict]:
     import gzip
 
-    for path in report.glob("*.gcov.json.gz"):
+    for path in report.rglob("*.gcov.json.gz"):
         yield json.loads(gzip.decompress(path.read_bytes()))
 
 

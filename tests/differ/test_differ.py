@@ -16,7 +16,8 @@ from tests.differ.case import Case
 from tests.differ.hunt import Failure, hunt
 from tests.differ.kinds import KINDS, made, names
 from tests.differ.planted import DEFECTS, HEADERS, changes
-from tests.differ.special import CUDA, first_failure, first_on_device
+from tests.differ.small import LIMITS
+from tests.differ.special import CUDA, first_failure, first_on_device, small
 from tests.differ.trial import EQUAL, tried
 from tests.differ.ways import Difference, due_words
 
@@ -28,6 +29,7 @@ def told(failures: list[Failure]) -> str:
     return "\n".join(f"python -m tests.differ replay {f.name}    # {f.said}" for f in failures)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_random_programs_give_the_bits_on_every_way(shard: int) -> None:
     kinds = [kind for kind in KINDS if kind not in ("nets", "changed")]
@@ -125,6 +127,20 @@ def test_planted_defects_are_in_the_sources_once() -> None:
         source = (builds.ROOT / CUDA / change.file).read_text()
         assert change.apply(source) != source, change
     assert len(DEFECTS) + len(HEADERS) >= 20
+
+
+def test_small_limits_are_in_the_sources_once() -> None:
+    for change in LIMITS:
+        source = (builds.ROOT / builds.KERNELS / change.file).read_text()
+        assert change.apply(source) != source, change
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_a_few_hundred_cases_give_the_bits_on_kernels_with_small_limits() -> None:
+    found = small(list(KINDS), 400, None, 2, 0)
+    assert found.failures == [], told(found.failures)
+    assert sum(found.cases.values()) == 400
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ def near(found: np.ndarray, due: np.ndarray, error: float) -> bool:
     return bool(np.linalg.norm(found.astype(np.float64) - due) <= error * max(1e-3, float(np.linalg.norm(due))))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICKLY else pytest.mark.slow) for n in PATTERNS])
 def test_a_pattern_is_near_eager_float64(name: str) -> None:
     pattern = PATTERNS[name]

@@ -1,0 +1,31 @@
+"""Kernels whose limits are small: what a tensor of a billion words goes through, cases of a thousand go through, too.
+
+A limit decides which way an op takes, never its bits: a case that differs on this build has found a wrong way.
+"""
+
+from __future__ import annotations
+
+from tests.differ.builds import Change
+
+LIMITS = [
+    Change("threads.hpp", "kLeastWork = 1 << 14;", "kLeastWork = 1 << 3;"),
+    Change("multiply.cpp", "kLeastTiles = 4;", "kLeastTiles = 1;"),
+    Change(
+        "multiply.cpp", "std::clamp<Index>(bytes, 256 << 10, 4 << 20)", "std::clamp<Index>(bytes, 8 << 10, 8 << 10)"
+    ),
+    Change("strips.cpp", "kBlockWords = 1 << 15;", "kBlockWords = 1 << 7;"),
+    Change("strips.cpp", "kMostRows = 64, kLeastRows = 16;", "kMostRows = 8, kLeastRows = 2;"),
+    Change("batches.cpp", "kLeastBatches = 8;", "kLeastBatches = 2;"),
+    Change("batches.cpp", "kLeastShare = 1 << 12;", "kLeastShare = 1 << 2;"),
+    Change("arena.cpp", "kFitted = 4096;", "kFitted = 4;"),
+    Change("loops.cpp", "kShortRow = 16;", "kShortRow = 2;"),
+    Change("loops.hpp", "kStreamed = 1 << 22;", "kStreamed = 1 << 6;"),
+    Change("loops.hpp", "kLoopBlock = 16384;", "kLoopBlock = 64;"),
+    Change("quants.cpp", "kLeastColumns = 8;", "kLeastColumns = 2;"),
+    Change("recompute.cpp", "kLong = 64;", "kLong = 4;"),
+    Change("recompute.cpp", "kLeastWords = 1 << 12;", "kLeastWords = 1 << 2;"),
+    Change("recompute.cpp", "kSmall = 8;", "kSmall = 2;"),
+    Change("planner.cpp", "kLong = 16;", "kLong = 3;"),
+    Change("planner.cpp", "kLeastOutputs = 8;", "kLeastOutputs = 2;"),
+]
+"""The size from which a way is worth it, or up to which it is, on this build."""
