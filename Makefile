@@ -6,14 +6,13 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-builtin-rules
 
 # Test processes at a time; files, not tests, are dealt out, so that a file keeps its one chain. Tests wait for processes
-# and clocks nearly half of their time: twice as many as a small machine's cores.
+# and clocks a part of their time: more than a small machine's cores.
 JOBS ?= 4
-# Of tests that take minutes.
-SLOW_JOBS ?= 4
-# In the order of tests/conftest.py: without the last option, files of many tests begin first.
-BY_FILE := --dist loadfile --no-loadscope-reorder
-# make test COVERAGE=1 counts lines and branches, which takes as long again.
-COVERAGE ?=
+# RESUME=1: only what has not passed on this commit. RECORD=1: write down what each file took, by which files are dealt.
+RESUME ?=
+RECORD ?=
+PYTEST_ARGS ?=
+SHARDS = $(BIN)/python -m tests.shards --jobs $(JOBS) $(if $(RESUME),--resume) $(if $(RECORD),--record)
 FUZZ_SECONDS ?= 60
 HISTORIES ?= 1000
 # How long random Programs run on every way there is: a number of cases, or of seconds.
@@ -24,6 +23,7 @@ DIFFER_ARGS ?=
 SEARCH_SEED ?= 0
 PYTHON ?= $(firstword $(shell command -v python3.11 python3))
 BIN := .venv/bin
+UV := $(BIN)/uv pip install --quiet
 STAMP := out/stamps
 FORGE = $(firstword $(wildcard node_modules/@foundry-rs/forge-*/bin/forge))
 NATIVE := CMakeLists.txt $(wildcard sdk/lockstep/numerics/kernels/* sdk/lockstep/protocol/native/*)
@@ -47,16 +47,18 @@ setup: $(STAMP)/native $(STAMP)/node ## .venv with the packages and the native e
 $(STAMP)/venv: tools/check_machine.py
 	@$(PYTHON) tools/check_machine.py
 	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint tools/constraints.txt uv
 	@mkdir -p $(STAMP) && touch $@
 
-# torch first and alone: the rest then resolves around the build that this machine has.
+# torch first and alone, and by pip, which also looks where a machine keeps a build of its own: the rest then resolves
+# around that.
 $(STAMP)/torch: $(STAMP)/venv tools/constraints.txt
 	$(BIN)/pip install --quiet --constraint tools/constraints.txt torch
 	@touch $@
 
 $(STAMP)/python: $(STAMP)/torch pyproject.toml tools/constraints.txt tools/requirements.py
 	$(BIN)/python tools/requirements.py dev > out/requirements.txt
-	$(BIN)/pip install --quiet --constraint tools/constraints.txt --requirement out/requirements.txt
+	$(UV) --python .venv --constraint tools/constraints.txt --requirement out/requirements.txt
 	@touch $@
 
 $(STAMP)/native: $(STAMP)/python $(NATIVE)
@@ -71,14 +73,14 @@ $(STAMP)/node: package-lock.json $(STAMP)/venv
 
 # Brownie's == pins would freeze our packages, so it has an environment of its own, made when a target first needs it.
 $(STAMP)/brownie: tools/constraints-brownie.txt $(STAMP)/venv
-	test -x .venv-brownie/bin/pip || $(PYTHON) -m venv .venv-brownie
-	.venv-brownie/bin/pip install --quiet --constraint tools/constraints-brownie.txt eth-brownie
+	test -x .venv-brownie/bin/python || $(PYTHON) -m venv --without-pip .venv-brownie
+	$(UV) --python .venv-brownie --constraint tools/constraints-brownie.txt eth-brownie
 	@touch $@
 
 # So do slither's.
 $(STAMP)/slither: tools/constraints-slither.txt $(STAMP)/venv
-	test -x .venv-slither/bin/pip || $(PYTHON) -m venv .venv-slither
-	.venv-slither/bin/pip install --quiet --constraint tools/constraints-slither.txt slither-analyzer
+	test -x .venv-slither/bin/python || $(PYTHON) -m venv --without-pip .venv-slither
+	$(UV) --python .venv-slither --constraint tools/constraints-slither.txt slither-analyzer
 	@touch $@
 
 .PHONY: native
@@ -124,13 +126,17 @@ reference: setup ## write docs/reference anew: commands, settings and errors, fr
 	$(BIN)/python tools/reference.py
 
 .PHONY: test
-test: setup $(STAMP)/brownie ## every test but the slow ones: brownie and forge, then Python (COVERAGE=1: with branch coverage)
+test: setup $(STAMP)/brownie ## every test but the slow ones: brownie and forge, then Python (RESUME=1: what has not passed)
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-contracts test-forge
-	$(BIN)/pytest -n $(JOBS) $(BY_FILE) -m "not slow" $(if $(COVERAGE),--cov --cov-report=term) $(PYTEST_ARGS)
+	$(SHARDS) quick -- $(PYTEST_ARGS)
 
 .PHONY: test-slow
-test-slow: setup ## the tests that take minutes
-	$(BIN)/pytest -n $(SLOW_JOBS) $(BY_FILE) -m "slow and not size and not faults and not words and not pages" $(PYTEST_ARGS)
+test-slow: setup ## the tests that take minutes; goes on after failures (RESUME=1: what has not passed)
+	$(SHARDS) slow -- $(PYTEST_ARGS)
+
+.PHONY: coverage
+coverage: setup ## lines and branches that the Python tests reach but for whole markets; an hour
+	$(SHARDS) coverage -- $(PYTEST_ARGS)
 
 .PHONY: test-words
 test-words: setup ## every path of every unary primitive on all 2^32 words: about an hour
@@ -232,6 +238,10 @@ fuzz-planted: setup ## the seconds that the fuzzers need to find a defect plante
 .PHONY: test-differ
 test-differ: setup ## SECONDS=n or CASES=n: random Programs on every kernel path, thread count and form, against numpy's bits
 	$(BIN)/python -m tests.differ $(DIFFER_LIMIT) $(DIFFER_ARGS)
+
+.PHONY: test-small
+test-small: setup ## the same on kernels whose limits of size are small, so that small cases go the ways of large tensors
+	$(BIN)/python -m tests.differ small $(DIFFER_LIMIT) $(DIFFER_ARGS)
 
 .PHONY: test-sanitized
 test-sanitized: setup ## the same on kernels built with ASAN and UBSAN, each op's output in memory of its own

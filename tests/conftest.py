@@ -1,5 +1,6 @@
 """What every Python test shares: one thread a process, the repository's root, repeatable examples."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -55,36 +56,33 @@ structlog.configure(
 )
 
 
-LONG = (
-    "e2e/test_demo.py", "determinism/test_cuda.py", "fuzz/test_fuzz.py", "primitives/test_on_chain.py",
-    "determinism/test_golden.py", "e2e/test_worker.py", "e2e/test_coordinator.py",
-    "unit/numerics/test_fusion_random.py", "unit/training/test_comparison.py", "e2e/test_lasting.py",
-    "e2e/test_bad_input.py", "e2e/test_frozen_base.py", "unit/tracing/test_fusion.py",
-    "unit/storage/test_connections.py", "unit/numerics/test_executor.py", "battery/test_stores.py",
-    "differential/test_game.py", "unit/training/test_shards.py", "unit/training/test_models.py",
-    "differential/test_availability.py", "unit/training/test_hf.py", "unit/storage/test_cache.py",
-    "differential/test_arbiter.py", "unit/numerics/test_fused.py", "unit/numerics/test_cuda.py",
-    "unit/tracing/test_rules.py", "unit/chain/test_outbox.py", "unit/tracing/test_trace.py", "property/test_games.py",
-    "differential/test_validator.py", "unit/protocol/market/test_rounds_defaults.py", "primitives/test_primitives.py",
-    "unit/training/test_evaluation.py", "unit/training/test_job.py", "unit/chain/test_game_logs.py",
-    "determinism/test_step.py", "unit/tracing/test_gradients.py", "unit/protocol/dispute/test_game.py",
-    "unit/chain/test_memory.py", "unit/node/guard/test_kill.py", "unit/coordinator/test_api.py",
-)  # fmt: skip
-"""Files that take longest, those with slow tests first: several processes end together if these begin first."""
-
-
-def _weight(item: pytest.Item) -> int:
-    name = item.path.relative_to(ROOT / "tests").as_posix()
-    return LONG.index(name) if name in LONG else len(LONG)
-
-
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What plays at random, or both sides against each other, is not counted: it takes three to ten times as long so,
-    and unit tests reach the same lines."""
-    items.sort(key=_weight)
+    """Of a test's cases, `sampled(n)` leaves n to the quick run, spread evenly; the rest are slow.
+
+    What plays at random, or both sides against each other, is not counted: it takes three to ten times as long so, and
+    unit tests reach the same lines.
+    """
+    cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if {"differential", "property"} & set(item.path.relative_to(ROOT / "tests").parts):
             item.add_marker(pytest.mark.uncounted)
+        if item.get_closest_marker("sampled") is not None and item.get_closest_marker("slow") is None:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for of_one_test in cases.values():
+        marker = of_one_test[0].get_closest_marker("sampled")
+        assert marker is not None
+        kept = {round(i * (len(of_one_test) - 1) / max(1, marker.args[0] - 1)) for i in range(marker.args[0])}
+        for i, item in enumerate(of_one_test):
+            if i not in kept:
+                item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported stays for good: a tracer that looks through all objects for generators of random numbers, and
+    the collector of garbage, need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

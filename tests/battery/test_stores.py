@@ -25,6 +25,7 @@ def content(size: int, name: str = "") -> bytes:
     return hashlib.shake_256(f"{size}{name}".encode()).digest(size)
 
 
+@pytest.mark.sampled(1)
 def test_content_of_every_size_comes_back(place: Place) -> None:
     store = place.open()
     for size in SIZES:
@@ -61,6 +62,7 @@ def test_missing_content_is_missing(place: Place) -> None:
     assert not store.has(cid), "has"
 
 
+@pytest.mark.sampled(1)
 def test_tree_without_a_leaf_is_missing(place: Place) -> None:
     store = place.open()
     cid = store.put(content(TREE))
@@ -70,6 +72,7 @@ def test_tree_without_a_leaf_is_missing(place: Place) -> None:
         store.get(cid, max_bytes=TREE)
 
 
+@pytest.mark.sampled(1)
 def test_text_that_is_no_cid_is_a_usage_error(place: Place) -> None:
     store = place.open()
     for text in ("", "x", "../../etc/passwd", "bafk", "Qm" + "a" * 44, cid_of(b"a").upper(), cid_of(b"a") + "a"):
@@ -89,6 +92,7 @@ def test_content_under_a_wrong_cid_is_never_returned(place: Place) -> None:
         store.get(here, max_bytes=100)
 
 
+@pytest.mark.sampled(1)
 def test_truncated_block_is_corrupt_and_healed_by_put(place: Place) -> None:
     store = place.open()
     for part in ("single block", "root", "leaf"):
@@ -117,6 +121,7 @@ def test_flipped_bit_is_corrupt(place: Place) -> None:
         store.get(cid, max_bytes=5000)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [1000, TREE])
 def test_content_above_the_readers_limit_is_refused(place: Place, size: int) -> None:
     store = place.open()
@@ -135,6 +140,7 @@ def test_nodes_come_back(place: Place) -> None:
     assert store.get(cid, max_bytes=1000) == store.fetch_block(cid), "its bytes are content too"
 
 
+@pytest.mark.sampled(1)
 def test_node_read_from_other_content_is_invalid(place: Place) -> None:
     store = place.open()
     with pytest.raises(PayloadInvalid):
@@ -143,11 +149,13 @@ def test_node_read_from_other_content_is_invalid(place: Place) -> None:
         store.get_node(store.put(b"\xff\xff not cbor", codec="dag-cbor"))
 
 
+@pytest.mark.sampled(1)
 def test_block_above_1_mib_is_refused(place: Place) -> None:
     with pytest.raises(PayloadInvalid):
         place.open().put(bytes(MIB + 1), codec="dag-cbor")
 
 
+@pytest.mark.sampled(1)
 def test_files_go_in_and_out_whole(place: Place, tmp_path: Path) -> None:
     store = place.open()
     source, target = tmp_path / "source.bin", tmp_path / "target.bin"
@@ -180,6 +188,7 @@ def test_unreadable_file_is_a_usage_error(place: Place, tmp_path: Path) -> None:
         place.open().put_file(tmp_path)
 
 
+@pytest.mark.sampled(1)
 def test_concurrent_writers_do_not_disturb_each_other(place: Place) -> None:
     store = place.open()
     contents = [content(CHUNK_BYTES + size % 3, name=str(size % 5)) for size in range(20)]
@@ -212,6 +221,7 @@ def test_store_that_is_down_is_unreachable_never_missing(place: Place) -> None:
         assert error.value.hint, f"call {number} gives a hint"
 
 
+@pytest.mark.slow
 def test_kill_9_while_writing_leaves_no_half_written_block(place: Place) -> None:
     random.seed(9)
     for round_ in range(4):

@@ -114,8 +114,16 @@ IDS |= {
     for i, inner in enumerate(made)
     for carry in (False, True)
 }
-CASES = [pytest.param(strategy, id=name) for name, strategy in IDS.items()]
-FIRST = [pytest.param(made[0], id=name) for name, made in STRATEGY_CASES.items()]
+QUICK = {"diloco-2", "sparseloco-0", "muloco-1", "muon-0-carried"}
+"""Rows that `make test` tries; `make test-slow` tries the others."""
+
+
+def case_of(strategy: Strategy, name: str, quick: bool) -> Any:
+    return pytest.param(strategy, id=name, marks=() if quick else pytest.mark.slow)
+
+
+CASES = [case_of(strategy, name, name in QUICK) for name, strategy in IDS.items()]
+FIRST = [case_of(made[0], name, f"{name}-0" in QUICK) for name, made in STRATEGY_CASES.items()]
 
 
 class Traced(NamedTuple):
@@ -398,6 +406,7 @@ ALONE = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("row", ALONE.values(), ids=ALONE.keys())
 def test_one_worker_without_a_codec_is_the_plain_optimizer_bit_for_bit(row: Alone) -> None:
     *_, last = alone(row.strategy, row.rounds)
@@ -413,6 +422,7 @@ DIFFERING: dict[str, Strategy] = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("strategy", DIFFERING.values(), ids=DIFFERING.keys())
 def test_one_worker_without_a_codec_sends_the_plain_optimizer_s_difference_bit_for_bit(strategy: Strategy) -> None:
     rehearsal = Rehearsal(job_of(strategy, ALIKE, slots=2, rounds=1))

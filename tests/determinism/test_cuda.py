@@ -38,6 +38,7 @@ def trained(program: Program, device: Device, steps: int, state: Sequence[Array 
     return executable.root(resident).hex()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("descending", [False, True])
 def test_three_emulated_steps(program: Program, descending: bool) -> None:
     found = trained(program, Emulator(descending=descending), 3, *start(program))
@@ -50,12 +51,14 @@ def integers(request: pytest.FixtureRequest) -> Program:
     return training_run.MODELS[request.param]("int8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("descending", [False, True])
 def test_three_emulated_steps_of_integers(integers: Program, descending: bool) -> None:
     found = trained(integers, Emulator(descending=descending), 3, *start(integers))
     assert found == train(integers, 3, "auto", 1, "off")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", training_run.MODELS)
 @pytest.mark.parametrize("products", ["float32", "int8"])
 def test_emulated_steps_with_attention_in_tiles(name: str, products: str, monkeypatch: pytest.MonkeyPatch) -> None:

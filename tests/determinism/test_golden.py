@@ -61,12 +61,14 @@ def test_fifty_steps_of_compiled_maps_end_in_the_golden_state(
     assert training_run.train(program, SHORT, "auto", 2, "require") == GOLDEN[SHORT]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("threads", training_run.THREADS)
 @pytest.mark.parametrize("path", [path for path in PATHS if path != "scalar"] or PATHS)
 def test_fifty_steps_of_integers_end_alike(integers: Program, fiftieth: str, path: str, threads: int) -> None:
     assert training_run.train(integers, SHORT, path, threads, "off") == fiftieth
 
 
+@pytest.mark.sampled(1)
 def test_a_state_of_integers_is_not_that_of_another_arithmetic(fiftieth: str, integers: Program) -> None:
     """The state depends on the products: without stochastic rounding another state comes of it."""
     nearest = replace(integers, ops=tuple(replace(op, p1=0) if op.kind == Kind.QUANT else op for op in integers.ops))

@@ -66,6 +66,7 @@ def expected(step: Program) -> Sequence[str]:
     return roots(step, "scalar", 1)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("path", PATHS)
 def test_roots_do_not_depend_on_path_or_threads(
@@ -74,6 +75,7 @@ def test_roots_do_not_depend_on_path_or_threads(
     assert roots(step, path, threads) == expected
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine")
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("path", PATHS)
@@ -90,6 +92,7 @@ def test_roots_do_not_depend_on_what_is_kept(step: Program, expected: Sequence[s
     assert traced.root.hex() == expected[0]
 
 
+@pytest.mark.sampled(1)
 def test_roots_are_those_of_another_process_without_torch(
     step: Program, expected: Sequence[str], tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def arbiter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChainArbiter]:
     arena.stop()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(12))
 def test_random_ops_give_the_reference_bits(arbiter: ChainArbiter, seed: int) -> None:
     rng = random.Random(seed)
@@ -63,6 +64,7 @@ def test_random_ops_give_the_reference_bits(arbiter: ChainArbiter, seed: int) ->
                 assert expected == int.from_bytes(step.output(index).data[4 * question[3] :][:4], "little")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(100, 106))
 def test_spoiled_openings_are_refused_by_both(arbiter: ChainArbiter, seed: int) -> None:
     rng = random.Random(seed)
@@ -83,6 +85,7 @@ def of_stage(question: Question) -> tuple[Any, ...]:
     return statement, index, descriptor, element, opened
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_staged_operands_give_the_same_word(arbiter: ChainArbiter, seed: int) -> None:
     """A map's operands, opened some at a time, are those that it would have opened at once."""

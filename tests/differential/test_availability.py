@@ -500,6 +500,7 @@ def test_rows_that_are_not_the_datasets_are_refused(both: Both) -> None:
 # -- anything ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_acts_are_refused_and_stored_alike(both: Both, seed: int) -> None:
     dice = random.Random(seed)

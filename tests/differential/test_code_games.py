@@ -124,6 +124,7 @@ def within_limits(outcome: Outcome) -> None:
     assert outcome.worst <= MAX_TRANSACTION_GAS, f"worst transaction: {max(outcome.spent, key=lambda s: s.gas)}"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("slot", range(1, len(LIES) + 1), ids=lambda slot: str(LIES[slot - 1]))
 def test_a_lying_defender_is_convicted_where_it_lies(stage: Stage, slot: int) -> None:
     lie = LIES[slot - 1]
@@ -154,6 +155,7 @@ def refused_at_the_proof(stage: Stage, twin: Match, opening: moves.Open, points:
     return choose
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("lie", LIES, ids=str)
 def test_a_lying_challenger_is_refused_at_its_proof(stage: Stage, lie: Lie) -> None:
     held, twin, met = stage.held(0, None), stage.twin(0), list[str]()
@@ -169,6 +171,7 @@ def test_a_lying_challenger_is_refused_at_its_proof(stage: Stage, lie: Lie) -> N
     stage.arena.devnet.revert(mark)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(20))
 def test_an_honest_defender_wins_against_any_challenger(stage: Stage, seed: int) -> None:
     held, twin, met = stage.held(0, None), stage.twin(0), list[str]()

@@ -107,6 +107,7 @@ def check_on_chain(chain: Evm, n: int, size: int, batch: int = 400) -> None:
             assert word == due, f"group {i} of {size}: {word:#x}, not {due:#x}"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.chain
 @pytest.mark.parametrize("size", [4, 8, 16, 32, 64, 128, 256])
 def test_the_contract_multiplies_groups_exactly(chain: Evm, size: int) -> None:
@@ -147,6 +148,7 @@ def test_the_contract_quantises_as_the_reference(chain: Evm, power: bool, random
         assert row == [scale, *due]
 
 
+@pytest.mark.slow
 @pytest.mark.chain
 def test_codes_that_are_not_raised_are_found(chain: Evm) -> None:
     """The comparison sees what it must: without the bias of one side, negative codes give other sums."""

@@ -53,6 +53,7 @@ def test_native_is_the_specification(op: Op) -> None:
     np.testing.assert_array_equal(apply_op(int(op), a, b, c), np.array(want, np.uint32))
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.chain
 @pytest.mark.parametrize("op", [op for op in Op if op not in WITHOUT_LIBRARY], ids=lambda op: op.name)
 def test_solidity_is_native(chain: Evm, op: Op) -> None:

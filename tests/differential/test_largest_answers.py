@@ -70,6 +70,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[arena.Arena]:
     started.stop()
 
 
+@pytest.mark.slow
 def test_the_longest_row_is_posted_in_parts_that_pay_for_themselves(
     chain: arena.Arena, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

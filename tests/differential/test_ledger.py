@@ -125,6 +125,7 @@ def _of_round(s: State, job: JobLedger, told: RoundLedger, r: int) -> Iterator[D
         yield f"{name}: bodies", digests, [ids.body_hash(body) for body in told.bodies]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_a_ledger_is_what_the_contracts_store(seed: int) -> None:
     s, ledger = played(seed)

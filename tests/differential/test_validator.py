@@ -62,6 +62,7 @@ def job_of(court: Arena, held: defects.Held) -> JobId:
     return court.last_job()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("what", ["33 instructions", "a view beyond the end", "STEP_OUT entry 4", "a flat dataset"])
 def test_proven_job_is_void_for_good_and_pays_its_prover(court: Arena, what: str) -> None:
     case, contracts, me = invalid.cases()[what], court.contracts, Address(court.challenger.address)
@@ -125,6 +126,7 @@ def test_evidence_of_what_the_job_has_not_is_refused_for_the_same_reason(contrac
         assert on_chain(contract, defects.abi_job(job.job), evidence.abi()) == f"chain.{error}", what
 
 
+@pytest.mark.slow
 def test_random_bytes_break_the_same_rule_on_both_sides(contract: Contract) -> None:
     dice, seen = random.Random(41), Counter[int | str]()
     for _ in range(MUTANTS):

@@ -111,6 +111,7 @@ def test_a_stranger_s_job_moves_nothing_where_jobs_from_names_another(market: Ma
     assert not worker.named("staked")
 
 
+@pytest.mark.slow
 def test_a_stake_that_was_cut_off_is_completed_and_not_sent_again(market: Market) -> None:
     (home,) = homes_of(market, "w0")
     market.devnet.stop_mining()
@@ -187,6 +188,7 @@ def test_a_stolen_operator_key_takes_nothing_and_the_owner_gets_all(market: Mark
     assert wallet_of(market, home) == 0
 
 
+@pytest.mark.slow
 def test_an_owner_is_named_and_hands_on_by_commands(market: Market) -> None:
     (home, cold, heir) = homes_of(market, "w0", "cold", "heir")
     operator, its_owner, next_one = (address_of(market, h) for h in (home, cold, heir))
@@ -221,6 +223,7 @@ def test_an_owner_is_named_and_hands_on_by_commands(market: Market) -> None:
     assert (again["completed"], again["proposed_owner"]) == (True, its_owner)
 
 
+@pytest.mark.slow
 def test_money_commands_refuse_what_makes_no_sense(market: Market) -> None:
     (home,) = homes_of(market, "w0")
     assert run(market, home, "stake", "much", code=2)["code"] == "usage"

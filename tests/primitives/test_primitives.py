@@ -108,6 +108,7 @@ def is_noticed(mutated: Reference | Kernels, judge: Callable[[Op, Words, Words, 
     return False
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_wrong_line_of_the_reference_is_noticed(mutant: int, tmp_path: Path) -> None:
     def kernels(op: Op, a: Words, b: Words, c: Words) -> Words:
@@ -135,6 +136,7 @@ KERNEL_MUTANTS = {
 """One line of f32.hpp, and what it is replaced by."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the environment's lines are x86's")
 @pytest.mark.parametrize("what", KERNEL_MUTANTS)
 def test_a_wrong_line_of_the_kernels_is_noticed(what: str, reference: Reference, tmp_path: Path) -> None:

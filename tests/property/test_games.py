@@ -18,6 +18,7 @@ from tests.support import letters
 CHALLENGER = Address("0x" + "22" * 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_the_honest_side_wins_and_the_money_adds_up(part: int) -> None:
     met, played = Counter[tuple[str, str]](), 0

@@ -19,6 +19,7 @@ from worker.decide import Act, Do, JobView, Self, acts
 from worker.reading import look
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_worker_looks_at_a_state_as_it_does_through_web3(seed: int) -> None:
     looks = 0

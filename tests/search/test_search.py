@@ -37,6 +37,7 @@ WAYS = (
 FINDS = sorted(CORPUS.glob("*.json"))
 
 
+@pytest.mark.slow
 def test_no_coalition_hurts_anybody() -> None:
     calls, done, refused = 0, Counter[str](), Counter[str]()
     for seed in range(HISTORIES):
@@ -78,6 +79,7 @@ def test_slots_carry_where_nothing_is_wrong(slots: int) -> None:
     assert any(c.carries for c in claims)
 
 
+@pytest.mark.slow
 def test_carries_are_hurt_in_every_way() -> None:
     seen = Counter[str]()
     for seed in range(CARRYING):
@@ -128,6 +130,7 @@ def _names_again(d: Draft, sender: Address, owner: Address) -> None:
     vault._own(d, sender, owner)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "instead", "told_as"),
     [
@@ -167,6 +170,7 @@ def test_every_fix_has_a_find() -> None:
     assert {path.name.partition("-")[0] for path in FINDS} == set(FIXES)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("path", FINDS, ids=lambda path: path.stem)
 def test_a_find_hurts_without_its_fix_alone(path: Path) -> None:
     hurt = replay(path, with_fix=False)

@@ -36,6 +36,7 @@ def toy() -> Program:
     return step_program(integers=2)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", gpu.RIVALS)
 def test_a_product_is_that_of_its_operands(kind: str) -> None:
     program, (m, k, n) = gpu.product(kind, 5, 300, 7, 2), (5, 300, 7)
@@ -58,6 +59,7 @@ def test_every_kind_of_product_has_rivals_and_only_its_own_kernels() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_roots_are_compared_until_one_differs(toy: Program) -> None:
     same = gpu.compare_roots(Emulator(), "toy", "int8", toy, CASE, 3, 1)
     assert (same.equal, same.steps) == (3, 3)
@@ -227,6 +229,7 @@ def steps(monkeypatch: pytest.MonkeyPatch, fails: dict[tuple[str, bool], Callabl
 EAGER = ["torch float32, eager", "torch tf32, eager", "torch bfloat16, eager"]
 
 
+@pytest.mark.slow
 def test_torch_does_not_compile_without_a_compiler(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -145,6 +145,7 @@ def test_the_document_shows_what_the_rules_give(repository: Path) -> None:
     assert (repository / "docs/economics/costs.svg").read_text() == command.costs_chart().svg(), "the picture, too"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("lies", "draws"), [(1, 1), (1, 2), (8, 1), (8, 2), (8, 4)])
 def test_the_contracts_draw_is_chosen_as_the_closed_form_says(lies: int, draws: int) -> None:
     trials = 2_000
@@ -177,6 +178,7 @@ def test_a_clock_at_the_floor_survives_one_move_held_back_and_none_below() -> No
         assert (command.survived(chain, every), command.survived(chain, Seconds(2 * every))) == (GAME_MOVES, GAME_MOVES)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shown", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("withheld", [0.05, 1.0])
 def test_what_withheld_carries_cost_is_what_is_drawn_claim_by_claim(withheld: float, shown: float) -> None:
@@ -184,6 +186,7 @@ def test_what_withheld_carries_cost_is_what_is_drawn_claim_by_claim(withheld: fl
     assert command.audited(audit, 3) == pytest.approx(audit.cost_share(), rel=0.02)
 
 
+@pytest.mark.slow
 def test_the_table_of_withheld_carries_is_the_models(repository: Path) -> None:
     text = (repository / "docs/economics.md").read_text()
     block = text.split("<!-- carries -->\n")[1].split("\n<!-- end -->")[0]

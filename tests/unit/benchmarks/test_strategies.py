@@ -27,6 +27,7 @@ def corpus() -> Corpus:
     return Corpus(Dataset(rows, 32), Dataset(rows[:8], 32))
 
 
+@pytest.mark.slow
 def test_a_run_that_is_ended_goes_on_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(strategies.SIZES, "tiny", TINY)
     monkeypatch.setattr(strategies, "KEPT_SECONDS", 0.0)
@@ -49,6 +50,7 @@ def test_a_run_that_is_ended_goes_on_with_the_same_bits(tmp_path: Path, monkeypa
     assert again == due
 
 
+@pytest.mark.slow
 def test_a_row_has_what_a_worker_sends_fetches_and_is_audited_by(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,6 +67,7 @@ def test_a_row_has_what_a_worker_sends_fetches_and_is_audited_by(
     assert all(0 < row["loss"] < 10 for row in rows.values())
 
 
+@pytest.mark.slow
 def test_half_of_the_slots_are_absent_from_every_round_and_send_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

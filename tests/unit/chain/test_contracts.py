@@ -114,6 +114,7 @@ def test_parameters_come_back_as_they_were_stored(
         assert market.job(log["topics"][1]).escrow == params.escrow
 
 
+@pytest.mark.sampled(1)
 def test_bad_parameters_are_refused_before_and_on_the_chain_for_the_same_group(
     contracts: Contracts, rich: LocalAccount
 ) -> None:

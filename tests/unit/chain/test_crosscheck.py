@@ -70,6 +70,7 @@ def test_who_agrees_is_read(pair: Pair) -> None:
     assert pair.second.refused, "the second one has a limit of its own"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("lie", ["drops_logs", "other_hashes"])
 @pytest.mark.parametrize("liar", ["first", "second"])
 def test_a_lie_of_either_delays_and_is_not_believed(pair: Pair, liar: str, lie: str) -> None:

@@ -53,6 +53,7 @@ def test_time_moves_only_with_the_chain(devnet: Local) -> None:
     assert clock.wait_for_block(number + 3) == number + 3
 
 
+@pytest.mark.slow
 def test_state_survives_kill_and_restart(tmp_path: Path) -> None:
     chain = Devnet(tmp_path, seed=1, block_seconds=1, keep_state=True)
     addresses = deploy(chain.w3, chain.account("deployer"))

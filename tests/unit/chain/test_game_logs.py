@@ -41,6 +41,7 @@ def amounts(logs: list[Any]) -> list[int]:
     return [int.from_bytes(bytes(entry["data"]), "big") for entry in logs if entry["topics"][0] == DEPOSITED]
 
 
+@pytest.mark.sampled(1)
 def test_logs_are_read_in_parts_from_the_end_and_come_in_order(
     contracts: Contracts, devnet: Local, open_outbox: OpenOutbox, tmp_path: Path
 ) -> None:
@@ -59,6 +60,7 @@ def test_logs_are_read_in_parts_from_the_end_and_come_in_order(
         proxy.close()
 
 
+@pytest.mark.sampled(1)
 def test_a_provider_that_gives_no_block_is_named(
     contracts: Contracts, devnet: Local, open_outbox: OpenOutbox, tmp_path: Path
 ) -> None:

@@ -94,6 +94,7 @@ def test_what_was_spent_is_the_contracts_own_word(court: Court) -> None:
     assert spent[0] > 0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("behind", [1, 100], ids=["by one move", "with nothing at all"])
 def test_a_log_that_is_not_as_far_as_the_state_is_read_later(
     court: Court, monkeypatch: pytest.MonkeyPatch, behind: int

@@ -90,6 +90,7 @@ def test_a_restart_asks_for_new_blocks_alone(scene: Scene) -> None:
     assert scene.proxy.requests["eth_getBlockByNumber"] <= 4 * len(scene.proxy.ranges) + 8
 
 
+@pytest.mark.slow
 def test_blocks_that_are_not_final_are_not_written(scene: Scene) -> None:
     mark = scene.devnet.snapshot()
     scene.deposit(3)
@@ -101,6 +102,7 @@ def test_blocks_that_are_not_final_are_not_written(scene: Scene) -> None:
     assert said == [], "nothing of the copy was wrong"
 
 
+@pytest.mark.slow
 def test_a_copy_of_another_chain_is_dropped(scene: Scene, tmp_path: Path) -> None:
     scene.start()
     with sqlite3.connect(scene.path) as file:
@@ -113,6 +115,7 @@ def test_a_copy_of_another_chain_is_dropped(scene: Scene, tmp_path: Path) -> Non
     assert said == [], "there is a new one"
 
 
+@pytest.mark.slow
 def test_a_copy_that_was_changed_is_dropped(scene: Scene) -> None:
     scene.start()
     with sqlite3.connect(scene.path) as file:
@@ -122,6 +125,7 @@ def test_a_copy_that_was_changed_is_dropped(scene: Scene) -> None:
     assert [line["why"] for line in said] == ["it was changed"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("content", [b"no database", b"", b"SQLite format 3\0" + b"\xff" * 4096])
 def test_a_damaged_file_is_dropped(scene: Scene, content: bytes) -> None:
     scene.start()
@@ -135,6 +139,7 @@ def test_a_damaged_file_is_dropped(scene: Scene, content: bytes) -> None:
     assert sum(scene.proxy.ranges) < EMPTY, "it is a copy again"
 
 
+@pytest.mark.slow
 def test_a_damaged_page_is_dropped(scene: Scene) -> None:
     scene.start()
     with sqlite3.connect(scene.path) as file:
@@ -145,6 +150,7 @@ def test_a_damaged_page_is_dropped(scene: Scene) -> None:
     assert scene.start() == scene.truth()
 
 
+@pytest.mark.slow
 def test_a_place_where_nothing_can_be_written_costs_the_copy_alone(scene: Scene) -> None:
     scene.path.parent.parent.joinpath("home").write_text("a file, and no folder")
     with capture_logs() as said:
@@ -152,6 +158,7 @@ def test_a_place_where_nothing_can_be_written_costs_the_copy_alone(scene: Scene)
     assert said
 
 
+@pytest.mark.slow
 def test_deployments_do_not_mix(scene: Scene) -> None:
     scene.start()
     other = deploy(scene.devnet.w3, scene.devnet.account("other"))
@@ -159,6 +166,7 @@ def test_deployments_do_not_mix(scene: Scene) -> None:
     assert scene.start() == scene.truth()
 
 
+@pytest.mark.slow
 def test_two_processes_on_one_file_write_each_block_once(scene: Scene) -> None:
     w3 = connect(scene.proxy.url)
     caches = [LogCache(scene.path, w3, scene.addresses) for _ in range(2)]

@@ -78,6 +78,7 @@ def test_a_mined_revert_names_its_rule_and_keeps_its_key(
     assert outbox.send(contracts.vault.deposit(Wei(1)), "unbond").succeeded
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("when", ["before broadcasting", "after broadcasting"])
 def test_kill_loses_nothing_and_repeats_nothing(
     when: str, devnet: Local, contracts: Contracts, tmp_path: Path, open_outbox: OpenOutbox
@@ -133,6 +134,7 @@ def test_what_was_never_broadcast_does_not_block_what_follows(
     assert contracts.token.balance_of(account.address) == 3, "recover broadcast the first"
 
 
+@pytest.mark.slow
 def test_a_nonce_that_another_transaction_took_is_signed_anew(
     devnet: Local, contracts: Contracts, open_outbox: OpenOutbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:

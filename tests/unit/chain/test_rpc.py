@@ -83,6 +83,7 @@ def test_the_first_endpoint_is_asked_alone_while_it_answers(proxies: tuple[RpcPr
     assert (proxies[0].requests.total(), proxies[1].requests.total()) == (3, 0)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("status", [0, 401, 429, 500, 502, 503, 504])
 def test_the_next_endpoint_answers_for_one_that_is_gone_until_it_is_back(
     proxies: tuple[RpcProxy, RpcProxy], status: int
@@ -106,6 +107,7 @@ def test_the_next_endpoint_answers_for_one_that_is_gone_until_it_is_back(
     ]  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 def test_all_gone_is_unreachable_and_names_them_all(proxies: tuple[RpcProxy, RpcProxy]) -> None:
     w3 = both(proxies)
     for proxy in proxies:
@@ -117,6 +119,7 @@ def test_all_gone_is_unreachable_and_names_them_all(proxies: tuple[RpcProxy, Rpc
     assert w3.eth.block_number >= 0, "one that rests is asked if nobody else answers"
 
 
+@pytest.mark.sampled(1)
 def test_a_busy_endpoint_is_asked_again(proxies: tuple[RpcProxy, RpcProxy]) -> None:
     w3 = connect(proxies[0].url)
     proxies[0].busy = 0.5
@@ -125,6 +128,7 @@ def test_a_busy_endpoint_is_asked_again(proxies: tuple[RpcProxy, RpcProxy]) -> N
     assert proxies[0].requests.total() > 30
 
 
+@pytest.mark.sampled(1)
 def test_retry_after_is_waited_for(proxies: tuple[RpcProxy, RpcProxy]) -> None:
     w3 = connect(proxies[0].url, timeout=5)
     proxies[0].status, proxies[0].retry_after = 503, "1"

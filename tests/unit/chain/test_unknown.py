@@ -21,6 +21,7 @@ APART = {("Validator", "check"), ("Availability", "seedOf")}
 """The one takes evidence; the other asks for the first block's hash, which each chain has its own of."""
 
 
+@pytest.mark.sampled(64)
 @pytest.mark.chain
 @pytest.mark.parametrize(("contract", "function"), [view for view in VIEWS if view not in APART])
 def test_a_view_of_nothing_says_the_same(contract: str, function: str, devnet: Local, contracts: Contracts) -> None:

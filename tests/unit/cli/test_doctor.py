@@ -17,6 +17,7 @@ def _small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path / "cache"))
 
 
+@pytest.mark.slow
 def test_the_processor_and_the_emulated_device_are_tested_and_measured(lockstep: Lockstep) -> None:
     for device in ("cpu", "emulated"):
         told = lockstep("doctor", "--device", device, "--json")

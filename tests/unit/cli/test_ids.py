@@ -28,6 +28,7 @@ KEYED = [
 """Commands of an account: without a key in the home the next thing that they miss is the key."""
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("command", KEYED, ids=" ".join)
 def test_a_wrong_id_is_told_before_a_key_is_asked_for(lockstep: Lockstep, command: tuple[str, ...]) -> None:
     wrong = lockstep(*(word.format("abcde") for word in command), "--rpc", NOBODY, "--json")
@@ -37,6 +38,7 @@ def test_a_wrong_id_is_told_before_a_key_is_asked_for(lockstep: Lockstep, comman
     assert (right.code, right.error["code"]) != (2, "usage"), "six digits are an id"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", READING, ids=" ".join)
 def test_six_digits_are_an_id_and_five_are_none(lockstep: Lockstep, command: tuple[str, ...]) -> None:
     Addresses(31337, *(Address(f"0x{n:040x}") for n in range(1, 1 + len(CONTRACTS)))).save(Path("deployment.json"))

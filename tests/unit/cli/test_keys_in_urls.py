@@ -70,6 +70,7 @@ def url_of(fault: str, proxy: RpcProxy) -> str:
     return proxy.url.replace("://", f"://{USER}@")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_no_command_tells_the_key(
     lockstep: Lockstep, home: Path, anvil: Devnet, fault: str, monkeypatch: pytest.MonkeyPatch

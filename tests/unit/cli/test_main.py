@@ -48,6 +48,7 @@ def test_help_names_every_noun(lockstep: Lockstep) -> None:
     assert ended.err == ""
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("verb", COMMANDS, ids=" ".join)
 def test_every_command_has_help_and_takes_json(lockstep: Lockstep, verb: tuple[str, ...]) -> None:
     ended = lockstep(*verb, "--help")
@@ -74,6 +75,7 @@ def test_without_a_command_the_help_is_shown_and_the_exit_code_is_2(
     assert "hint: see `lockstep" in ended.err
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -143,6 +145,7 @@ def test_a_bug_leaves_its_trace_in_a_file_and_exits_with_1(lockstep: Lockstep, m
     trace.unlink()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("arguments", "missing", "extra"),
     [

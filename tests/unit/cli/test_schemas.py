@@ -65,6 +65,7 @@ def test_every_command_has_a_schema_and_every_schema_a_command() -> None:
     assert set(files()) == {*names(), COMMON}
 
 
+@pytest.mark.sampled(64)
 @pytest.mark.parametrize("name", sorted(files()))
 def test_a_schema_is_one_of_2020_12_with_its_name_and_closed(name: str) -> None:
     schema = files()[name]

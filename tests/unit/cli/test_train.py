@@ -169,6 +169,7 @@ def nothing():
 """
 
 
+@pytest.mark.slow
 def test_check_tells_what_a_model_of_one_s_own_holds(lockstep: Lockstep) -> None:
     Path("net.py").write_text(NET)
     ended = lockstep("train", "check", "net.py:good", "--json")
@@ -185,6 +186,7 @@ def test_check_tells_what_a_model_of_one_s_own_holds(lockstep: Lockstep) -> None
     assert (traced.code, "no step was run" in traced.out) == (0, True)
 
 
+@pytest.mark.slow
 def test_check_ends_with_10_and_names_the_parameter_where_a_job_would_train_something_else(
     lockstep: Lockstep, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -281,6 +281,7 @@ def rig(tmp_path: Path) -> Path:
     return home
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("role", ["worker", "verifier", "coordinator"])
 def test_a_unit_is_hardened_patient_and_without_a_secret(lockstep: Lockstep, units: Path, rig: Path, role: str) -> None:
     stake = ["--max-stake", "100"] if role == "worker" else []

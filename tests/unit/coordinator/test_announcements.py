@@ -47,6 +47,7 @@ def test_an_announced_claim_pokes_the_worker_and_shows_its_cids(api: Api) -> Non
     assert api.client.get(answer.headers["location"]).json()["payload_cid"] == PAYLOAD
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "body",
     [
@@ -68,6 +69,7 @@ def test_an_unknown_job_is_404(api: Api) -> None:
     assert answer.status_code == 404
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b'{"claim": {}}', announcement().replace(b'"round": 0', b'"round": -1')]
 )
@@ -118,6 +120,7 @@ def test_more_claims_for_one_slot_than_anybody_needs_are_refused(api: Api) -> No
     assert len(signed(api)[0]) == KEPT_SIGNED
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("state", "served"), [("revealed", 1), ("excluded", 1), ("final", 0), ("convicted", 0)])
 def test_what_nobody_can_judge_any_more_is_not_served(api: Api, state: str, served: int) -> None:
     assert api.signed("POST", "/api/v1/claims", announcement()).status_code == 202

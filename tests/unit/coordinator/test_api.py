@@ -32,6 +32,7 @@ ATTACKER = to_checksum_address("0x" + "de" * 20)
 BLOB = b"four legs good" * 100
 
 
+@pytest.mark.sampled(1)
 def test_unsigned_is_401_with_a_challenge(api: Api) -> None:
     answer = api.client.post("/api/v1/blobs", content=BLOB)
     assert answer.status_code == 401
@@ -70,6 +71,7 @@ def test_who_registers_anothers_key_gains_nothing(api: Api, order: tuple[str, st
     assert (stolen.status_code, stolen.json()["code"]) == (401, "auth.signature"), "nor as the attacker's"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("key", [bytes(32), b"\xff" * 32, b"\1" + bytes(31)])
 def test_a_registered_key_that_is_no_key_is_401(api: Api, key: bytes) -> None:
     with api.context.database.session() as session:
@@ -256,6 +258,7 @@ def plan_of(session: Session, sql: str, params: Any) -> list[str]:
     return [row[0] for row in connection.exec_driver_sql("EXPLAIN " + sql, params)]
 
 
+@pytest.mark.sampled(1)
 def test_a_page_of_rounds_costs_what_the_page_holds(api: Api) -> None:
     """1,000 rounds of 16 slots took 7.6 s at once; a page reads its own rows alone, wherever it begins."""
     with api.context.database.session() as session:
@@ -274,6 +277,7 @@ def test_a_page_of_rounds_costs_what_the_page_holds(api: Api) -> None:
             assert not any("SCAN" in line or "Seq Scan" in line for line in plan), (sql, plan)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("path", ["jobs", "games", "games?open_only=true", "nodes", "signed"])
 def test_a_page_runs_along_an_index(api: Api, path: str) -> None:
     statements: list[tuple[str, Any]] = []
@@ -297,6 +301,7 @@ def test_nodes_and_status_say_what_is_indexed(api: Api) -> None:
     assert (status["block"], status["head"], status["jobs"], status["games_open"]) == (20, 21, 1, 1)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("path", "status"),
     [
@@ -359,6 +364,7 @@ def test_openapi_names_every_path(api: Api) -> None:
     assert {"/healthz", "/readyz", "/metrics"} <= paths.keys()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("period", "states", "last"),
     [

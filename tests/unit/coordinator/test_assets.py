@@ -56,6 +56,7 @@ def test_the_scripts_are_small() -> None:
     assert weight <= MOST_BYTES, f"{weight} bytes"
 
 
+@pytest.mark.sampled(1)
 def test_a_file_is_kept_by_its_version_and_comes_compressed(api: Api) -> None:
     client: TestClient = api.client
     answer = client.get(url("page.js"))
@@ -69,6 +70,7 @@ def test_a_file_is_kept_by_its_version_and_comes_compressed(api: Api) -> None:
     assert (again.status_code, again.content) == (304, b"")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["absent.js", "..%2Fapi.py", "%2e%2e/api.py", "page.js%00", "."])
 def test_nothing_else_is_served(api: Api, name: str) -> None:
     assert api.client.get(f"/static/{name}").status_code in (404, 405)

@@ -168,6 +168,7 @@ def test_into_the_database_that_survived_nothing_comes_twice(home: Path, databas
     assert rows(database) == before
 
 
+@pytest.mark.sampled(1)
 def test_a_backup_under_load_holds_what_was_accepted_before_it(home: Path, database: Database, tmp_path: Path) -> None:
     accepted: list[int] = []
     stop = threading.Event()
@@ -206,6 +207,7 @@ def test_a_backup_under_load_holds_what_was_accepted_before_it(home: Path, datab
         writer.join()
 
 
+@pytest.mark.slow
 def test_killed_at_every_step_it_goes_on_or_nothing_happened(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ def options(home: Path, **changes: str) -> list[str]:
     return [part for name, value in (given | changes).items() for part in (f"--{name}", value)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("changes", "code", "error"),
     [

@@ -153,6 +153,7 @@ class WillingPlayer(CoordinatedPlayer):
         self.pass_time(self.dice.choice((1, 5, 20)))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_every_decision_is_allowed(seed: int) -> None:
     dice = random.Random(seed)

@@ -440,6 +440,7 @@ def test_a_page_that_the_index_moved_under_is_not_kept(market: Market, monkeypat
 # -- PostgreSQL -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_postgresql_has_the_same_pages(market: Market, postgres: str, tmp_path: Any) -> None:
     url = servers.create_database(postgres, "pages")
     made = seeded(tmp_path, rounds=24, slots=4, url=url)

@@ -60,6 +60,7 @@ def widest(part: dict[str, Any]) -> Any:
     return WIDEST[kind]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("contract", "name"), sorted(PROJECTIONS))
 def test_the_largest_value_of_every_argument_passes_the_index(api: Api, contract: str, name: str) -> None:
     inputs = artifacts.load(contract).entries("event")[name]["inputs"]
@@ -72,6 +73,7 @@ def test_the_largest_value_of_every_argument_passes_the_index(api: Api, contract
         assert session.get(ClaimRow, claim_row().id) is not None or name == "Left"
 
 
+@pytest.mark.sampled(1)
 def test_numbers_beyond_sql_are_shown_as_its_largest(api: Api) -> None:
     most = (1 << 64) - 1
     finding = {"wrong": 0, "program": root(0), "t": 0, "position": most, "element": most, "chunk": most,

@@ -129,6 +129,7 @@ def shown(client: TestClient, path: str, host: str) -> str:
     return answer.text
 
 
+@pytest.mark.slow
 def test_the_command_names_the_url_that_was_asked_and_nobody_elses(made: Seeded) -> None:
     with TestClient(create_app(made.context())) as client:
         for path in (f"/runs/{LONG}", "/status"):

@@ -44,6 +44,7 @@ def test_addresses_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(limit._buckets) <= 100
 
 
+@pytest.mark.sampled(1)
 def test_whoever_asks_too_often_is_told_when_to_ask_again_and_health_is_answered(api: Api) -> None:
     """In front of both databases: the fixture is SQLite's, then PostgreSQL's."""
     context = replace(api.context, rates=RequestRates(1.0, clock=lambda: 0.0))

@@ -86,6 +86,7 @@ def test_a_reveal_that_the_index_has_not_seen_yet_is_no_reason_to_refuse(api: Ap
     assert api.signed("POST", PATH, receipt()).status_code == 202
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("body", "status"),
     [
@@ -132,6 +133,7 @@ def test_a_high_s_is_no_signature_as_the_contract_sees_it(api: Api) -> None:
     assert api.signed("POST", PATH, receipt()).status_code == 202
 
 
+@pytest.mark.sampled(1)
 def test_a_coordinator_that_does_not_aggregate_the_job_takes_nothing(api: Api) -> None:
     with api.context.database.session() as session:
         session.get_one(JobRow, JOB).aggregator = "0x" + "55" * 20
@@ -140,6 +142,7 @@ def test_a_coordinator_that_does_not_aggregate_the_job_takes_nothing(api: Api) -
     assert "0x" + "55" * 20 in answer.json()["detail"]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("state", ["accepted", "excluded", "convicted", "absent", "void", "final"])
 def test_no_receipt_is_taken_for_a_claim_that_cannot_speak(api: Api, state: str) -> None:
     with api.context.database.session() as session:
@@ -147,6 +150,7 @@ def test_no_receipt_is_taken_for_a_claim_that_cannot_speak(api: Api, state: str)
     assert api.signed("POST", PATH, receipt()).status_code == 422
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "body",
     [
@@ -164,6 +168,7 @@ def test_an_unsigned_request_is_401(api: Api) -> None:
     assert api.client.post(PATH, content=receipt()).status_code == 401
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("round_state", "attempt", "job_state", "kept"),
     [

@@ -63,6 +63,7 @@ def sign(request: PreparedRequest) -> PreparedRequest:
     return request
 
 
+@pytest.mark.slow
 def test_few_requests_of_every_operation(api: Api) -> None:
     assert examine(api, FEW) == OPERATIONS
 

@@ -52,6 +52,7 @@ supervisor.run(app, sock, {}, {}, lambda: print(sock.getsockname()[1], flush=Tru
 """
 
 
+@pytest.mark.slow
 def test_sigterm_ends_open_streams_at_once_and_no_error_is_logged(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("w") as err:
@@ -112,6 +113,7 @@ def test_sigterm_leaves_no_child_and_exits_zero(parent: subprocess.Popen[str]) -
     assert json.loads(parent.stdout.read())["event"] == "stopped"
 
 
+@pytest.mark.slow
 def test_a_killed_parent_takes_its_children_along(parent: subprocess.Popen[str]) -> None:
     children = _children(parent.pid, 2)
     time.sleep(1.5)  # the interpreter of a child must have started to notice

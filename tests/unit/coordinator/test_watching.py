@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from starlette.testclient import TestClient
 
 from coordinator.api import create_app
@@ -20,6 +21,7 @@ from tests.support.world import World
 from .conftest import Api
 
 
+@pytest.mark.sampled(1)
 def test_gas_money_and_the_queue_are_told_and_a_broker_that_is_gone_hides_nothing(api: Api, tmp_path: Path) -> None:
     world = World.start()
     outbox = Outbox(tmp_path / OUTBOX, world.devnet.w3, world.accounts["aggregator"])

@@ -70,6 +70,7 @@ def test_a_right_executor_passes(toy: Job, exact: int) -> None:
     check_job(toy, exact)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", ["step", "encode", "merge"])
 def test_one_wrong_bit_of_the_state_that_is_claimed_is_found(
     toy: Job, exact: int, name: str, monkeypatch: pytest.MonkeyPatch
@@ -95,6 +96,7 @@ def test_every_product_is_compared_and_named(toy: Job, exact: int, monkeypatch: 
                 check_job(toy, exact)
 
 
+@pytest.mark.sampled(1)
 def test_ops_of_every_kind_are_sampled(toy: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     program = toy.programs.step
     for op in range(len(program.ops)):

@@ -41,6 +41,7 @@ def described(folder: Path, *, weights: bool = False, **changes: object) -> Trai
     return job_of({"texts": "texts", "slots": 2, "rounds": 3, **model, **changes}, folder, weights=weights)
 
 
+@pytest.mark.slow
 def test_a_quote_needs_no_weights_and_says_the_same_as_with_them(folder: Path) -> None:
     bare, whole = described(folder), described(folder, weights=True)
     assert bare.genesis is None
@@ -79,6 +80,7 @@ def test_a_step_that_does_not_fit_is_not_tried_and_no_role_is_offered(
         assert "this machine has 1.0 MB" in verdict.why, role
 
 
+@pytest.mark.slow
 def test_windows_that_are_too_short_for_this_machine_are_said(folder: Path) -> None:
     job = described(folder, rounds=1, strategy={"inner_steps": 10**6})
     found = figures_of(job, _params(job, None, ChainTimes()), ChainTimes(), budget_seconds=0)
@@ -87,6 +89,7 @@ def test_windows_that_are_too_short_for_this_machine_are_said(folder: Path) -> N
     assert found.verdicts["aggregator"].fits
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("payload", "carry"), [("int8-block", False), ("f32", False), ("int8-block", True)])
 def test_bytes_of_a_round_are_those_of_the_wire(folder: Path, payload: str, carry: bool) -> None:
     job = described(folder, weights=True, strategy={"inner_steps": 4, "payload": payload, "carry": carry})

@@ -196,6 +196,7 @@ def desk_of(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         desk.docket.close()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("memory", [None, 1], ids=["roomy", "one step"])
 @pytest.mark.parametrize("n", [1, 5, 16])
 def test_many_claims_challenged_at_once_cost_one_replay_each(
@@ -274,6 +275,7 @@ def test_a_game_whose_log_lags_is_not_played_as_it_stood_and_asked_for_once_a_re
     desk.blocks(len(PHASES))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "kind", [ChainError("no", code="chain.No"), RuntimeError("a defect"), NotFoundError("gone", "")]
 )

@@ -74,12 +74,14 @@ def codes() -> Program:
 # --- bits ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("data", [normal, strange])
 def test_codes_and_their_products(data: Data) -> None:
     program = codes()
     Both(program).agree(filled(program, data), CONTEXT)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_programs(seed: int) -> None:
     step = Maker(seed).step()
@@ -90,6 +92,7 @@ def test_random_programs(seed: int) -> None:
     both.agree(state, StepContext(bytes(s.seed), s.round, s.slot, s.t), dataset)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("busy", [1, 2, 10**9], ids=["large tiles", "large tiles, split", "small tiles, split"])
 def test_products_of_every_tiling(busy: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generate, "BUSY_BLOCKS", busy)
@@ -98,6 +101,7 @@ def test_products_of_every_tiling(busy: int, monkeypatch: pytest.MonkeyPatch) ->
         both.agree(filled(both.program, data), CONTEXT)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("descending", [False, True])
 def test_reductions(descending: bool) -> None:
     B, M, K = 3, 29, 600
@@ -138,6 +142,7 @@ def test_words_are_moved_as_they_are() -> None:
     Both(b.finish(outputs)).agree([strange(rng, 120), index, strange(rng, 1 << 18), None], CONTEXT, dataset)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("elements", [1, 255, 256, 257, 2000, 66_000])
 def test_roots_of_the_device_are_those_of_the_arrays(elements: int) -> None:
     b = ProgramBuilder([(F32, elements), (I32, None)])
@@ -166,6 +171,7 @@ def test_a_device_whose_chains_round_twice_is_refused() -> None:
         check_device(Mutant("f32::raw::fma(value(a), value(b), value(chain))", "value(a) * value(b) + value(chain)"))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("barrier", range(4))
 def test_every_barrier_is_needed(barrier: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The emulation would show one that is missing."""
@@ -219,6 +225,7 @@ def test_only_folds_that_keep_their_partial_results_are_bounded() -> None:
         generate.generate(b.finish([None]))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("shown", [False, True])
 def test_no_op_lies_where_one_that_is_still_read_does(shown: bool) -> None:
     for own in (products(), Maker(11).step().program, limbs()):

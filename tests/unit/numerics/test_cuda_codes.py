@@ -87,6 +87,7 @@ def state(program: Program, data: Data = normal, byte: int | None = None) -> lis
 # --- words -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("unit", UNITS)
 def test_every_unit_form_and_shape_has_the_processors_words(
@@ -150,6 +151,7 @@ def test_pieces_of_eight_rows_lie_in_different_banks() -> None:
     assert all(len(set(row.tolist())) == 8 for row in banks)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("descending", [False, True])
 def test_quants_of_every_width_and_alignment(descending: bool) -> None:
     """Rows of whole fours and others, read by fours or one by one; groups that fill a block and that do not."""
@@ -218,6 +220,7 @@ SPLIT_DEFECTS = {
 """Groups that are blocks of their own, and the order in which their terms become an output."""
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("defect", SPLIT_DEFECTS)
 def test_a_defect_of_groups_apart_shows(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
     take("groups apart", monkeypatch)
@@ -225,6 +228,7 @@ def test_a_defect_of_groups_apart_shows(defect: str, monkeypatch: pytest.MonkeyP
     assert differs(products([(2, 20, 70, 9, 16)]), Mutant(before, after)), f"the emulation does not show {defect}"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_defect_shows(defect: str, small: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     take("small tiles", monkeypatch)
@@ -261,6 +265,7 @@ WARP_GROUP_DEFECTS = {
 """Of asynchronous products: descriptors, their layout, the order of copies, products and reads of their sums."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("defect", WARP_GROUP_DEFECTS)
 def test_a_defect_of_warp_groups_shows(defect: str, small: Program) -> None:
     before, after = WARP_GROUP_DEFECTS[defect]
@@ -268,6 +273,7 @@ def test_a_defect_of_warp_groups_shows(defect: str, small: Program) -> None:
     assert any(shown), f"the emulation does not show {defect}"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("descending", [False, True])
 def test_without_a_defect_warp_groups_have_the_processors_words(descending: bool, small: Program) -> None:
     assert not differs(small, Emulator(descending=descending, unit=WGMMA))
@@ -291,6 +297,7 @@ HALVES_DEFECTS = {
 """Of codes as halves: what becomes of a word, where its halves go, sums that are floats."""
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("defect", HALVES_DEFECTS)
 def test_a_defect_of_halves_shows(defect: str, small: Program) -> None:
     before, after = HALVES_DEFECTS[defect]
@@ -321,6 +328,7 @@ def test_exchanged_halves_of_the_older_unit_show(small: Program) -> None:
     assert differs(small, Mutant("a[half], b[0]", "a[half], b[1]", unit="mma.m8n8k16"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("unit", "before", "after"),
     [
@@ -342,6 +350,7 @@ def test_a_device_whose_unit_multiplies_otherwise_is_refused_by_its_name(unit: s
         check_device(Mutant(before, after, unit=unit))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("unit", UNITS)
 def test_every_unit_passes_the_self_test(unit: str) -> None:
     check_device(Emulator(unit=unit))

@@ -76,11 +76,13 @@ EACH = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @EACH
 def test_nvcc_makes_machine_code(nvcc: str, source: str, architecture: str, tmp_path: Path) -> None:
     _check_machine_code(nvcc, source, architecture, tmp_path)
 
 
+@pytest.mark.slow
 @EACH
 def test_nvcc_makes_machine_code_of_products_of_codes(nvcc: str, codes: str, architecture: str, tmp_path: Path) -> None:
     _check_machine_code(nvcc, codes, architecture, tmp_path)
@@ -96,6 +98,7 @@ def test_nvrtc_takes_attention_in_tiles(tiles: str, architecture: str) -> None:
         pytest.skip(str(error))
 
 
+@pytest.mark.slow
 def test_attention_in_tiles_has_no_other_float_operation_than_products_have(
     nvcc: str, tiles: str, tmp_path: Path
 ) -> None:
@@ -126,6 +129,7 @@ def every_opcode() -> str:
     return generate(b.finish(results)).source.replace('#include "kernels.cuh"', "")
 
 
+@pytest.mark.slow
 def test_every_float_operation_rounds_to_nearest_and_keeps_subnormals(nvcc: str, source: str, tmp_path: Path) -> None:
     """For every opcode beside products and folds: nothing is flushed, approximated or widened."""
     text = compiled(nvcc, source + every_opcode(), tmp_path, ["-ptx", "-arch=compute_90"]).read_text()

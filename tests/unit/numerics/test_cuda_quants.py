@@ -68,6 +68,7 @@ SHAPES = [
 """(M, N, K, words of a group): whole groups, and ragged ones."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("data", [normal, strange])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_two_limbs_and_their_copies_are_one_kernel_for_each_tensor(
@@ -87,6 +88,7 @@ def test_what_the_limbs_leave_is_computed_where_somebody_reads_it() -> None:
         Both(program).agree(state_of(program), CONTEXT)
 
 
+@pytest.mark.slow
 def test_other_values_are_no_rest() -> None:
     """Each of these maps differs from x - code x scale in one thing, so nothing is left out for it."""
     rows, K, words = 4, 96, 8
@@ -158,6 +160,7 @@ def launched(program: Program) -> list[str]:
     return [name for name, runs in zip(program.names, needed, strict=True) if runs]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("data", [normal, strange])
 @pytest.mark.parametrize("terms", [128, 100, 37])
 def test_a_map_is_computed_where_it_is_quantised(terms: int, data: Data) -> None:
@@ -215,6 +218,7 @@ DEFECTS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_defect_shows(defect: str) -> None:
     b, outputs = product_of_limbs(20, 12, 512, 64)

@@ -161,6 +161,7 @@ def in_tiles(program: Program) -> list[str]:
 # --- words -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("arithmetic", [FLOATS, CODES])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_attention_and_its_gradients_have_the_processors_words(shape: Shape, arithmetic: str) -> None:
@@ -172,6 +173,7 @@ def test_attention_and_its_gradients_have_the_processors_words(shape: Shape, ari
         both.agree(state_of(program, data), CONTEXT)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("arithmetic", [FLOATS, CODES])
 @pytest.mark.parametrize("mask", MASKS)
 def test_every_mask(mask: str, arithmetic: str) -> None:
@@ -218,6 +220,7 @@ def other(what: str) -> Program:
     return made.b.finish(outputs)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "what",
     ["a wide head", "weights that are kept", "weights that somebody gathers", "weights folded along a window"],
@@ -301,6 +304,7 @@ DEFECTS = {
 INFINITE = ("            some = unit::any(infinite);\n", "")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_defect_shows(defect: str) -> None:
     before, after = DEFECTS[defect]
@@ -341,6 +345,7 @@ CODE_DEFECTS = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("defect", CODE_DEFECTS)
 def test_a_defect_of_codes_shows(defect: str) -> None:
     before, after = CODE_DEFECTS[defect]

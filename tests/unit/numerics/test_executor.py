@@ -36,6 +36,7 @@ def rng_of(*seed: int) -> np.random.Generator:
 # --- folds -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(4)
 @DATA
 @SHAPES
 def test_matrix_products_give_the_reference_bits(data: Data, B: int, M: int, N: int, K: int) -> None:
@@ -55,6 +56,7 @@ def test_matrix_products_give_the_reference_bits(data: Data, B: int, M: int, N: 
     compare(program, [data(rng, B * M * K), data(rng, B * N * K), data(rng, K * N), None], budget=3 * K)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("M", "N", "K"), [(60, 1500, 260), (500, 130, 260), (40, 2900, 20), (61, 90, 1024), (40, 64, 2050)]
 )
@@ -72,6 +74,7 @@ def test_products_cut_into_blocks_give_the_reference_bits(M: int, N: int, K: int
     compare(b.finish(outputs), [left, normal(rng, N * K)], budget=8 * K, threads=(1, 3))
 
 
+@pytest.mark.sampled(2)
 @DATA
 @SHAPES
 def test_reductions_give_the_reference_bits(data: Data, B: int, M: int, N: int, K: int) -> None:
@@ -97,6 +100,7 @@ def codes_of(data: Data, rng: np.random.Generator, n: int) -> Array:
     return found.view(np.int32)
 
 
+@pytest.mark.sampled(8)
 @DATA
 @pytest.mark.parametrize(
     ("B", "M", "N", "G", "words"),
@@ -141,6 +145,7 @@ def test_groups_of_extreme_codes_are_exact_on_every_path() -> None:
     np.testing.assert_array_equal(found, (wide @ wide.T).astype(np.float32))
 
 
+@pytest.mark.sampled(2)
 @DATA
 @pytest.mark.parametrize("power", [False, True])
 @pytest.mark.parametrize("stream", [0, 1 << 31, (1 << 32) - 1])
@@ -164,6 +169,7 @@ def test_quantised_tensors_have_the_reference_bits(
     compare(b.finish(outputs), [values], budget=600)
 
 
+@pytest.mark.slow
 def test_what_is_quantised_is_multiplied() -> None:
     rng = rng_of(22)
     b = ProgramBuilder([(F32, 30 * 700), (F32, 700 * 50)])
@@ -181,6 +187,7 @@ LEVEL = (65536, 65537)
 """Where a second level of partials begins."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.uncounted
 @DATA
 @pytest.mark.parametrize("K", [4095, 4096, 8700, 70001, *(pytest.param(K, marks=pytest.mark.slow) for K in LEVEL)])
@@ -222,6 +229,7 @@ def test_folds_of_computed_operands() -> None:
 # --- maps ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("op", list(Opcode), ids=lambda op: op.name)
 def test_each_opcode_in_a_map_gives_the_reference_bits(op: Opcode) -> None:
     rng = rng_of(6, op)

@@ -79,6 +79,7 @@ def test_each_opcode_alone_and_after_those_that_defer_their_nan(pairs: str) -> N
     compare_fused(b.finish(outputs), [*state, None])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_random_maps_of_random_views(seed: int) -> None:
     """Sixty maps, each of views of the state, of constants and of maps before it; every other one is an output."""
@@ -96,6 +97,7 @@ def test_random_maps_of_random_views(seed: int) -> None:
     compare_fused(program, state)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "shape",
     [(), (1,), (1025,), (40000,), (3, 5), (70, 33), (2, 40, 9), (2, 3, 4, 5), (1, 300, 1), (9, 1030), (5, 20, 64)],

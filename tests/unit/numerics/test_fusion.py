@@ -72,6 +72,7 @@ def test_rows_that_a_map_computes_transposed_are_stored_as_its_operands_lie(what
 # --- column sums -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("B", "T", "D"), [(1, 5, 3), (1, 300, 40), (2, 33, 70), (3, 700, 17), (1, 5000, 20)])
 def test_a_map_that_one_fold_reads_is_stored_as_its_operands_lie(B: int, T: int, D: int) -> None:
     """sum over B and T of x * y, as the gradient of a LayerNorm's gain: the committed form folds a transposed map."""

@@ -64,6 +64,7 @@ def test_outputs_lie_without_gaps_where_that_is_possible() -> None:
     compare(program, [normal(rng, 5 * unit), normal(rng, 4 * unit)])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("what", ["normal", "strange"])
 def test_a_loss_over_a_product_of_codes_holds_logits_and_their_gradient(what: str) -> None:
     """Neither the logits less their maximum, nor exponentials, nor a one-hot matrix is in memory."""
@@ -96,6 +97,7 @@ def test_a_loss_over_a_product_of_codes_holds_logits_and_their_gradient(what: st
     compare(program, [data(rng, T * D), data(rng, V * D), targets, normal(rng, 1)])
 
 
+@pytest.mark.slow
 def test_what_quants_alone_read_late_waits_as_codes() -> None:
     """Six tensors of which the forward reads rows and the backward columns, as a linear layer's inputs."""
     R, C, layers = 64, 256, 6
@@ -117,6 +119,7 @@ def test_what_quants_alone_read_late_waits_as_codes() -> None:
     compare(program, [strange(rng, R * C * layers), normal(rng, C * 8)] + [None] * (len(program.inputs) - 2))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("reads", [1, 2])
 def test_a_cheap_map_of_what_waits_anyway_is_computed_again(reads: int) -> None:
     """A normalisation's output before and after its gain, or the product of two that wait."""
@@ -200,6 +203,7 @@ def attentions(heads: int, T: int, D: int, layers: int) -> Program:
     return b.finish(outputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("heads", "T", "D"), [(12, 128, 16), (8, 67, 12)])
 def test_probabilities_wait_in_no_layer(heads: int, T: int, D: int) -> None:
     """They are computed again. A further layer keeps its inputs' codes: a quarter of its probabilities at most."""
@@ -297,6 +301,7 @@ class Network:
         return self.b.finish([*kept, *(x for x in self.outputs[:-2] if rng.random() < 0.9), *self.outputs[-2:]])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", range(0, 30, 10))
 def test_random_networks_give_the_bits_of_their_ops(first: int) -> None:
     for seed in range(first, first + 10):

@@ -89,6 +89,7 @@ def assert_same(program: Program, state: list[Array | None], dataset: Array | No
     assert mine.tobytes() == theirs.tobytes()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(16))
 def test_random_programs_of_every_kind_give_the_kernels_bits(seed: int) -> None:
     step = Maker(seed).step()
@@ -107,6 +108,7 @@ def test_random_graphs_of_products_give_the_kernels_bits(seed: int) -> None:
     assert_same(program, state + [None] * (len(program.inputs) - ENTRIES), None)
 
 
+@pytest.mark.slow
 def test_bytes_that_the_kernels_refuse_are_refused() -> None:
     """Random changes of a Program's bytes: both take it, or both refuse it; nothing else is raised."""
     dice = random.Random(0)

@@ -51,6 +51,7 @@ def joined(b: ProgramBuilder, parts: list[Quantised], name: str) -> Quantised:
     return Quantised(codes, b.concat([p.scales for p in parts], 1, f"{name}.scales"), parts[0].words)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("what", ["normal", "strange"])
 @pytest.mark.parametrize(
     ("rows", "columns", "groups", "words"),
@@ -105,6 +106,7 @@ def test_what_the_limbs_leave_is_in_memory_where_somebody_reads_it(reason: str) 
     compare(program, state)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("terms", [4, 100, 259, 384, 1021])
 def test_padding_is_multiplied_by_nobody_and_changes_no_bit(terms: int) -> None:
     """One group, the last of several, a concatenation's parts; an infinity in one row poisons that row."""
@@ -121,6 +123,7 @@ def test_padding_is_multiplied_by_nobody_and_changes_no_bit(terms: int) -> None:
     compare(b.finish(outputs), [left, normal(rng, columns * terms)], budget=2000)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("terms", "quantised", "multiplied"), [(100, 64, 2), (20, 4, 2), (12, 2, 1), (12, 2, 4), (5, 1, 2), (4100, 64, 16)]
 )
@@ -161,6 +164,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not COMPILED, reason="the portable kernels have a bound of their own: test_portable.py")
 @pytest.mark.parametrize("path", PATHS)
 def test_the_longest_product_takes_no_memory_of_its_length(path: str) -> None:
@@ -187,6 +191,7 @@ def test_chains_of_groups_are_added_in_order(groups: int) -> None:
     compare(program, [*codes, factors, None], budget=3000)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("batches", "T", "width"), [(12, 64, 16), (9, 70, 8), (16, 67, 20)])
 @pytest.mark.parametrize("causal", [True, False])
 def test_attention_a_head_at_a_time(batches: int, T: int, width: int, causal: bool) -> None:

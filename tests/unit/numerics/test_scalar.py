@@ -209,6 +209,7 @@ def test_integers_wrap_and_nothing_is_undefined(op: Op, a: int, b: int, want: in
 # --- functions --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("op", "function", "most_ulps"),
     [(Op.FEXP, math.exp, 0.9), (Op.FLOG, math.log, 0.9), (Op.FTANH, math.tanh, 1.4)],

@@ -102,6 +102,7 @@ def test_a_small_blob_needs_no_file(store: Counted) -> None:
     assert names(store) == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [SIZE - 1, SIZE + 1, MAPPED_BYTES])
 def test_a_blob_of_another_size_leaves_no_file(store: Counted, size: int) -> None:
     cid = store.put(content())

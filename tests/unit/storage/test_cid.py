@@ -110,6 +110,7 @@ with ThreadPoolExecutor(16) as pool:
 """
 
 
+@pytest.mark.slow
 def test_threads_that_name_a_process_s_first_blocks_at_once_all_succeed() -> None:
     # One process in three failed when the first use was theirs.
     for _ in range(8):

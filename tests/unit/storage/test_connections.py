@@ -106,6 +106,7 @@ def post(path: str, length: int) -> bytes:
     return f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("sent", "drip"),
     [
@@ -240,6 +241,7 @@ serve(DirectoryStore({str(folder)!r}), host="127.0.0.1", port=0, max_bytes=1 << 
         process.wait(20)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("silent", [64, 256])
 @pytest.mark.parametrize("sent", [b"", HEAD, HEAD + b"Content-Length: 999\r\n\r\nx"], ids=["silent", "head", "body"])
 def test_the_store_answers_beside_connections_that_say_nothing(tmp_path: Path, silent: int, sent: bytes) -> None:

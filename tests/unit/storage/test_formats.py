@@ -91,6 +91,7 @@ def test_what_is_no_name_is_refused(name: str) -> None:
         named(name)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
 @settings(max_examples=150, deadline=None)

@@ -167,6 +167,7 @@ def test_no_gateway_makes_a_reader_wait_longer_than_for_a_block(after: str) -> N
         assert time.monotonic() - began < SECONDS + 2
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [

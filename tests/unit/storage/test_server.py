@@ -201,6 +201,7 @@ def test_damage_in_the_middle_of_a_stream_breaks_it_off_and_is_logged(tmp_path: 
     assert leaf in err, "the log names the block"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_ends_the_server_with_code_0(tmp_path: Path, number: int) -> None:
     server = start(tmp_path)

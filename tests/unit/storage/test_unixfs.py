@@ -65,6 +65,7 @@ def read(blocks: Blocks, cid: Cid, max_bytes: int = 1 << 20) -> bytes:
     return b"".join(read_chunks(blocks, cid, max_bytes=max_bytes))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.uncounted
 @pytest.mark.parametrize(("size", "chunk", "links", "cid"), GOLDEN)
 def test_names_are_those_of_other_implementations(size: int, chunk: int, links: int, cid: str) -> None:

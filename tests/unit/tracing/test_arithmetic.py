@@ -89,6 +89,7 @@ CASES: dict[str, tuple[Callable[..., torch.Tensor], tuple[int, ...], tuple[int, 
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("form", BOUNDS)
 def test_products_and_their_gradients_are_close_to_float64(name: str, form: str) -> None:
@@ -104,6 +105,7 @@ def test_products_and_their_gradients_are_close_to_float64(name: str, form: str)
         assert np.linalg.norm(found - due.detach().numpy()) <= BOUNDS[form] * np.linalg.norm(due.detach().numpy()), name
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("form", BOUNDS)
 def test_the_executor_s_products_are_close_to_float64(name: str, form: str) -> None:
@@ -214,6 +216,7 @@ def groups(program: Program, name: str) -> list[int]:
     return [op.k_extents[0] for op, n in named if op.kind == Kind.FOLD and op.mode == Fold.QDOT and n.startswith(name)]
 
 
+@pytest.mark.slow
 def test_the_last_pattern_that_matches_decides() -> None:
     model = Llama(LlamaConfig(32, 16, layers=2, heads=2, kv_heads=2, width=32, hidden=48))
     policy = Arithmetic(
@@ -273,6 +276,7 @@ def test_codes_of_a_step_come_from_nothing_but_tensors() -> None:
             assert all(view.tag < Tag.IOTA for view in op.views)
 
 
+@pytest.mark.slow
 def test_a_policy_of_float32_changes_no_root() -> None:
     model = GPT(GPTConfig(32, 16, layers=1, heads=2, width=32))
     assert step_program(model, Arithmetic("float32")).root == step_program(model, FLOAT32).root

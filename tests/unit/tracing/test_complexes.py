@@ -28,6 +28,7 @@ def turned(x: torch.Tensor) -> torch.Tensor:
     return y + torch.view_as_real(pairs(x * x) * pairs(x).shape[1]).flatten(1)[:, None]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "case",
     [
@@ -45,6 +46,7 @@ def test_value_and_gradient_are_float64_s(case: Case) -> None:
     check(both(case), 4e-6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("case", "message"),
     [

@@ -77,6 +77,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layer", SMALL, ids=str)
 @pytest.mark.parametrize("data", [normal, strange])
 def test_convolutions_give_the_reference_bits(layer: Layer, data) -> None:  # type: ignore[no-untyped-def]
@@ -114,6 +115,7 @@ def negative(rng: np.random.Generator, n: int) -> Array:
     return x
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layer", TURNED, ids=str)
 @pytest.mark.parametrize("data", [normal, strange, faint, negative])
 def test_turned_products_give_the_reference_bits(layer: Layer, data) -> None:  # type: ignore[no-untyped-def]
@@ -122,6 +124,7 @@ def test_turned_products_give_the_reference_bits(layer: Layer, data) -> None:  #
     compare(layer.program(), [*state, None], threads=(1, 2) if data is strange else (2,))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("layer", SMALL[:3], ids=str)
 def test_the_emulated_device_gives_the_same_bits(layer: Layer) -> None:
     rng = np.random.default_rng(layer.size)
@@ -133,6 +136,7 @@ def test_the_emulated_device_gives_the_same_bits(layer: Layer) -> None:
         np.testing.assert_array_equal(words(array), words(wanted), err_msg=what)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [8, 28, 34])
 @pytest.mark.parametrize(("kernel", "stride", "padding"), [(2, 2, 0), (3, 2, 1)])
 def test_pooling_gives_the_reference_bits(size: int, kernel: int, stride: int, padding: int) -> None:
@@ -154,6 +158,7 @@ def test_pooling_gives_the_reference_bits(size: int, kernel: int, stride: int, p
             np.testing.assert_array_equal(words(array), words(wanted), err_msg="loops compiled")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layer", SMALL, ids=str)
 def test_gradients_of_stepped_windows_are_those_of_float64(layer: Layer) -> None:
     rng = np.random.default_rng(layer.kernel)
@@ -237,6 +242,7 @@ class Norm:
         return (prod(self.shape), self.channels, self.channels, prod(self.shape))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "norm",
     [Norm(3, 8, 4, 4), Norm(5, 20, 8, 10), Norm(2, 33, 16, 16), Norm(3, 16, 4, 12), Norm(2, 9, 3, 5), Norm(2, 4, 8, 8)],

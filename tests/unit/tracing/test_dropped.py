@@ -82,6 +82,7 @@ def kept(layerdrop: float, form: str, steps: int = STEPS) -> np.ndarray:
     return np.array(found)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_each_layer_is_dropped_with_its_probability(form: str) -> None:
     found = kept(0.3, form)
@@ -89,6 +90,7 @@ def test_each_layer_is_dropped_with_its_probability(form: str) -> None:
     assert set(found) == {0, 1, 2, 3}, "one layer by itself"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_ends_of_the_probability_are_eager_s(form: str) -> None:
     assert (kept(1.0, form, 5) == 0).all()
@@ -126,6 +128,7 @@ class Refused(nn.Module):
         return x if dropped else x * 2
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("what", "message"),
     [

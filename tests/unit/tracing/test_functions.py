@@ -88,6 +88,7 @@ def test_attention_s_dropout_keeps_rows_of_the_expected_sum() -> None:
     assert y.std() > 0.01
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpointing_changes_nothing(reentrant: bool) -> None:
     def step(wrap):
@@ -105,6 +106,7 @@ def test_checkpointing_changes_nothing(reentrant: bool) -> None:
 # --- strides of one's own ----------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "case",
     [
@@ -119,6 +121,7 @@ def test_strided_views_are_float64_s(case) -> None:
     check(both(case), 4e-6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "case",
     [
@@ -165,6 +168,7 @@ def test_running_statistics_that_nobody_carries_are_refused() -> None:
 MASK = torch.arange(5).view(1, 5) <= torch.tensor([[1], [2], [3], [4], [4]])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "options",
     [

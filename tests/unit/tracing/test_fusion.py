@@ -81,6 +81,7 @@ def computed(program: Program, state: list[Array | None]) -> set[int]:
     return {op.header.elements for op, nanoseconds in zip(program.ops, spent, strict=True) if nanoseconds}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("attend", [causal, whole, grouped, by_hand, window, biased])
 @pytest.mark.parametrize(("B", "T", "H", "D"), [(2, 33, 4, 8), (1, 300, 4, 16)])
 @pytest.mark.parametrize("data", [normal, strange, large])
@@ -92,6 +93,7 @@ def test_attention_gives_the_bits_of_its_ops(attend: Attend, B: int, T: int, H: 
     assert B * H * T * T not in computed(program, state)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rows", [7, 70])
 @pytest.mark.parametrize("V", [50, 300])
 @pytest.mark.parametrize("data", [normal, strange])

@@ -298,6 +298,7 @@ def check(case: Case, tolerance: float) -> None:
         np.testing.assert_allclose(a, b.detach().numpy(), rtol=0, atol=tolerance * scale, err_msg=f"output {k}")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("key", "case"), ALL_GRADIENTS)
 def test_value_and_gradient_are_float64_s(key: str, case: Case) -> None:
     check(both(case), 4e-6)
@@ -325,11 +326,13 @@ VIEWED: dict[str, Case] = {
 """Values that no op can read through one window as they are."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", VIEWED.values(), ids=VIEWED.keys())
 def test_what_no_window_can_read_is_stored_first(case: Case) -> None:
     check(both(case), 4e-6)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("key", "case"), ALL_VALUES)
 def test_value_is_float64_s_and_has_no_slope(key: str, case: Case) -> None:
     check(flat(case), 1e-6)
@@ -339,6 +342,7 @@ def test_value_is_float64_s_and_has_no_slope(key: str, case: Case) -> None:
             assert not torch.autograd.grad(y.sum(), leaf)[0].any(), "where it has a slope, the slope is zero"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("key", "case"), ALL_GRADIENTS)
 def test_gradient_goes_through_the_rules_that_a_case_is_named_by(key: str, case: Case) -> None:
     x = torch.linspace(-1, 1, N)
@@ -348,6 +352,7 @@ def test_gradient_goes_through_the_rules_that_a_case_is_named_by(key: str, case:
         assert name in (backward if "backward" in name else forward), name
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("key", "case"), ALL_VALUES)
 def test_value_comes_from_the_rules_that_a_case_is_named_by(key: str, case: Case) -> None:
     seen = {_target(node) for node in capture(case, [torch.linspace(-1, 1, N)]).graph.nodes}

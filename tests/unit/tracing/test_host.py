@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,15 @@ from lockstep.training.parameters import initial_parameters, layout_of
 from lockstep.training.strategies import diloco
 
 NUMPY, LEGACY, OWN, TORCH = np.random.default_rng(3), np.random.RandomState(3), random.Random(3), torch.Generator()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def generators_are_seen() -> Iterator[None]:
+    """The generators above are looked for as those of a user's program are."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
 
 # --- draws of the host -------------------------------------------------------------------------------------
 
@@ -53,6 +63,7 @@ class Drawing(nn.Module):
         return self.draw(x)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", DRAWS)
 def test_draw_of_the_host_is_refused_with_module_and_line(name: str) -> None:
     draw, generator = DRAWS[name]
@@ -126,6 +137,7 @@ def built(model: nn.Module, loss=value, **inner: float):
     return build_programs(model, loss, spec, batch=Batch(2, 12), rounds=1, slots=2)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("layer", "what"),
     [

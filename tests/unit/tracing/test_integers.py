@@ -95,6 +95,7 @@ def convolution(random: Random) -> tuple[Function, Shape, Shape]:
     return function, (random.choice((1, 2)), channels, size, size + 1), (made, channels // groups, kernel, kernel)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", BOUNDS)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("make", [linear, batched, turned, convolution])
@@ -120,6 +121,7 @@ def test_shapes_of_every_sort_are_among_them() -> None:
     assert any(k > 64 and k % 64 for k in terms)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("scale", [1e-44, 1e-30, 1e30, 3e38])
 def test_products_of_extreme_numbers_are_the_reference_s(scale: float) -> None:
     """Subnormal scales, sums beyond float32, rows of zeros."""
@@ -148,6 +150,7 @@ def start(flat: Array) -> list[Array | None]:
     return [flat, None, flat, None, zero, zero, np.array(0, np.int32), None]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_word_of_a_model_s_step_is_the_reference_s(name: str) -> None:
     """A LoRA has the base's codes, which are constants, too; a CNN has windows."""
@@ -157,6 +160,7 @@ def test_every_word_of_a_model_s_step_is_the_reference_s(name: str) -> None:
     assert judged(program, start(flat), dataset) >= 3 * len(of_codes(program)) - 3
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_twenty_steps_of_integers_end_near_torch_s_loss(name: str) -> None:
     program, flat, dataset = model_step(name)

@@ -88,6 +88,7 @@ def test_item_of_a_constant_is_its_number() -> None:
     same(lambda x: x * torch.arange(7).max().item())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_constant_of_another_float_is_rounded_once(dtype: torch.dtype) -> None:
     table = torch.linspace(0, 1, N, dtype=torch.float64).to(dtype)
@@ -165,6 +166,7 @@ LAYERS: dict[str, nn.Module] = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", LAYERS)
 def test_recurrent_layer_is_float64_s_with_its_gradients(name: str) -> None:
     layer = LAYERS[name]

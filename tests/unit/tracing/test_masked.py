@@ -84,6 +84,7 @@ MODULES: dict[str, Case] = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("cases", [CASES, MODULES], ids=["functions", "modules"])
 def test_rows_without_a_term_have_torch_s_values_and_gradients(cases: dict[str, Case]) -> None:
     def results(x: torch.Tensor, n: torch.Tensor) -> list[torch.Tensor]:

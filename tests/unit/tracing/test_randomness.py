@@ -38,6 +38,7 @@ def drawn(draw: Draw, t: int = 1) -> np.ndarray:
     return y
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", DRAWS)
 def test_draw_has_its_moments_and_another_step_another_draw(name: str) -> None:
     draw, mean, variance = DRAWS[name]

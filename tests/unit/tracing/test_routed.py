@@ -28,6 +28,7 @@ def routed(x: torch.Tensor, bias: bool = False) -> torch.Tensor:
     return torch.zeros(4, 2).index_add(0, order, torch.cat(made, dim=0))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", [routed, lambda x: routed(x, bias=True)], ids=["plain", "with a bias"])
 def test_value_and_gradient_are_float64_s(case: Case) -> None:
     check(both(case), 4e-6)
@@ -41,6 +42,7 @@ def _counts(x: torch.Tensor) -> list[int]:
     return F.one_hot((x > 0).to(torch.int64), 2).sum(0).tolist()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("case", "message"),
     [

@@ -377,6 +377,7 @@ def compare(case: Case, tolerance: float) -> None:
         np.testing.assert_allclose(a, b.detach().numpy(), rtol=tolerance, atol=tolerance, err_msg=f"output {k}")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FLOATS)
 def test_rule_computes_what_torch_computes(name: str) -> None:
     compare(FLOATS[name], 5e-7)
@@ -395,11 +396,13 @@ def more(name: str) -> Case:
     return lambda x: [case(x).reshape(-1), grad_of(case)(x)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [*functions.GRADIENTS, *functions.VALUES])
 def test_rule_made_of_others_computes_what_torch_computes(name: str) -> None:
     compare(more(name), 2e-6)
 
 
+@pytest.mark.slow
 def test_every_rule_has_a_case() -> None:
     x = torch.linspace(-1, 1, N)
     seen = {f"aten.{name}" for name in functions.RANDOM.split()}
@@ -410,6 +413,7 @@ def test_every_rule_has_a_case() -> None:
     assert not untested, f"rules that no case uses: {sorted(untested)}"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FLOATS)
 def test_maps_keep_the_courts_limits(name: str) -> None:
     program = trace(FLOATS[name], torch.linspace(-1, 1, N))
@@ -424,6 +428,7 @@ def test_maps_keep_the_courts_limits(name: str) -> None:
         assert len(functions) <= MAX_FUNCTIONS
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("function", "what"),
     [

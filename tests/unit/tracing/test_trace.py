@@ -264,6 +264,7 @@ def test_folds_read_contiguous_rows() -> None:
                 assert all(v.strides[-1] in (0, 1) for v in reads)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", list(models()))
 def test_programs_keep_every_rule_of_the_validator(name: str) -> None:
     for program in _programs(*models()[name]):
@@ -315,6 +316,7 @@ class Stack(nn.Module):
         return self.blocks[2]["attn"](x)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("how", "aten"),
     [

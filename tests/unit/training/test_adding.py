@@ -102,6 +102,7 @@ def test_every_field_of_a_strategy_is_written_and_read_back(name: str) -> None:
     assert keys(said) == described
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_init_writes_as_many_steps_for_every_strategy(name: str, tmp_path: Path) -> None:
     path = tmp_path / "job.toml"

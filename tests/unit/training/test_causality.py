@@ -95,6 +95,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", ["float32", "int8"])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_later_token_changes_no_bit_of_an_earlier_logit(name: str, form: str) -> None:
@@ -108,6 +109,7 @@ class Heads(nn.Module):
         return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", ["float32", "int8"])
 def test_a_query_over_cached_keys_has_the_bits_of_the_whole_pass(form: str) -> None:
     heads, last = Heads(), GROUP + 40

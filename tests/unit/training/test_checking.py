@@ -81,6 +81,7 @@ RIGHT: dict[str, tuple[Callable[[], nn.Module], Loss | RandomLoss, int]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_model_that_is_trained_as_pytorch_trains_it_passes(name: str) -> None:
     model, loss, count = RIGHT[name]

@@ -25,6 +25,7 @@ def job(demo):
     return demo.job()
 
 
+@pytest.mark.slow
 def test_step_fits_a_tree_of_depth_nine(job) -> None:
     assert len(job.programs.step.ops) <= 350
     assert job.programs.step.depth == 9

@@ -53,6 +53,7 @@ def test_description_becomes_a_job(folder: Path) -> None:
     assert job.strategy["inner"]["learning_rate"] == 0.01
 
 
+@pytest.mark.slow
 def test_a_carry_is_a_word_of_the_strategy_and_makes_both_trees_deep_enough(folder: Path) -> None:
     job = job_of(described(strategy={"inner_steps": 4, "carry": True}), folder)
     assert (job.carry, job.shared_depth, job.payload_depth) == (True, 2, 2)
@@ -63,6 +64,7 @@ def test_a_carry_is_a_word_of_the_strategy_and_makes_both_trees_deep_enough(fold
         job_of(described(strategy={"carry": "published"}), folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "row"), [("llama", 17), ("encoder", 16)])
 def test_other_models_of_text_are_described_by_their_kind(folder: Path, kind: str, row: int) -> None:
     job = job_of(described(model={**MODEL, "kind": kind}), folder)
@@ -153,6 +155,7 @@ def test_wrong_adapters_are_named(folder: Path, adapters: dict[str, Any], named:
     assert caught.value.hint
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
@@ -245,6 +248,7 @@ def test_a_price_that_is_none_is_refused_with_its_name(folder: Path, price: Any)
     assert refused.value.hint
 
 
+@pytest.mark.slow
 def test_a_gas_price_raises_what_must_follow_it(folder: Path) -> None:
     plain = job_of(described(), folder, weights=False)
     dear = job_of(described(gas_price="10000000000000 wei"), folder, weights=False)
@@ -316,6 +320,7 @@ def test_every_table_of_a_description_is_among_those_that_are_tested(folder: Pat
             job_of(said("", key, {}, folder), folder, weights=False)
 
 
+@pytest.mark.sampled(64)
 @pytest.mark.parametrize(("table", "name"), FIELDS)
 def test_every_field_of_a_job_is_read_from_its_file_and_refused_where_it_is_mistyped(
     folder: Path, table: str, name: str
@@ -330,6 +335,7 @@ def test_every_field_of_a_job_is_read_from_its_file_and_refused_where_it_is_mist
     assert typo.value.hint == f"did you mean {name!r}?"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", [f.name for f in fields(Terms)])
 def test_every_term_of_a_job_can_be_set_and_stands(folder: Path, name: str) -> None:
     before = getattr(PRESETS["mainnet"].audited(2, 2), name)

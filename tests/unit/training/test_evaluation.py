@@ -63,6 +63,7 @@ def slot_after(programs: Any, flat: np.ndarray, data: np.ndarray, steps: int = H
 # --- what is claimed is eager PyTorch's loss --------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("name", "accumulation"), EAGER)
 def test_the_payload_is_the_sum_of_eager_pytorch_s_losses_on_the_same_rows(name: str, accumulation: int) -> None:
     model, length = {
@@ -125,6 +126,7 @@ def merged(program: Any, metrics: Any, payloads: list[Any], mask: list[int]) -> 
     return outer
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("slots", "mask"), [(1, [1]), (1, [0]), (2, [1, 1]), (3, [1, 0, 1]), (5, [0, 1, 1, 0, 1]), (3, [0, 0, 0])]
 )
@@ -144,6 +146,7 @@ def test_a_merge_adds_the_accepted_slots_to_the_rounds_before(slots: int, mask: 
 # --- the job ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("slots", [1, 3])
 @pytest.mark.parametrize("name", list(MODELS))
 def test_an_evaluation_could_be_defended_and_not_be_voided(name: str, slots: int) -> None:
@@ -236,6 +239,7 @@ def test_sizes_that_do_not_fit_are_refused(changes: dict[str, Any], named: str) 
     assert refused.value.hint
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("parameters", [np.zeros(7, np.float32), np.zeros(7), np.zeros((1, 7), np.float32)])
 def test_parameters_of_another_model_are_refused(parameters: np.ndarray) -> None:
     model, length = small("mlp")

@@ -96,6 +96,7 @@ def computed(name: str, form: str = "float32") -> tuple[np.ndarray, np.ndarray]:
     return gradients, scores
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", EACH)
 def test_program_keeps_every_rule_and_gives_the_logits(name: str) -> None:
     validate(traced(name))
@@ -104,6 +105,7 @@ def test_program_keeps_every_rule_and_gives_the_logits(name: str) -> None:
     np.testing.assert_allclose(computed(name)[1], due.reshape(-1), rtol=1e-4, atol=1e-5 * float(due.abs().max()))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", EACH)
 def test_gradient_is_float64_s(name: str) -> None:
     model, x = KINDS[name].build().double(), inputs(name)
@@ -125,6 +127,7 @@ FORMS = {"int8": 0.1, "int8x2": 1e-3}
 """Bounds on the error of a gradient, or of logits, relative to its norm, after two layers of such products."""
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", EACH)
 def test_products_of_integers_are_the_reference_s_and_near_float64_s(name: str, form: str) -> None:
@@ -150,6 +153,7 @@ def test_products_of_integers_are_the_reference_s_and_near_float64_s(name: str, 
 CAUSAL = [pytest.param(p.values[0], marks=p.marks) for p in EACH if KINDS[p.values[0]].is_causal]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", ["float32", "int8"])
 @pytest.mark.parametrize("name", CAUSAL)
 def test_a_later_token_changes_no_bit_of_an_earlier_logit(name: str, form: str) -> None:
@@ -289,6 +293,7 @@ def trained(program: Program, flat: np.ndarray) -> np.ndarray:
     return state[0]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
 def test_job_trains_as_torch_s_adamw_in_float64(name: str) -> None:
     model = KINDS[name].build()
@@ -310,6 +315,7 @@ def test_job_trains_as_torch_s_adamw_in_float64(name: str) -> None:
     assert np.median(np.abs(got - due)) < 1e-6, "binary32 alone separates most of them"
 
 
+@pytest.mark.slow
 def test_dropout_of_a_model_in_training_is_part_of_its_step() -> None:
     model = KINDS["gpt2"].build()
     spec, batch = diloco.Spec(inner=INNER, inner_steps=H), Batch(rows=2, row_length=LENGTH + 1)
@@ -323,6 +329,7 @@ def test_dropout_of_a_model_in_training_is_part_of_its_step() -> None:
     assert 0 < np.abs(trained(dropped, flat) - trained(whole, flat)).max() < 0.1
 
 
+@pytest.mark.slow
 def test_caches_and_checkpoints_change_no_gradient() -> None:
     def computed_with(cache: bool = True, checkpoints: bool = False) -> np.ndarray:
         model = KINDS["llama"].build()
@@ -367,6 +374,7 @@ def flat_parameters_of_gradient(model: torch.nn.Module) -> np.ndarray:
     return layout_of(model).join({n: p.grad for n, p in model.named_parameters()}).numpy()
 
 
+@pytest.mark.slow
 def test_adapters_of_a_frozen_model_train_and_are_merged(tmp_path: Path) -> None:
     adapted = adapt(KINDS["llama"].build(), rank=4, targets=("q_proj", "v_proj"))
     batch = Batch(rows=2, row_length=LENGTH + 1)

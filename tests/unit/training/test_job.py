@@ -83,6 +83,7 @@ def eager(flat: np.ndarray, rows_per_step: int) -> np.ndarray:
     return flat_parameters(model)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch", [Batch(3, ROW), Batch(2, ROW, accumulation=2)])
 def test_steps_equal_torch_s_adamw_in_float64(batch: Batch) -> None:
     flat = start()
@@ -264,6 +265,7 @@ def merge(program, slots: int, base, momentum, payloads, mask):
     return compile(program).run(state, StepContext(SEED, ROUND, 0xFFFFFFFF, 1))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("slots", "mask"), [(2, [1, 1]), (3, [1, 0, 1]), (3, [0, 0, 0]), (6, [1, 1, 0, 1, 1, 1])])
 def test_merge_is_nesterov_of_the_masked_mean(slots: int, mask: list[int]) -> None:
     program, rng = built(slots=slots).merge, np.random.default_rng(slots)

@@ -100,6 +100,7 @@ FIELDS = {"eta": "learning_rate", "beta_1": "beta1", "beta_2": "beta2", "tau": "
           "learning_rate", "server_momentum": "momentum"}  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", FEDERATED)
 def test_a_merge_is_that_of_flwr(name: str) -> None:
     assert FLWR["flwr"] == "1.42.0"
@@ -118,6 +119,7 @@ def test_a_merge_is_that_of_flwr(name: str) -> None:
 # -- torchft
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("strategy", [diloco.Spec(inner_steps=4), opendiloco.OpenDiLoCo(inner_steps=4)])
 def test_an_outer_step_is_that_of_torchft(strategy: Any) -> None:
     assert str(TORCHFT["torchft"]) == "0.2.0"
@@ -147,6 +149,7 @@ def test_an_outer_step_is_that_of_torchft(strategy: Any) -> None:
 # -- hivemind
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["normal", "heavy", "shifted", "layers", "sparse"])
 def test_intellect1_sends_what_hivemind_s_uniform_quantisation_does(name: str) -> None:
     """A table is one of a whole tensor there; here of 2^20 elements, which all of the draws are below.
@@ -246,6 +249,7 @@ def test_demo_s_mean_is_over_all_slots_and_pytorch_optimizer_s_over_those_that_s
     assert np.array_equal(np.sign(same), theirs)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("case", "kind"), [("demo", demo.DeMo), ("distro", distro.DisTrO)])
 def test_demo_and_distro_send_what_pytorch_optimizer_does_in_fewer_bits(case: str, kind: type[demo.DeMo]) -> None:
     strategy = kind()

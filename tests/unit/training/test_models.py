@@ -123,6 +123,7 @@ def test_description_builds_the_same_model_and_is_plain_json(name: str) -> None:
     ]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_job_of_a_model_could_be_defended(name: str) -> None:
     class Params:
@@ -133,6 +134,7 @@ def test_job_of_a_model_could_be_defended(name: str) -> None:
     check_schedule(job.programs.step, job.programs.encode, job.programs.merge, Params())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_job_of_a_model_cannot_be_voided(name: str) -> None:
     """Every rule that the contract knows holds under all evidence that the three Programs admit."""
@@ -145,6 +147,7 @@ def test_job_of_a_model_cannot_be_voided(name: str) -> None:
     assert defects.find(Held(params, (step, encode, merge))) is None
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("accumulation", [1, 2])
 @pytest.mark.parametrize("name", NAMES)
 def test_twenty_steps_end_at_torch_s_loss(name: str, accumulation: int) -> None:
@@ -163,6 +166,7 @@ def test_twenty_steps_end_at_torch_s_loss(name: str, accumulation: int) -> None:
     assert got == pytest.approx(due, abs=0.02 * (before - due))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_trained_model_comes_back_from_its_files(name: str, tmp_path: Path) -> None:
     model, job = job_of(name)
@@ -361,6 +365,7 @@ def test_merged_adapters_compute_the_same_and_export_as_the_base(tmp_path: Path)
         assert torch.equal(load_model(tmp_path)(tokens), plain(tokens))
 
 
+@pytest.mark.slow
 def test_gpt_2_of_transformers_is_adapted_in_its_own_layers() -> None:
     transformers = pytest.importorskip("transformers")
     shape = transformers.GPT2Config(vocab_size=32, n_positions=16, n_embd=32, n_layer=1, n_head=2)
@@ -404,6 +409,7 @@ def test_frozen_parameter_that_no_step_reads_is_refused() -> None:
 # --- frozen weights as codes ---------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", ["int8", "int8x2"])
 def test_frozen_weights_of_integer_products_are_codes_and_no_floats(form: str, tmp_path: Path) -> None:
     base = started(GPT(replace(GPT_SMALL, tied=False)), 1)

@@ -120,6 +120,7 @@ def sparse64(x: Wide, block: int = 4096, kept: int = 64) -> tuple[NDArray[np.boo
     return mask, values
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("aggregate", [Average(clip=True), Average(over="slots")], ids=["Templar", "paper"])
 @pytest.mark.parametrize("kind", [sparseloco.SparseLoCo, sparseloco_e.SparseLoCoE])
 def test_sparseloco_is_its_equations(kind: Any, aggregate: Average) -> None:
@@ -191,6 +192,7 @@ def test_muon_is_its_equations_and_nearly_orthogonal() -> None:
             assert apart(layout.split(p)[n], due[n]) < 1e-6, n
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("width", [2, 4])
 def test_muloco_keeps_nine_tenths_of_what_its_bins_leave_out(width: int) -> None:
     from lockstep.training.codecs.uniform import Uniform
@@ -223,6 +225,7 @@ def cosines() -> Wide:
     return np.sqrt(np.where(k == 0, 1, 2) / 64) * np.cos(np.pi * (2 * i + 1) * k / 128)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("strategy", "kept"), [(demo.DeMo(), 8), (distro.DisTrO(), 4)], ids=["demo", "distro"])
 def test_demo_sends_the_strongest_cosines_of_what_is_left(strategy: demo.DeMo, kept: int) -> None:
     course, table, left = Course(strategy), cosines(), [np.zeros(OWN)] * SLOTS

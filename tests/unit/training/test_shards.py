@@ -105,6 +105,7 @@ def test_parameters_fill_shards_and_lie_in_one_each() -> None:
     assert not any("shard" in p for p in layout_of(GPT(CONFIG)).describe()), "one tensor is no shard"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("carry", [False, True])
 def test_shards_train_as_one_tensor(carry: bool) -> None:
     flat, one, several = start(), built(carry, 1 << 30), built(carry)
@@ -124,6 +125,7 @@ def test_shards_train_as_one_tensor(carry: bool) -> None:
         assert int(payload[width + 8]) == H, "the moments' age"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("carry", [False, True])
 def test_shards_are_merged_as_one_tensor(carry: bool) -> None:
     dice, size = np.random.default_rng(5), layout_of(GPT(CONFIG)).size
@@ -146,6 +148,7 @@ def test_shards_are_merged_as_one_tensor(carry: bool) -> None:
     assert results[0] == results[1], "to the bit: what is merged does not depend on where it lies"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("carry", [False, True])
 def test_a_job_of_shards_could_be_defended_and_cannot_be_voided(carry: bool) -> None:
     programs = built(carry)
@@ -160,6 +163,7 @@ def test_a_job_of_shards_could_be_defended_and_cannot_be_voided(carry: bool) -> 
     assert defects.find(Held(params, parts)) is None
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("slots", [2, 9])
 def test_an_evaluation_of_shards_finds_the_same_loss(slots: int) -> None:
     model, sums = GPT(CONFIG), []
@@ -216,6 +220,7 @@ def test_more_slots_than_a_state_of_shards_has_room_for_are_refused() -> None:
     assert "32 slots" in caught.value.hint
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("carry", [False, True])
 def test_a_round_of_shards_is_stored_fetched_and_merged(carry: bool, tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
@@ -258,6 +263,7 @@ def test_a_round_of_shards_is_stored_fetched_and_merged(carry: bool, tmp_path: P
 # -- models without weights
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "build",
     [

@@ -115,6 +115,7 @@ def test_layout_has_the_statistics_behind_the_shards() -> None:
     assert not running_statistics(nn.BatchNorm1d(3, track_running_stats=False))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_step_writes_the_statistics_that_torch_does(accumulation: int) -> None:
     model = resnet()
@@ -129,6 +130,7 @@ def test_step_writes_the_statistics_that_torch_does(accumulation: int) -> None:
     assert np.array_equal(state[3], start_of(model)[3]), "the anchor stays"
 
 
+@pytest.mark.slow
 def test_second_call_of_the_model_goes_on_from_the_first_one_s_statistics() -> None:
     model = resnet()
 
@@ -148,6 +150,7 @@ def test_model_is_left_as_it_was() -> None:
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
 
 
+@pytest.mark.slow
 def test_payload_carries_them_and_a_merge_takes_the_mean_of_the_accepted() -> None:
     model = resnet()
     built, layout = programs(model), layout_of(model)
@@ -172,6 +175,7 @@ def test_payload_carries_them_and_a_merge_takes_the_mean_of_the_accepted() -> No
     assert np.array_equal(merged(0, 0), base[1])
 
 
+@pytest.mark.slow
 def test_strategy_of_gradients_keeps_them_apart_from_the_gradient() -> None:
     model = resnet()
     built = programs(model, allreduce.AllReduce())

@@ -61,6 +61,7 @@ def test_a_verifier_leaves_once_its_last_game_is_final(world: World, desk_of: An
     assert desk.verifier._at_rest(desk.verifier.look(True))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("finality", "depth"), [("latest", 0), ("2", 2), ("safe", SAFE), ("finalized", FINAL)])
 def test_a_watch_of_a_job_ends_once_its_end_is_relied_on(
     world: World, tmp_path: Path, finality: str, depth: int

@@ -115,6 +115,7 @@ def test_without_a_chain_no_part_goes_on_and_the_block_is_looked_at_again(
     assert desk.replays.begun, "the same block"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("error", "stays"),
     [
@@ -142,6 +143,7 @@ def test_a_game_that_cannot_be_opened_yet_is_opened_later_and_one_that_never_can
         assert not desk.told("challenged")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("first", "then", "verdicts"),
     [(Lie.NONE, Lie.VALUE, ["match", "mismatch"]), (Lie.VALUE, Lie.NONE, ["mismatch", "match"])],

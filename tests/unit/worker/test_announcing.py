@@ -124,6 +124,7 @@ def test_a_receipt_is_handed_over_as_attest_takes_it_signed_by_the_node(coordina
     }  # fmt: skip
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("status", "answer"),
     [

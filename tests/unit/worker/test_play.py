@@ -201,6 +201,7 @@ def play(seed: int, players: int, awake: float, aggregated: bool, merges: float,
     return Play(market, job, seats, random.Random(seed), merges, slots)
 
 
+@pytest.mark.slow
 @pytest.mark.uncounted
 @settings(max_examples=60)
 @given(

@@ -158,6 +158,7 @@ POLICIES = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("planted", POLICIES)
 def test_a_job_that_the_owner_or_the_machine_cannot_take(market: Market, planted: str) -> None:
     changes, code, word = POLICIES[planted]
@@ -327,6 +328,7 @@ def test_stake_that_unbonds(tmp_path: Path) -> None:
     assert any("to be withdrawn from" in line for line in found.lines())
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("phase", [Phase.JOINING, Phase.TRAINING, Phase.ATTESTING, Phase.MERGING, Phase.LEAD])
 def test_the_status_says_what_is_at_stake_until_when(tmp_path: Path, phase: Phase) -> None:
     world = World.start()

@@ -75,6 +75,7 @@ def claim_of(run: ClaimRun, held: HeldClaim) -> game.DisputedClaim:
     )  # fmt: skip
 
 
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize(("name", "seed", "products"), SPOKEN)
 def test_the_lie_begins_at_its_declared_step_and_op_and_nowhere_before(
     name: str, seed: int, honest_told: ClaimRun, told: Job
@@ -103,6 +104,7 @@ def test_the_lie_begins_at_its_declared_step_and_op_and_nowhere_before(
     assert lying_step.program is honest_told.program(expected.step), "the honest Program is what is defended"
 
 
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize(("name", "seed", "products"), SPOKEN)
 def test_the_game_ends_exactly_where_the_lie_was_declared(
     name: str, seed: int, honest_told: ClaimRun, told: Job

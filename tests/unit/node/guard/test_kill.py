@@ -26,6 +26,7 @@ def run(home: Path, kill_at: int) -> tuple[int | None, list[int]]:
     return process.exitcode, [int(n) for n in signed.read_text().split()] if signed.exists() else []
 
 
+@pytest.mark.slow
 def test_a_process_killed_at_any_line_has_promised_what_it_signed(tmp_path: Path) -> None:
     deaths, partly = 0, set()
     for line in range(1, MOST_LINES):

@@ -39,6 +39,7 @@ def held(lie_at: int = 0, lie: Lie | None = None, tampered: dict[int, Digest] | 
 HONEST = held()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("lie", games.LIES, ids=str)
 def test_liar_is_convicted_at_its_lie(lie: Lie) -> None:
     liar = held(lie_at=2, lie=lie)
@@ -68,6 +69,7 @@ def test_lie_in_the_last_transition_names_the_last_program() -> None:
     assert match.finding.program == ENCODE.root
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("lie_at", [1, 2, 3, 4])
 def test_game_without_t_finds_the_step(lie_at: int) -> None:
     lie = Lie(0, element=9)
@@ -369,6 +371,7 @@ def test_each_game_already_open_lengthens_the_defenders_clock() -> None:
     assert game.budget(replace(claim, open_games=7), defender=False) == claim.clock
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("lie", [Lie(5, element=0, chunk=1), Lie(9, chunk=269)], ids=str)
 def test_right_partials_of_a_wrong_word_are_convicted_by_their_combination(lie: Lie) -> None:
     liar = held(lie_at=2, lie=lie)
@@ -387,6 +390,7 @@ def test_right_partials_of_a_wrong_word_are_convicted_by_their_combination(lie: 
     assert found.claimed_bits != found.contract_bits
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("lie", "phase"),
     [

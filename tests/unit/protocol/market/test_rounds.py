@@ -1280,6 +1280,7 @@ def test_a_slash_is_divided_exactly(stake: int) -> None:
 # -- random histories
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(500, 512))
 def test_money_is_conserved_in_random_histories(seed: int) -> None:
     player = histories.history(seed, 80)

@@ -46,6 +46,7 @@ def _crank(player: GamingPlayer) -> None:
                 continue
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("convict", [False, True], ids=["defenders answered", "defenders were silent"])
 @pytest.mark.parametrize("length", [8, 20, 45, 90])
 @pytest.mark.parametrize("seed", range(12))

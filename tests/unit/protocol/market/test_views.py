@@ -50,6 +50,7 @@ class AskingPlayer(GamingPlayer):
         self.said[verb, expected] += 1
 
 
+@pytest.mark.slow
 def test_what_a_verb_would_take_is_what_it_takes() -> None:
     said: Counter[tuple[str, bool]] = Counter()
     for seed in range(16):

@@ -35,6 +35,7 @@ def test_a_kept_rule_is_not_proven_broken(what: str, case: invalid.Case) -> None
     assert defects.check(case.job.job, case.evidence) == Rule.HOLDS, what
 
 
+@pytest.mark.sampled(64)
 @pytest.mark.parametrize("what", list(invalid.OPS | invalid.OPERANDS))
 def test_nothing_but_the_broken_rule_is_found(what: str) -> None:
     """The op is added to a sound Program: what else could be proven of it could be proven of a valid one."""

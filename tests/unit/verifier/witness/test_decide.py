@@ -224,6 +224,7 @@ def carrying(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Audited
         yield Audited.start(devnet, **CARRYING)
 
 
+@pytest.mark.sampled(1)
 def test_silence_about_a_claim_that_carries_is_decided_by_the_merge(carrying: Audited) -> None:
     made, world, found = carrying, carrying.world, carrying.second()
     (duty,) = found.duties
@@ -247,6 +248,7 @@ def test_silence_about_a_claim_that_carries_is_decided_by_the_merge(carrying: Au
     assert stored[0] == Standing.LISTED, "it was not fined: it would have been drawn no more"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("speaks", ["agrees", "differs", "silent"])
 def test_whoever_looked_at_a_claim_that_falls_with_its_carry_is_paid(carrying: Audited, speaks: str) -> None:
     made, world, found = carrying, carrying.world, carrying.second()
