@@ -85,14 +85,16 @@ def seconds_of(kind: str) -> dict[str, float]:
 
 
 def state_of_tree() -> str:
-    """A hash of the commit and of what differs from it, files that git does not know included."""
-    said = hashlib.sha256()
-    for command in (["rev-parse", "HEAD"], ["diff", "HEAD"], ["ls-files", "--others", "--exclude-standard"]):
-        said.update(subprocess.run(["git", *command], cwd=ROOT, capture_output=True, check=True).stdout)
-    for name in subprocess.run(
-        ["git", "ls-files", "-z", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
-    ).stdout.split(b"\0"):
-        said.update((ROOT / os.fsdecode(name)).read_bytes() if name else b"")
+    """A hash of the commit and of what differs from it, files that git does not know included; "" outside of git."""
+    said, unknown = hashlib.sha256(), ["ls-files", "-z", "--others", "--exclude-standard"]
+    try:
+        for command in (["rev-parse", "HEAD"], ["diff", "HEAD"], unknown):
+            found = subprocess.run(["git", *command], cwd=ROOT, capture_output=True, check=True).stdout
+            said.update(found)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    for name in filter(None, found.split(b"\0")):
+        said.update((ROOT / os.fsdecode(name)).read_bytes())
     return said.hexdigest()
 
 
@@ -143,8 +145,8 @@ def main() -> int:
     parser.add_argument("--record", action="store_true", help="write what each file took")
     at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     given, rest = parser.parse_intermixed_args(sys.argv[1:at]), sys.argv[at + 1 :]
-    folder, state = OUT / given.kind, state_of_tree() if given.resume else ""
-    passed = _passed_before(folder, state)
+    folder = OUT / given.kind
+    passed = _passed_before(folder, state_of_tree(), given.resume)
     shards = deal(files_of(given.paths or [ROOT / "tests"]), seconds_of(given.kind), given.jobs)
     start, ended = time.monotonic(), list[Ended]()
     with ThreadPoolExecutor(given.jobs) as pool:
@@ -158,19 +160,20 @@ def main() -> int:
     return _report(given, ended, passed, time.monotonic() - start)
 
 
-def _passed_before(folder: Path, state: str) -> int:
-    """Gathers what passed on the same state of the tree into one file, and clears the rest. How many tests that are."""
+def _passed_before(folder: Path, state: str, resume: bool) -> int:
+    """Empties the folder of the last run's reports. To resume, one file keeps what passed on the same state of the
+    tree; returns how many tests that are."""
     folder.mkdir(parents=True, exist_ok=True)
-    kept, lines = folder / "state", list[str]()
-    if state and kept.exists() and kept.read_text() == state:
+    last, lines = folder / "state", dict[str, None]()
+    if resume and state and last.exists() and last.read_text() == state:
         for path in sorted(folder.glob("*.jsonl")):
-            lines += [line for line in path.read_text().splitlines(keepends=True) if '"passed"' in line]
+            passed = (line for line in path.read_text().splitlines(keepends=True) if '"passed"' in line)
+            lines |= {line: None for line in passed if line.endswith("\n")}
     for path in [*folder.glob("*.jsonl"), *folder.glob("*.log"), *folder.glob(".coverage*")]:
         path.unlink()
-    whole = [line for line in dict.fromkeys(lines) if line.endswith("\n")]
-    (folder / "passed.jsonl").write_text("".join(whole))
-    kept.write_text(state or state_of_tree())
-    return len(whole)
+    (folder / "passed.jsonl").write_text("".join(lines))
+    last.write_text(state)
+    return len(lines)
 
 
 def _report(given: argparse.Namespace, ended: list[Ended], passed: int, seconds: float) -> int:

@@ -59,6 +59,7 @@ def run(tree: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return shards.main()
 
 
+@pytest.mark.slow
 def test_a_failure_and_a_death_are_told_and_the_rest_runs(
     tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,6 +75,7 @@ def test_a_failure_and_a_death_are_told_and_the_rest_runs(
     assert "1 passed, 0 failed, 0 skipped" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_it_resumes_on_the_same_tree_alone(
     tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,6 +95,7 @@ def test_it_resumes_on_the_same_tree_alone(
     assert json.loads((tree / "seconds.json").read_text()) == {"quick": {}}, "none took a second"
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_imported_fails(
     tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
