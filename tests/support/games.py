@@ -1,6 +1,7 @@
 """Small Programs with every op kind, materialised; the claims that honest and lying parties make of them.
 
-Everything is evaluated one element at a time by `numerics.reference`: a game about it is about the specification.
+Outputs are numpy's (`numerics.portable`). What a game asks of an op is answered one element at a time by
+`numerics.reference`: a game about it is about the specification.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 
-from lockstep.numerics import reference, scalar
+import numpy as np
+import numpy.typing as npt
+
+from lockstep.numerics import portable, reference, scalar
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import game, honest, moves, openings
@@ -97,7 +101,7 @@ def root_of(held: Contents) -> Digest:
 
 @dataclass
 class PlainStep:
-    """A transition executed element by element, with at most one lie in an op and a few in the tree G itself."""
+    """A transition executed op by op, with at most one lie in an op and a few in the tree G itself."""
 
     program: Program
     inputs: tuple[Contents | None, ...]
@@ -113,19 +117,23 @@ class PlainStep:
     @cached_property
     def outputs(self) -> list[Contents]:
         """Every op's output, in order."""
-        made: list[Contents] = []
+        s, made = self.statement, list[Contents]()
+        entries = [None if c is None else _words(c) for c in self.inputs]
+        consts = [np.frombuffer(c.data, "<u4") for c in self.program.consts]
+        rows = _words(self.data).reshape(s.dataset_rows, s.row_length)
+        step = portable.Step(entries, consts, s.seed, (s.round, s.slot, int(s.t)), rows)
         for index, op in enumerate(self.program.ops):
-            operands = self._operands(made)
-            words = [self._element(operands, index, op, e) for e in range(op.header.elements)]
-            if self.lie and self.lie.op == index and self.lie.chunk is None:
-                words[self.lie.element] ^= self.lie.bits
-            made.append(Contents(op.header, pack(words)))
+            with np.errstate(all="ignore"):
+                words = step.output(op).copy()
+            if self.lie and self.lie.op == index:
+                element = self.lie.element
+                if self.lie.chunk is None:
+                    words[element] ^= np.uint32(self.lie.bits)
+                else:
+                    words[element] = _combined(op, self._chunks(self._operands(made), index, op, element))
+            step.outputs[index] = words
+            made.append(Contents(op.header, words.astype("<u4").tobytes()))
         return made
-
-    def _element(self, operands: reference.Operands, index: int, op: Op, element: int) -> int:
-        if op.chunks <= 1:
-            return reference.element(op, element, operands)
-        return _combined(op, self._chunks(operands, index, op, element))
 
     def _chunks(self, operands: reference.Operands, index: int, op: Op, element: int) -> list[int]:
         if (index, element) not in self._known:
@@ -219,6 +227,10 @@ def _with_visible_flip(op: Op, words: list[int], chunk: int, bits: int) -> list[
 
 def _level(op: Op, words: Sequence[int]) -> list[int]:
     return [reference.combine(op.mode, words[i : i + CHUNK]) for i in range(0, len(words), CHUNK)]
+
+
+def _words(held: Contents) -> npt.NDArray[np.uint32]:
+    return np.frombuffer(held.data, "<u4")
 
 
 def _word(held: Contents | Const, at: int) -> int:

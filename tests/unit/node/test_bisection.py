@@ -73,7 +73,6 @@ def walk(part: Range) -> Iterator[Range]:
         yield from walk(inner)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("listed", [True, False], ids=["listed", "withheld"])
 @pytest.mark.parametrize("lie", LIES, ids=str)
 def test_a_log_is_its_moves_and_leads_to_the_lie(lie: Lie, listed: bool) -> None:
@@ -90,7 +89,6 @@ def test_a_log_is_its_moves_and_leads_to_the_lie(lie: Lie, listed: bool) -> None
     )  # fmt: skip
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("listed", [True, False], ids=["listed", "withheld"])
 @pytest.mark.parametrize("lie", LIES, ids=str)
 def test_every_range_is_cut_whole_and_says_what_is_so(lie: Lie, listed: bool) -> None:
@@ -142,7 +140,6 @@ def test_a_log_can_be_read_at_every_length_and_without_the_op() -> None:
         assert depths == sorted(depths), "it only grows"
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("position", "node", "wrong", "named"),
     [

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import re
+import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from lockstep.numerics import reference
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import game, honest, moves
 from lockstep.protocol.dispute.game import MAX_EXTRA, MAX_LEFT, MoveRefused, challenger_of, game_id, partial_count
@@ -18,7 +20,7 @@ from lockstep.protocol.dispute.statement import Statement
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import NO_STATE, Body
 from lockstep.protocol.market.job_rules import MAX_STEPS, MAX_WINDOW
-from lockstep.protocol.programs.program import Fold, Kind, Op, Tag, View, is_grouped
+from lockstep.protocol.programs.program import Fold, Kind, Op, Program, Tag, View, is_grouped
 from lockstep.protocol.programs.rules import MAX_ELEMENTS, MAX_OPS, MAX_TERMS
 from lockstep.protocol.types import Address, ClaimId, Digest, Seconds, Seed
 from tests.support import games
@@ -39,7 +41,15 @@ def held(lie_at: int = 0, lie: Lie | None = None, tampered: dict[int, Digest] | 
 HONEST = held()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.parametrize("program", [STEP, ENCODE], ids=["step", "encode"])
+def test_outputs_are_the_reference_s_element_by_element(program: Program) -> None:
+    step = HONEST.step(PROGRAMS.index(program) + 1)
+    operands = step._operands(step.outputs)
+    for index, op in enumerate(program.ops):
+        found = struct.unpack(f"<{op.header.elements}I", step.outputs[index].data)
+        assert found == tuple(reference.element(op, e, operands) for e in range(op.header.elements)), index
+
+
 @pytest.mark.parametrize("lie", games.LIES, ids=str)
 def test_liar_is_convicted_at_its_lie(lie: Lie) -> None:
     liar = held(lie_at=2, lie=lie)
@@ -69,7 +79,6 @@ def test_lie_in_the_last_transition_names_the_last_program() -> None:
     assert match.finding.program == ENCODE.root
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize("lie_at", [1, 2, 3, 4])
 def test_game_without_t_finds_the_step(lie_at: int) -> None:
     lie = Lie(0, element=9)
@@ -371,7 +380,6 @@ def test_each_game_already_open_lengthens_the_defenders_clock() -> None:
     assert game.budget(replace(claim, open_games=7), defender=False) == claim.clock
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize("lie", [Lie(5, element=0, chunk=1), Lie(9, chunk=269)], ids=str)
 def test_right_partials_of_a_wrong_word_are_convicted_by_their_combination(lie: Lie) -> None:
     liar = held(lie_at=2, lie=lie)
@@ -390,7 +398,6 @@ def test_right_partials_of_a_wrong_word_are_convicted_by_their_combination(lie: 
     assert found.claimed_bits != found.contract_bits
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("lie", "phase"),
     [
