@@ -76,12 +76,12 @@ def redis_server() -> Iterator[str]:
             server.wait()
 
 
-def create_database(cluster: str, name: str) -> str:
-    """An empty database of a cluster; returns its URL."""
+def create_database(cluster: str, name: str, template: str = "template1") -> str:
+    """A database of a cluster, empty or a copy of `template`, which nobody is connected to; returns its URL."""
     import psycopg
 
     with psycopg.connect(cluster.format("postgres"), autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"'.encode())
+        connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"'.encode())
     return cluster.format(name)
 
 

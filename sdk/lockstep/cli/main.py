@@ -12,6 +12,7 @@ import tempfile
 import traceback
 from collections.abc import Iterator
 from copy import copy
+from functools import cache
 from importlib.metadata import entry_points, requires, version
 from typing import Annotated, Any
 
@@ -71,6 +72,7 @@ def lockstep(
     """Training compute in which every float is accountable."""
 
 
+@cache
 def command() -> Any:
     """The tree as it runs: whatever takes an RPC takes the name of a network, too."""
     tree = typer.main.get_command(build())

@@ -135,7 +135,7 @@ def test_a_bug_leaves_its_trace_in_a_file_and_exits_with_1(lockstep: Lockstep, m
     def broken() -> typer.Typer:
         raise ZeroDivisionError("one over nothing")
 
-    monkeypatch.setattr(command, "build", broken)
+    monkeypatch.setattr(command, "command", broken)
     ended = lockstep("--json")
     assert (ended.code, ended.error["code"]) == (1, "internal")
     assert "one over nothing" in ended.error["message"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -79,18 +80,50 @@ def claim_row(slot: int = 1) -> ClaimRow:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database: SQLite's, then PostgreSQL's."""
-    if request.param == "sqlite":
+def dialect(request: pytest.FixtureRequest) -> str:
+    """Which database it is."""
+    return str(request.param)
+
+
+@pytest.fixture
+def database_url(request: pytest.FixtureRequest, dialect: str, tmp_path: Path) -> str:
+    """An empty database."""
+    if dialect == "sqlite":
         return f"sqlite:///{tmp_path / 'index.sqlite'}"
     return servers.create_database(request.getfixturevalue("postgres"), f"test-{uuid4().hex}")
 
 
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    """An index that holds nothing."""
-    database = Database(database_url)
+def migrated(url: str) -> str:
+    database = Database(url)
     database.migrate()
+    database.close()
+    return url
+
+
+@pytest.fixture(scope="session")
+def sqlite_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with the schema and no row."""
+    path = tmp_path_factory.mktemp("index") / "index.sqlite"
+    migrated(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def postgres_index(postgres: str) -> str:
+    """The name of a database with the schema and no row."""
+    migrated(servers.create_database(postgres, "index"))
+    return "index"
+
+
+@pytest.fixture
+def database(request: pytest.FixtureRequest, dialect: str, tmp_path: Path) -> Iterator[Database]:
+    """An index that holds nothing: a copy of one that was migrated."""
+    if dialect == "sqlite":
+        url = f"sqlite:///{shutil.copy(request.getfixturevalue('sqlite_index'), tmp_path / 'index.sqlite')}"
+    else:
+        template = request.getfixturevalue("postgres_index")
+        url = servers.create_database(request.getfixturevalue("postgres"), f"test-{uuid4().hex}", template)
+    database = Database(url)
     yield database
     database.close()
 
