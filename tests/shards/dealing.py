@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-SHARDS_PER_JOB = 3
+SHARDS_PER_JOB = 2
 """More end closer together; each costs the seconds in which a process imports torch."""
 UNKNOWN = 2.0
 """Seconds of a file that was never timed."""
