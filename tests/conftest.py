@@ -58,7 +58,7 @@ structlog.configure(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test's cases, `sampled(n)` leaves n to the quick run, spread evenly; the rest are slow.
+    """Leave n cases of a test that bears `sampled(n)` to the quick run, spread evenly; the rest are slow.
 
     What plays at random, or both sides against each other, is not counted: it takes three to ten times as long so, and
     unit tests reach the same lines.
@@ -79,8 +79,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is imported stays for good: a tracer that looks through all objects for generators of random numbers, and
-    the collector of garbage, need not look at it again and again."""
+    """Freeze what is imported, which stays for good: a tracer that looks through all objects for generators, and the
+    collector of garbage, need not look at it again and again."""
     gc.collect()
     gc.freeze()
 

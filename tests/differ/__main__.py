@@ -50,7 +50,7 @@ def main() -> int:
         "what",
         nargs="?",
         default="run",
-        choices=("run", "replay", "shrink", "planted", "sanitized", "small", "covered"),
+        choices=WHAT,
     )
     parser.add_argument("names", nargs="*", help="cases or files; defects")
     parser.add_argument("--kinds", default=",".join(KINDS), help=f"of {', '.join(KINDS)}")

@@ -132,7 +132,6 @@ def of_kind(lie: bool) -> list[int]:
     return [i for i, case in enumerate(CASES) if (case.lie is not None) == lie]
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", of_kind(lie=True), ids=lambda i: str(CASES[i].lie))
 def test_one_flip_is_convicted_on_chain(stage: Stage, case: int) -> None:
     lie = CASES[case].lie
@@ -174,7 +173,6 @@ def test_garbage_padding_is_convicted_on_chain(stage: Stage) -> None:
     assert outcome.finding.wrong == Wrong.PADDING
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(100))
 def test_random_games_agree_and_the_honest_worker_wins(stage: Stage, seed: int) -> None:
     """Every move of a random challenger, and what the contract says to the proof that does not convict."""
@@ -511,5 +509,5 @@ def test_a_move_that_brings_one_too_few_is_told_both_numbers(stage: Stage) -> No
 def test_every_transaction_of_these_games_replays_in_the_twin(stage: Stage) -> None:
     """Market, vault and court, to the byte of every event and to every stored word."""
     replay = replayed(stage.arena.devnet.w3, stage.arena.contracts.addresses)
-    assert replay.calls["DisputeGame.open"] > 3, replay.calls
-    assert replay.refused.total() > 3, replay.refused
+    assert replay.calls["DisputeGame.open"] > 20, replay.calls
+    assert replay.refused.total() > 20, replay.refused

@@ -35,7 +35,7 @@ KINDS = {
     "slow": "slow and not size and not faults and not words and not pages",
     "coverage": "not slow or sampled",
 }
-"""What pytest selects by its markers."""
+"""Selections of pytest, by markers."""
 NOT_PYTHON = ("contracts", "forge", "vectors")
 """Folders of tests/ that other tools run."""
 NOTHING_SELECTED = 5
@@ -79,7 +79,7 @@ def files_of(paths: Iterable[Path]) -> list[Path]:
 
 
 def seconds_of(kind: str) -> dict[str, float]:
-    """What each file took when that was last written down."""
+    """The seconds of each file when they were last written down."""
     recorded: dict[str, dict[str, float]] = json.loads(SECONDS.read_text()) if SECONDS.exists() else {}
     return recorded.get(kind, {})
 
@@ -117,7 +117,7 @@ def run(number: int, files: list[Path], kind: str, folder: Path, more: list[str]
 
 
 def failures_of(log: Path) -> str:
-    """What pytest printed of the failures, or the last lines of a process that died."""
+    """The part that pytest printed of the failures, or the last lines of a process that died."""
     text = log.read_text(errors="replace")
     _, found, after = text.partition("= FAILURES =")
     _, broken, errors = text.partition("= ERRORS =")

@@ -1,4 +1,4 @@
-"""Which files run together in a process: so that processes of `jobs` end at about the same time."""
+"""Files are dealt to processes: so that processes of `jobs` end at about the same time."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class PlainStep:
         entries = [None if c is None else _words(c) for c in self.inputs]
         consts = [np.frombuffer(c.data, "<u4") for c in self.program.consts]
         rows = _words(self.data).reshape(s.dataset_rows, s.row_length)
-        step = portable.Step(entries, consts, s.seed, (s.round, s.slot, int(s.t)), rows)
+        step = portable.NumpyStep(entries, consts, s.seed, (s.round, s.slot, int(s.t)), rows)
         for index, op in enumerate(self.program.ops):
             with np.errstate(all="ignore"):
                 words = step.output(op).copy()

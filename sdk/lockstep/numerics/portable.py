@@ -251,7 +251,7 @@ class Executor:
             if header is not None and (entry is None or entry.size != header.elements):
                 raise ValueError(f"state entry {k} has another number of elements than the Program")
         rows = None if dataset is None else np.ascontiguousarray(dataset).view(np.uint32)
-        step = Step(entries, self._consts, bytes(seed), context, rows)
+        step = NumpyStep(entries, self._consts, bytes(seed), context, rows)
         last = self._program.last_readers(asked)
         with np.errstate(all="ignore"):
             for i in sorted(asked):
@@ -261,7 +261,7 @@ class Executor:
                     step.outputs.pop(done, None)
 
 
-class Step:
+class NumpyStep:
     """The operands of one step's ops, and their outputs so far."""
 
     def __init__(

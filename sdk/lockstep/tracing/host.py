@@ -82,10 +82,11 @@ class HostDraws:
     def located(self, run: Callable[[], None], place: Callable[[FrameType], tuple[str, str]]) -> list[str]:
         """Runs once more: [what was drawn from, then `place` of the line that drew first]; [] if nothing is drawn.
 
-        Of the generators, only those that the last call of `drawn` found are looked at, since it is after every line.
+        After every line only the generators that the last call of `drawn` found are looked at, at the end all of them.
         Draws of another thread, or of a module that was imported, are not there a second time.
         """
-        self.generators, self.entropy = self.suspects, False
+        everything, self.generators, self.entropy = self.generators, self.suspects, False
+        others = [self._state(g) for g in everything]
         self.states = [self._state(g) for g in self.generators]
         found: list[str] = []
         last: list[tuple[str, str]] = [("", "")]
@@ -109,6 +110,8 @@ class HostDraws:
             run()
         finally:
             sys.settrace(before)
+        look()
+        self.generators, self.states = everything, others
         look()
         return found
 

@@ -105,6 +105,18 @@ def test_draw_that_is_not_there_a_second_time_is_passed() -> None:
     assert len(calls) == 2, "traced again, to see who drew"
 
 
+def test_draw_from_another_generator_the_second_time_is_refused() -> None:
+    calls: list[float] = []
+
+    def alternating(x: torch.Tensor) -> list[torch.Tensor]:
+        calls.append(float(np.random.rand()) if calls else random.random())
+        return [x * calls[-1]]
+
+    with pytest.raises(LoweringError, match=r"numpy\.random\.RandomState"):
+        trace(alternating, torch.zeros(4))
+    assert len(calls) == 2
+
+
 # --- running statistics ------------------------------------------------------------------------------------
 
 MEAN, VAR = torch.zeros(3), torch.ones(3)
