@@ -11,6 +11,7 @@ JOBS ?= 4
 # RESUME=1: only what has not passed on this commit. RECORD=1: write down what each file took, by which files are dealt.
 RESUME ?=
 RECORD ?=
+REPEAT ?=
 PYTEST_ARGS ?=
 SHARDS = $(BIN)/python -m tests.shards --jobs $(JOBS) $(if $(RESUME),--resume) $(if $(RECORD),--record)
 FUZZ_SECONDS ?= 60
@@ -113,10 +114,16 @@ demo-all: setup ## the demo once for each lie
 
 .PHONY: lint
 lint: setup ## style, types, who may import whom
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target check-types check-strict check-style
+
+.PHONY: check-types check-strict check-style
+check-types:
+	$(BIN)/mypy
+check-strict:
+	$(BIN)/mypy --strict --cache-dir out/mypy-strict sdk/lockstep/protocol sdk/lockstep/numerics
+check-style:
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
-	$(BIN)/mypy --strict sdk/lockstep/protocol sdk/lockstep/numerics
 	$(BIN)/lint-imports --no-logo --cache-dir out/import-linter
 	$(BIN)/python tools/rooms.py
 	$(BIN)/python tools/reference.py --check
@@ -133,6 +140,10 @@ test: setup $(STAMP)/brownie ## every test but the slow ones: brownie and forge,
 .PHONY: test-slow
 test-slow: setup ## the tests that take minutes; goes on after failures (RESUME=1: what has not passed)
 	$(SHARDS) slow -- $(PYTEST_ARGS)
+
+.PHONY: test-repeated
+test-repeated: setup $(STAMP)/brownie ## `make test` ten times, five of them beside eight busy processes (REPEAT="--runs 3 --loaded 0 test-slow": others)
+	$(BIN)/python tools/repeat_tests.py $(REPEAT)
 
 .PHONY: coverage
 coverage: setup ## lines and branches that the Python tests reach but for whole markets; an hour
