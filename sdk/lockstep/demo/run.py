@@ -59,11 +59,8 @@ CARRY_CHEATS = ("tampered-residual", "stale-carry")
 """The workers' lies about what a slot keeps from round to round."""
 INDEX_CHEATS = ("wrong-index",)
 """The workers' lies about which elements a payload keeps."""
-WORKER_CHEATS = (
-    "skipped-step", "one-ulp", "other-data", "wrong-lr", "scaled-payload", *INTEGER_CHEATS, *CARRY_CHEATS,
-    *INDEX_CHEATS, "silent", "two-signatures",
-)  # fmt: skip
-COORDINATOR_CHEATS = ("lying-aggregator",)
+WORKER_CHEATS = tuple(OF_SLOTS)
+COORDINATOR_CHEATS = tuple(OF_MERGES)
 CHALLENGER_CHEATS = ("false-challenge",)
 CHEATS = (*WORKER_CHEATS, *COORDINATOR_CHEATS, *CHALLENGER_CHEATS, "none")
 

@@ -413,9 +413,9 @@ OF_SLOTS: dict[str, Lie] = {
     "scaled-payload": scaled_payload,
     "wrong-code": wrong_code,
     "nearest-instead-of-stochastic": nearest_instead_of_stochastic,
-    "wrong-index": wrong_index,
     "tampered-residual": tampered_residual,
     "stale-carry": stale_carry,
+    "wrong-index": wrong_index,
     "silent": silent,
     "two-signatures": two_signatures,
 }
