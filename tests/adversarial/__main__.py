@@ -1,4 +1,4 @@
-"""`python -m tests.adversarial --table [--json] [NAME ..]`: every cheat, run on Anvil, in one table.
+"""`python -m tests.adversarial --table [--json] [NAME ..]`: every cheat of the table, run on Anvil, as it ended.
 
 A cheat whose name contains none of the NAMEs is left out. Exit code 1 if any ends otherwise than it declared.
 """
@@ -6,7 +6,6 @@ A cheat whose name contains none of the NAMEs is left out. Exit code 1 if any en
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import logging
 import os
@@ -20,31 +19,23 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from lockstep.node import logs
-from tests.adversarial.cheat import Cheat, Row, run
+from tests.adversarial.cheat import Row, run
 from tests.adversarial.court import Court
-
-
-def cheats() -> Iterator[Cheat]:
-    """Every cheat of every file of this folder, by file name."""
-    for file in sorted(Path(__file__).parent.glob("test_*.py")):
-        module = importlib.import_module(f"tests.adversarial.{file.stem}")
-        yield from getattr(module, "CHEATS", None) or (module.CHEAT,)
+from tests.adversarial.table import TABLE
 
 
 def rows(names: Sequence[str]) -> Iterator[Row | str]:
     """One row a form as it is done; what failed as text."""
+    chosen = [cheat for cheat in TABLE if not names or any(name in cheat.name for name in names)]
     with tempfile.TemporaryDirectory(prefix="adversarial-") as folder:
         court = Court.start(Path(folder))
         try:
-            for cheat in cheats():
-                for form in cheat.forms:
-                    if names and not any(name in cheat.name for name in names):
-                        continue
-                    try:
-                        yield run(court, cheat, form)
-                    except Exception as error:
-                        traceback.print_exc()
-                        yield f"{cheat.name}, {form}: {error}"
+            for cheat in chosen:
+                try:
+                    yield run(court, cheat)
+                except Exception as error:
+                    traceback.print_exc()
+                    yield f"{cheat.id}: {error}"
         finally:
             court.stop()
 

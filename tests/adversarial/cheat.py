@@ -1,112 +1,153 @@
-"""What every file of this folder says of its cheat, and what a run of it has shown."""
+"""A row of the table of cheats: where a lie is told, who finds it, how it ends, who pays for it; and its run."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from lockstep.execution.jobs import ClaimRun
-from lockstep.node.player import HeldClaim
-from lockstep.node.replay import computed_word
-from lockstep.protocol.dispute.moves import Convicted, Verdict, Wrong
+from lockstep.chain import games
+from lockstep.protocol.jobs import JobParams
+from lockstep.protocol.programs.program import Program
 from lockstep.protocol.types import GameId
 from tests.adversarial.court import Court, Where
-from tests.adversarial.lies import Lie, lying
-from worker.progress import Material
+from tests.adversarial.lies import OpName, named
+
+Outcome = GameId | str | tuple[GameId, Where | None]
+"""The game that decided, with the place where it had to end if that is drawn from a seed; or the rule that was met."""
+Story = Callable[[Court], Outcome]
+Losses = Callable[[JobParams], Mapping[str, int]]
+"""Stakes, bonds and fines by party; `MERGER` is whoever merged round 0 first."""
+MERGER = "merger"
+CONTRACT = "the contract"
 
 
 @dataclass(frozen=True)
-class Ended:
-    """One cheat's end."""
+class Place:
+    """A place in a transition, named before the lie is told."""
 
-    verdict: str
-    declared: Where
-    found: Where
+    t: int | None
+    op: OpName | int | None = None
+    """Of an alias: the state's entry."""
+    element: int | None = None
+    chunk: int | None = None
+    rule: str = "op"
 
-    @property
-    def as_declared(self) -> bool:
-        """Whether the game ended where the cheat said beforehand."""
-        return self.declared.matches(self.found)
+    def where(self, program: Callable[[int], Program]) -> Where:
+        """As a game finds it."""
+        if self.op is None or self.t is None:
+            return Where(self.t)
+        op = self.op if isinstance(self.op, int) else named(program(self.t), self.op)
+        return Where(self.t, op, self.element, self.chunk, self.rule)
+
+
+def slot_stake(params: JobParams) -> Mapping[str, int]:
+    """Worker 0 loses the stake of its slot."""
+    return {"worker-0": params.role.slot_stake}
+
+
+def merge_stake(params: JobParams) -> Mapping[str, int]:
+    """The merger loses its stake."""
+    return {MERGER: params.merge.stake}
+
+
+def bond(params: JobParams) -> Mapping[str, int]:
+    """Mallory loses the bond of one game."""
+    return {"mallory": params.prices.bond}
+
+
+def nothing(params: JobParams) -> Mapping[str, int]:
+    """Nobody loses anything."""
+    return {}
+
+
+def toy(**changes: object) -> Callable[[Court], object]:
+    """A toy job whose round 0 has drawn its seed; its aggregator, if it has one, by name."""
+
+    def begin(court: Court) -> None:
+        named = {k: court.address(str(v)) if k == "aggregator" else v for k, v in changes.items()}
+        court.reset(**named)
+
+    return begin
+
+
+TOY = toy()
+"""With nothing changed."""
 
 
 @dataclass(frozen=True)
 class Cheat:
-    """One cheat of docs/threat-model.md, in one or more forms."""
+    """A row: one form of a cheat of docs/threat-model.md."""
 
     name: str
-    verdict: str
-    """fraud, timeout, rejected, refused, ..: how every form must end."""
-    forms: Mapping[str, Callable[[Court], Ended]]
-    changes: Mapping[str, object] = field(default_factory=dict)
-    """Of the job's parameters."""
+    form: str
+    told: Place | str
+    """The place in a transition, or the act in which it is told."""
+    story: Story
+    ends: str
+    """A game's verdict (fraud, timeout, rejected), or refused, excluded, fined, slashed, void, answered."""
+    rule: str = ""
+    """The rule that it breaks, where no game decides."""
+    finder: str = "verifier"
+    loses: Losses | None = nothing
+    """None: the story itself has weighed everybody, or nobody was paid."""
+    gains: Callable[[Mapping[str, int], JobParams], bool] = lambda gained, params: True
+    """What else is true of everybody's gains."""
+    begins: Callable[[Court], object] = TOY
+    demo: str = ""
+    """The lie of `lockstep demo` that it is, if it is one."""
+
+    @property
+    def id(self) -> str:
+        """As a test bears it."""
+        return f"{self.name}: {self.form}"
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table."""
+    """A line of the printed table."""
 
     cheat: str
     form: str
     verdict: str
     declared: str
     found: str
+    finder: str
     transactions: int
     """Of the games; of everything since the round was sealed, if there was none."""
     gas: int
     seconds: float
 
 
-def run(court: Court, cheat: Cheat, form: str) -> Row:
-    """Run one form of a cheat to the end; raises AssertionError if it ends otherwise than it must."""
+def ended(court: Court, cheat: Cheat, game: GameId, drawn: Where | None = None) -> tuple[Where, Where]:
+    """Where a game had to end and where it did; fails unless it ended so, there, and for the finder of the row."""
+    state, found = games.read(court.contracts.game, game), court.found(game)
+    assert isinstance(cheat.told, Place)
+    declared = drawn or cheat.told.where(lambda t: court.program_at(game, t))
+    verdict, finder = state.verdict.name.lower(), court.name_of(state.challenger)
+    assert (verdict, finder) == (cheat.ends, cheat.finder), f"{cheat.id}: {verdict}, by {finder}"
+    assert declared.matches(found), f"{cheat.id}: declared {declared}, found {found}"
+    return declared, found
+
+
+def run(court: Court, cheat: Cheat) -> Row:
+    """Play a cheat to its end; raises AssertionError if it ends otherwise than its row says."""
     begun = time.monotonic()
-    court.reset(**cheat.changes)
-    ended = cheat.forms[form](court)
-    assert ended.verdict == cheat.verdict, f"{cheat.name}, {form}: {ended.verdict}, not {cheat.verdict}"
-    assert ended.as_declared, f"{cheat.name}, {form}: declared {ended.declared}, found {ended.found}"
-    played = [s for s in court.spent if s.label.startswith("DisputeGame.")] or court.spent
+    cheat.begins(court)
+    outcome = cheat.story(court)
+    decided, drawn = outcome if isinstance(outcome, tuple) else (outcome, None)
+    if isinstance(decided, str):
+        declared, found = Where(rule=cheat.rule), Where(rule=decided)
+        assert decided == cheat.rule, f"{cheat.id}: {decided}, not {cheat.rule}"
+    else:
+        declared, found = ended(court, cheat, decided, drawn)
+    if cheat.loses is not None:
+        court.settle()
+        losers = {court.merger() if k == MERGER else k: v for k, v in cheat.loses(court.params).items()}
+        gained = court.balance(losers)
+        assert cheat.gains(gained, court.params), f"{cheat.id}: {gained}"
+    played = court.played or court.spent
     return Row(
-        cheat.name, form, ended.verdict, str(ended.declared), str(ended.found), len(played),
+        cheat.name, cheat.form, cheat.ends, str(declared), str(found), cheat.finder, len(played),
         sum(s.gas for s in played), time.monotonic() - begun,
     )  # fmt: skip
-
-
-def convicts(lie: Lie, declared: Callable[[ClaimRun], Where], slot: int = 0) -> Callable[[Court], Ended]:
-    """The common form: one slot lies, an honest verifier finds it, the stake is gone, everybody else is paid."""
-
-    def play(court: Court) -> Ended:
-        honest = court.run(slot)
-        return convict(court, lying(honest, lie), declared(honest), slot)
-
-    return play
-
-
-def convict(court: Court, liar: ClaimRun, declared: Where, slot: int = 0) -> Ended:
-    """One slot claims `liar`; played to the end and weighed."""
-    claims = court.claim({slot: liar})
-    (game,) = court.audit_and_play()
-    assert court.convicted(claims[slot])
-    for event in court.log(game):
-        if isinstance(event, Convicted) and event.finding.wrong is Wrong.OP:
-            word = computed_word(HeldClaim(court.run(slot), ()).whole(event.finding.t), event.finding)
-            assert word == event.finding.contract_word, "anybody computes it again"
-    court.settle()
-    court.balance({f"worker-{slot}": court.params.role.slot_stake})
-    return ended(court, game, declared)
-
-
-def ended(court: Court, game: GameId, declared: Where) -> Ended:
-    """A game's end."""
-    verdict: Verdict = court.verdict(game)
-    return Ended(verdict.name.lower(), declared, court.found(game))
-
-
-def refuted(court: Court, change: Callable[[Material], Material], declared: Where, slot: int = 0) -> Ended:
-    """One slot publishes what it cannot defend, and keeps silent: its clock convicts it."""
-    (claim, *_) = claims = court.claim(change={slot: change})
-    court.silent.add(claims[slot])
-    (game,) = court.audit_and_play()
-    assert court.convicted(claim)
-    court.settle()
-    court.balance({f"worker-{slot}": court.params.role.slot_stake})
-    return ended(court, game, declared)

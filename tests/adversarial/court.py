@@ -153,6 +153,9 @@ class Court:
         court._funded = devnet.snapshot()
         return court
 
+    def __post_init__(self) -> None:
+        self._first = self.contracts
+
     def reset(self, **changes: Any) -> None:
         """Forget everything since `start`; then a job (LONG but for `changes`) whose round 0 has drawn its seed."""
         self.forget()
@@ -164,6 +167,7 @@ class Court:
         """Forget everything since `start`."""
         self.devnet.revert(self._funded)
         self._funded = self.devnet.snapshot()
+        self.contracts = self._first
         self.spent, self.held, self.silent, self.owners = [], {}, set(), {}
         self.accounts = {name: self.accounts[name] for name in NAMES}
 
@@ -235,16 +239,6 @@ class Court:
             return error.code.rpartition(".")[2]
         raise AssertionError(f"{call.label} of {name} was not refused")
 
-    def sender(self, name: str) -> Callable[[Call, str], object]:
-        """What a seat sends with."""
-        return lambda call, key: self.send(call, name)
-
-    def request(self, method: str, *arguments: Any) -> Any:
-        """Plain JSON-RPC: web3's own way to send asks the node four times."""
-        answer = self.devnet.w3.provider.make_request(method, list(arguments))  # type: ignore[arg-type]
-        assert "error" not in answer, f"{method}: {answer}"
-        return answer["result"]
-
     # -- reading
 
     def now(self) -> Seconds:
@@ -270,8 +264,8 @@ class Court:
 
     def advance(self, seconds: int) -> None:
         """Let chain time pass: one block, `seconds` later."""
-        self.request("evm_setNextBlockTimestamp", self.now() + max(1, seconds))
-        self.request("evm_mine")
+        self.devnet._request("evm_setNextBlockTimestamp", [self.now() + max(1, seconds)])
+        self.devnet._request("evm_mine", [])
 
     def phase(self, r: int = 0) -> Phase:
         """A round's, now."""
@@ -340,6 +334,20 @@ class Court:
             self.send(self.contracts.market.reveal(self.job_id, r, slot, opened[slot]), self.owner(slot))
         return [self.contracts.market.claim_id_of(self.job_id, r, slot) for slot in range(self.params.role.slots)]
 
+    def freeze(self, r: int = 0) -> None:
+        """What was revealed is accepted when the window is over."""
+        self.wait(Phase.FREEZING, r=r)
+        bodies = self.ledger().jobs[self.job_id].rounds[r].bodies
+        self.send(self.contracts.market.freeze(self.job_id, r, bodies), "requester")
+
+    def rounds(self, *numbers: int) -> None:
+        """Honest rounds, each sealed unless it is, claimed and merged."""
+        for r in numbers:
+            if self.phase(r) not in (Phase.TRAINING, Phase.REVEALING):
+                self.seal(r)
+            self.claim(r=r)
+            self.merge(r=r)
+
     def merge(
         self, lie: Callable[[ClaimRun], ClaimRun] | None = None, r: int = 0, backed: int | None = None
     ) -> ClaimId:
@@ -347,9 +355,8 @@ class Court:
         `backed` later rounds, or for all that can start on its merge."""
         market = self.contracts.market
         if self.phase(r) not in (Phase.MERGING, Phase.LEAD):
-            # Nobody speaks: what was revealed is accepted when the window is over.
-            self.wait(Phase.FREEZING, r=r)
-            self.send(market.freeze(self.job_id, r, self.ledger().jobs[self.job_id].rounds[r].bodies), "requester")
+            # Nobody speaks.
+            self.freeze(r)
         while int(market.merger_of(self.job_id, r), 16) == 0:
             self.advance(self.params.merge.turn_seconds)
         merger = self.name_of(market.merger_of(self.job_id, r))
@@ -424,7 +431,16 @@ class Court:
 
     def seat(self, game: GameId, side: Side, held: Any, name: str) -> Seat:
         """A party at a game, playing as its program does."""
-        return Seat(game, side, held, self.table(), self.sender(name))
+        return Seat(game, side, held, self.table(), lambda call, key: self.send(call, name))
+
+    def challenger(self, game: GameId, held: Any, name: str = "verifier") -> Turn:
+        """Who opened a game, playing from what it computed."""
+        return self.seat(game, Side.CHALLENGER, held, name).turn
+
+    def accused(self) -> tuple[ClaimId, Replay]:
+        """The one claim that an honest verifier finds wrong."""
+        ((claim, found),) = self.audits().items()
+        return claim, found
 
     def defender(self, game: GameId) -> Turn:
         """The claimant's seat, with what it computed; a silent one never moves."""
@@ -450,8 +466,7 @@ class Court:
         played = []
         for claim, found in self.audits().items():
             game = self.open(claim, found)
-            seat = self.seat(game, Side.CHALLENGER, found.held, "verifier")
-            self.play(game, self.defender(game), seat.turn)
+            self.play(game, self.defender(game), self.challenger(game, found.held))
             played.append(game)
         return played
 
@@ -487,6 +502,19 @@ class Court:
         """The Program that a game is about."""
         run = self.held[games.read(self.contracts.game, game).claim].run
         return run.program(t)
+
+    @property
+    def played(self) -> list[Spent]:
+        """The transactions of games."""
+        return [s for s in self.spent if s.label.startswith("DisputeGame.")]
+
+    def merger(self) -> str:
+        """Who merged round 0, the first time if it was merged again."""
+        return self.name_of(self.ledger().jobs[self.job_id].rounds[0].merges[0].worker)
+
+    def handle(self) -> JobHandle:
+        """The job as its requester reads it."""
+        return self.network().job(self.job_id)
 
     def convicted(self, claim: ClaimId) -> bool:
         """Whether the market holds the claim for convicted."""
@@ -561,10 +589,6 @@ class Court:
         vault = self.contracts.vault
         assert vault.credits(vault.read("BURN")) == left - left * 30 // 100
         assert vault.total_escrow() == 0
-
-    def convictions(self) -> list[Event]:
-        """Claims that the market holds for convicted."""
-        return [e for e in self.events("Convicted") if e.contract == "JobMarket"]
 
 
 def reveal_of(m: Material, nonce: bytes = bytes(32)) -> Reveal:

@@ -1,17 +1,18 @@
 """Runs that lie: a step of one's own in the place of the honest one, shown under the honest Program's name.
 
 A lie is a function of the honest step. Whatever comes after follows from what it returns, so the liar can defend itself
-down to the leaf. `forged` computes a step by another Program; `changed` puts words into an op's output.
+down to the leaf. `edits` puts other words into an op's output, `by_program` computes a step by another Program, and
+`starts` begins from another state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from lockstep.demo.cheats.lies import inserted
 from lockstep.execution.jobs import ClaimRun, State
 from lockstep.numerics.arrays import to_bytes
 from lockstep.numerics.scalar import Op as Code
@@ -22,6 +23,10 @@ from lockstep.protocol.types import TensorRoot
 Array = np.ndarray
 Lie = Callable[["Lying", int, StepTrace], StepTrace | None]
 """(run, t, the honest step from the liar's state) -> what the liar shows; None: the honest step."""
+Change = Callable[[Array, Any], Array]
+"""(an op's output in a step, that honest step) -> the liar's output."""
+OpName = str | Callable[[Program], int]
+"""An op: the first of that name, or one that is looked for."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +132,7 @@ def by_program(program: Callable[[Program], Program], shows: Callable[[int], int
     return lie
 
 
-def at(t: int | Sequence[int], lie: Lie) -> Lie:
+def at(t: int | Iterable[int], lie: Lie) -> Lie:
     """The lie at some transitions alone."""
     times = (t,) if isinstance(t, int) else tuple(t)
     return lambda run, now, honest: lie(run, now, honest) if now in times else None
@@ -143,6 +148,36 @@ def changed(step: StepTrace, outputs: Mapping[int, Array]) -> StepTrace:
     return written(step, made, after)
 
 
+def edits(t: int | Iterable[int], changes: Mapping[OpName, Change], *, follows: bool = False) -> Lie:
+    """Some ops' outputs are others; `follows`: what reads the one op that is changed is computed from that."""
+
+    def lie(run: Lying, now: int, step: StepTrace) -> StepTrace:
+        places = {named(step.program, op): change for op, change in changes.items()}
+        made = changed(step, {op: change(step.output(op).array, step) for op, change in places.items()})
+        return recomputed(run, made, *places) if follows else made
+
+    return at(t, lie)
+
+
+def word(element: int, change: Callable[[int], int]) -> Change:
+    """One word of a tensor is another."""
+    return lambda array, _: with_word(array, element, change(int(words(array)[element])))
+
+
+def scaled(by: object) -> Change:
+    """A tensor multiplied, element by element."""
+    return lambda array, _: array * np.asarray(by, np.float32)
+
+
+def starts(run: ClaimRun, changes: Mapping[int, Callable[[Array], Array | None]]) -> ClaimRun:
+    """The run from another S_0: some of its entries are others."""
+    start = list(run.start)
+    for k, change in changes.items():
+        old = start[k]
+        start[k] = None if old is None else change(old)
+    return replace(run, start=start)
+
+
 def words(array: Array) -> Array:
     """A copy's flat 32-bit words, to be written to."""
     return np.ascontiguousarray(array).copy().reshape(-1).view(np.uint32)
@@ -155,37 +190,16 @@ def with_word(array: Array, element: int, word: int) -> Array:
     return changed_words.view(array.dtype).reshape(array.shape)
 
 
-def named(program: Program, name: str) -> int:
-    """The first op of that name."""
-    return next(i for i in range(len(program.ops)) if program.name_of(i) == name)
+def named(program: Program, op: OpName) -> int:
+    """The first op of that name, or the one that is looked for."""
+    if not isinstance(op, str):
+        return op(program)
+    return next(i for i in range(len(program.ops)) if program.name_of(i) == op)
 
 
 def with_op(program: Program, index: int, op: Op) -> Program:
     """The Program with one other op."""
     return replace(program, ops=(*program.ops[:index], op, *program.ops[index + 1 :]))
-
-
-def tapped(program: Program, index: int, instrs: Sequence[Instr], readers: Sequence[int] | None = None) -> Program:
-    """`program` with a map behind op `index` that everybody reads in its stead (`readers`: they alone)."""
-    made = inserted(program, index, instrs)
-    if readers is None:
-        return made
-    ops = list(made.ops)
-    for later in range(index + 1, len(program.ops)):
-        if later not in readers:
-            views = tuple(
-                replace(v, index=index) if v.tag == Tag.OP and v.index == index + 1 else v for v in ops[later + 1].views
-            )
-            ops[later + 1] = replace(ops[later + 1], views=views)
-    outputs = tuple(
-        replace(a, index=index) if a.kind == Alias.OP_KIND and a.index == index + 1 else a for a in made.outputs
-    )
-    return replace(made, ops=tuple(ops), outputs=outputs)
-
-
-def skipping(hidden: int) -> Callable[[int], int]:
-    """Shows every op of a Program with one op more but that one."""
-    return lambda op: op if op < hidden else op + 1
 
 
 def recomputed(run: Lying, made: StepTrace, at_op: int) -> StepTrace:
