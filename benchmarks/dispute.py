@@ -29,6 +29,7 @@ import numpy as np
 
 from benchmarks import lazy
 from benchmarks.float32 import WITHOUT_LIBRARY, Evm, evm, normal_operands
+from benchmarks.limits import MAX_GAS, MAX_TRANSACTION_GAS, MAX_TRANSACTIONS
 from lockstep.chain import games as chain_games
 from lockstep.chain.devnet import HARDFORK
 from lockstep.execution.jobs import (
@@ -75,9 +76,6 @@ from lockstep.storage.payload import INT8_FORMAT, Checkpoint
 from tests.support import games
 from tests.support.arena import CHALLENGE, Arena, Outcome, Terms, params_of
 
-MAX_TRANSACTIONS, MAX_TRANSACTION_GAS = 16, 500_000
-MAX_GAS = {"float32": 1_900_000, "int8": 1_600_000}
-"""Gas of a game, by the arithmetic of its model."""
 MAX_GROUP_GAS = 12_000
 """Gas of a qdot's group, beside the proof of its leaves."""
 PRODUCTS = ("float32", "int8")

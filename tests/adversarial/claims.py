@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count, product
@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.dispute import MAX_GAS, MAX_TRANSACTIONS
 from lockstep.chain import games
 from lockstep.chain.contracts import Call
 from lockstep.demo.cheats.lies import DEVNET_CHAIN_ID, LyingRun, cheat_of, inserted, wrong_partials
@@ -57,6 +56,8 @@ ENCODE = STEPS + 1
 TRAINING = range(1, ENCODE)
 FIRST_MOMENT, SECOND_MOMENT = 4, 5
 """Entries of the state's carry quarter."""
+Changes = Mapping[int, Callable[[Material], Material]]
+"""What slots publish otherwise than they computed it."""
 Liar = Callable[[ClaimRun, Court], ClaimRun]
 """(an honest run, its market) -> what is claimed instead."""
 
@@ -66,7 +67,7 @@ Liar = Callable[[ClaimRun, Court], ClaimRun]
 
 @dataclass(frozen=True)
 class Convicts:
-    """One slot lies in round `r`, an honest verifier finds it, and a game within the limits ends there."""
+    """One slot lies in round `r`, an honest verifier finds it, and its game ends where it was told."""
 
     liar: Liar
     r: int = 0
@@ -81,8 +82,6 @@ class Convicts:
         (claim, *_) = court.claim({0: liar}, r=self.r)
         (game,) = court.audit_and_play()
         assert court.convicted(claim)
-        assert len(court.played) <= MAX_TRANSACTIONS
-        assert sum(move.gas for move in court.played) <= MAX_GAS["float32"]
         for event in court.log(game):
             if isinstance(event, moves.Convicted) and event.finding.wrong is moves.Wrong.OP:
                 found = computed_word(HeldClaim(honest, ()).whole(event.finding.t), event.finding)
@@ -149,6 +148,20 @@ def posts(garbage: Callable[[StepTrace], StepTrace]) -> Story:
 def of(lie: Lie) -> Liar:
     """The run with that lie in it."""
     return lambda honest, _: lying(honest, lie)
+
+
+def at_once(*liars: Liar, change: Changes | None = None) -> Callable[[Court], list[GameId]]:
+    """The first slots lie, each otherwise, in one round; each has its own game."""
+
+    def story(court: Court) -> list[GameId]:
+        lies = {slot: liar(court.run(slot), court) for slot, liar in enumerate(liars)}
+        claims = court.claim(lies, change=change)
+        assert set(court.audits()) == set(claims[: len(liars)]), "a right claim is right without a list, too"
+        played = court.audit_and_play()
+        assert all(court.convicted(claim) for claim in claims[: len(liars)])
+        return played
+
+    return story
 
 
 def tells(lie: Lie) -> Convicts:

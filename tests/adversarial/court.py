@@ -19,10 +19,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from eth_account.signers.local import LocalAccount
 
+from benchmarks.limits import MAX_GAS, MAX_TRANSACTIONS
 from lockstep.chain import games
 from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.deployment import deploy
@@ -44,7 +45,7 @@ from lockstep.protocol.jobs import Body, ClaimStatus, JobParams, JobStatus, Phas
 from lockstep.protocol.market import backing
 from lockstep.protocol.market.ids import claim_id, commitment
 from lockstep.protocol.market.types import Outcome
-from lockstep.protocol.programs.program import Kind
+from lockstep.protocol.programs.program import Kind, Program
 from lockstep.protocol.types import MERGE_SLOT, Address, Cid, ClaimId, Digest, GameId, JobId, Seconds, StateRoot, Wei
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.payload import store_checkpoint
@@ -154,7 +155,7 @@ class Court:
         return court
 
     def __post_init__(self) -> None:
-        self._first = self.contracts
+        self._first, self._watcher = self.contracts, cast(Watcher | None, None)
 
     def reset(self, **changes: Any) -> None:
         """Forget everything since `start`; then a job (LONG but for `changes`) whose round 0 has drawn its seed."""
@@ -167,7 +168,7 @@ class Court:
         """Forget everything since `start`."""
         self.devnet.revert(self._funded)
         self._funded = self.devnet.snapshot()
-        self.contracts = self._first
+        self.contracts, self._watcher = self._first, None
         self.spent, self.held, self.silent, self.owners = [], {}, set(), {}
         self.accounts = {name: self.accounts[name] for name in NAMES}
 
@@ -247,9 +248,10 @@ class Court:
 
     def ledger(self) -> Ledger:
         """What the events say by now."""
-        watcher = Watcher(EventReader(self.devnet.w3, self.contracts.addresses))
-        watcher.poll()
-        return watcher.ledger
+        if self._watcher is None:
+            self._watcher = Watcher(EventReader(self.devnet.w3, self.contracts.addresses))
+        self._watcher.poll()
+        return self._watcher.ledger
 
     def events(self, *names: str) -> list[Event]:
         """Those of these names, in order."""
@@ -462,11 +464,15 @@ class Court:
         return games.read(self.contracts.game, game).verdict
 
     def audit_and_play(self) -> list[GameId]:
-        """The honest verifier: audit everything, open a game about each wrong claim, play it to its end."""
+        """The honest verifier: audit everything, open a game about each wrong claim, play it to its end, within what a
+        game may take."""
         played = []
         for claim, found in self.audits().items():
-            game = self.open(claim, found)
+            before, game = len(self.spent), self.open(claim, found)
             self.play(game, self.defender(game), self.challenger(game, found.held))
+            moves_of_game = self.spent[before:]
+            assert len(moves_of_game) <= MAX_TRANSACTIONS
+            assert sum(move.gas for move in moves_of_game) <= MAX_GAS["float32"]
             played.append(game)
         return played
 
@@ -498,10 +504,13 @@ class Court:
         chunk = finding.chunk if op.kind == Kind.FOLD and op.chunks > 1 else None
         return Where(finding.t, finding.position, finding.element, chunk, rule)
 
-    def program_at(self, game: GameId, t: int) -> Any:
+    def run_behind(self, game: GameId) -> ClaimRun:
+        """The computation that a game is about, as its maker has it."""
+        return self.held[games.read(self.contracts.game, game).claim].run
+
+    def program_at(self, game: GameId, t: int) -> Program:
         """The Program that a game is about."""
-        run = self.held[games.read(self.contracts.game, game).claim].run
-        return run.program(t)
+        return self.run_behind(game).program(t)
 
     @property
     def played(self) -> list[Spent]:
@@ -537,14 +546,15 @@ class Court:
         losers = losers or {}
         gained = {name: self.wealth(name) - WALLET for name in self.accounts}
         earned = dict.fromkeys(self.accounts, 0)
-        for e in self.events("Paid"):
+        events: dict[str, list[Event]] = {name: [] for name in ("Paid", "Opened", "BondTaken", "DutyClosed", "Slashed")}
+        for e in self.events(*events):
+            events[e.name].append(e)
+        paid = [*events["Paid"], *(e for e in events["DutyClosed"] if e.outcome == Outcome.PAID)]
+        for e in paid:
             earned[self.name_of(e.account)] += e.amount
-        defenders = {e.game: self.name_of(e.defender) for e in self.events("Opened")}
-        for e in self.events("BondTaken"):
+        defenders = {e.game: self.name_of(e.defender) for e in events["Opened"]}
+        for e in events["BondTaken"]:
             earned[defenders[e.args["key"]]] += e.to_defender
-        fees = [e for e in self.events("DutyClosed") if e.outcome == Outcome.PAID]
-        for e in fees:
-            earned[self.name_of(e.account)] += e.amount
         vault = self.contracts.vault
         burned = vault.credits(vault.read("BURN"))
         assert vault.total_escrow() == 0, "the job is over"
@@ -557,9 +567,8 @@ class Court:
             assert gained[name] >= earned[name], f"{name} is honest and lost {earned[name] - gained[name]}"
             if name.startswith(("worker", "aggregator")):
                 assert gained[name] == earned[name], f"{name} gained {gained[name] - earned[name]} beside its pay"
-        paid = sum(e.amount for e in (*self.events("Paid"), *fees))
-        assert gained["requester"] >= -paid, "the requester pays for accepted work alone"
-        for e in self.events("Slashed"):
+        assert gained["requester"] >= -sum(e.amount for e in paid), "the requester pays for accepted work alone"
+        for e in events["Slashed"]:
             shared = e.amount - e.owed
             assert 2 * e.burned >= shared, f"of {shared} only {e.burned} were burned"
         return gained

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,18 +124,20 @@ def averaged(story: Story, slots: Sequence[int] = (1, 2)) -> Story:
 
 # -- recurrences, unrolled: a Program has one op for each token --------------------------------------------------------
 
-STEP, TOKEN, ELEMENT = 2, 3, 17
+STEP, TOKENS, TOKEN, ELEMENT = 2, 3, 1, 17
+"""A token that is neither the first nor the last."""
 
 
 def recurrent(kind: str) -> Callable[[Court], None]:
     """The court's job trains a model with that recurrence."""
-    return hired(lambda: own_models.job(own_models.scanned() if kind == "mamba" else own_models.recurrent(kind)))
+    model = own_models.scanned if kind == "mamba" else partial(own_models.recurrent, kind)
+    return hired(lambda: own_models.job(model(), tokens=TOKENS))
 
 
 def hidden(program: Program, token: int = TOKEN) -> int:
     """The op that makes the output after a token, an LSTM's hidden state: the outputs of all tokens are stacked."""
     stack = next(i for i in range(len(program.ops)) if program.name_of(i).endswith(".stack"))
-    assert len(program.ops[stack].views) == own_models.TOKENS, "an op for each token"
+    assert len(program.ops[stack].views) == TOKENS, "an op for each token"
     return program.ops[stack].views[token].index
 
 
@@ -158,6 +161,11 @@ def reader(program: Program) -> int:
 def flipped(place: Callable[[Program], int]) -> Lie:
     """One bit of what is made there, so high that no later rounding hides it."""
     return edits(STEP, {place: word(ELEMENT, lambda old: old ^ 1 << 12)}, follows=True)
+
+
+def normed_and_recurrent() -> TrainingJob:
+    """A job whose model has an LSTM and a batch norm, and that goes on with one honest slot."""
+    return own_models.job(own_models.recurrent("lstm", normed=True), tokens=TOKENS, min_slots=1)
 
 
 LEFT_OUT = edits(STEP, {hidden: lambda _, step: step.output(hidden(step.program, TOKEN - 1)).array}, follows=True)

@@ -59,6 +59,8 @@ class RecurrentConfig:
 
     cell: str = "lstm"
     width: int = 12
+    normed: bool = False
+    """A batch norm follows."""
 
 
 class Recurrent(nn.Module):
@@ -69,11 +71,13 @@ class Recurrent(nn.Module):
         self.config = config
         self.table = nn.Embedding(VOCABULARY, config.width)
         self.cells = {"lstm": nn.LSTM, "gru": nn.GRU}[config.cell](config.width, config.width, batch_first=True)
+        self.norm = nn.BatchNorm1d(config.width, momentum=0.25) if config.normed else nn.Identity()
         self.head = nn.Linear(config.width, VOCABULARY)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """[B, T] -> scores [B, T, V]."""
-        return self.head(self.cells(self.table(rows))[0])
+        made: torch.Tensor = self.cells(self.table(rows))[0]
+        return self.head(self.norm(made.transpose(1, 2)).transpose(1, 2) if self.config.normed else made)
 
 
 @dataclass(frozen=True)
@@ -153,10 +157,10 @@ def spare() -> Spare:
     return Spare(SpareConfig())
 
 
-def recurrent(cell: str) -> Recurrent:
+def recurrent(cell: str, *, normed: bool = False) -> Recurrent:
     """With weights that are the same in every run."""
     torch.manual_seed(11)
-    return Recurrent(RecurrentConfig(cell))
+    return Recurrent(RecurrentConfig(cell, normed=normed))
 
 
 def scanned() -> nn.Module:
@@ -170,17 +174,17 @@ def scanned() -> nn.Module:
     return model
 
 
-def rows() -> np.ndarray:
+def rows(tokens: int = TOKENS) -> np.ndarray:
     """i32 [40, T + 1]: each token follows from the last one."""
     first = np.random.default_rng(4).integers(0, VOCABULARY, (40, 1))
-    return ((first + 5 * np.arange(TOKENS + 1)) % VOCABULARY).astype(np.int32)
+    return ((first + 5 * np.arange(tokens + 1)) % VOCABULARY).astype(np.int32)
 
 
-def job(model: nn.Module, strategy: Strategy | None = None, **changes: Any) -> TrainingJob:
+def job(model: nn.Module, strategy: Strategy | None = None, tokens: int = TOKENS, **changes: Any) -> TrainingJob:
     """A job of one round, three slots and STEPS steps on `rows`."""
     spec = strategy or diloco.Spec(inner=AdamW(learning_rate=1e-2, warmup=1), inner_steps=STEPS)
     settings = {
-        "batch": Batch(4, TOKENS + 1), "rounds": 1, "slots": 3, "min_slots": 2, "terms": TERMS, **changes,
+        "batch": Batch(4, tokens + 1), "rounds": 1, "slots": 3, "min_slots": 2, "terms": TERMS, **changes,
     }  # fmt: skip
     with registered():
-        return training_job(model, spec, Dataset(rows(), VOCABULARY), **settings)
+        return training_job(model, spec, Dataset(rows(tokens), VOCABULARY), **settings)
