@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 from eth_account.signers.local import LocalAccount
 
@@ -155,7 +155,9 @@ class Court:
         return court
 
     def __post_init__(self) -> None:
-        self._first, self._watcher = self.contracts, cast(Watcher | None, None)
+        self._first = self.contracts
+        self._watcher: Watcher | None = None
+        self._table: GameTable | None = None
 
     def reset(self, **changes: Any) -> None:
         """Forget everything since `start`; then a job (LONG but for `changes`) whose round 0 has drawn its seed."""
@@ -168,7 +170,7 @@ class Court:
         """Forget everything since `start`."""
         self.devnet.revert(self._funded)
         self._funded = self.devnet.snapshot()
-        self.contracts, self._watcher = self._first, None
+        self.contracts, self._watcher, self._table = self._first, None, None
         self.spent, self.held, self.silent, self.owners = [], {}, set(), {}
         self.accounts = {name: self.accounts[name] for name in NAMES}
 
@@ -244,7 +246,8 @@ class Court:
 
     def now(self) -> Seconds:
         """Chain time."""
-        return Seconds(self.devnet.w3.eth.get_block("latest")["timestamp"])
+        block: Any = self.devnet._request("eth_getBlockByNumber", ["latest", False])
+        return Seconds(int(block["timestamp"], 16))
 
     def ledger(self) -> Ledger:
         """What the events say by now."""
@@ -432,8 +435,9 @@ class Court:
         return GameTable(self.contracts.game, self.contracts.addresses.block, self.contracts.market)
 
     def seat(self, game: GameId, side: Side, held: Any, name: str) -> Seat:
-        """A party at a game, playing as its program does."""
-        return Seat(game, side, held, self.table(), lambda call, key: self.send(call, name))
+        """A party at a game, playing as its program does; a court's players read it once."""
+        self._table = self._table or self.table()
+        return Seat(game, side, held, self._table, lambda call, key: self.send(call, name))
 
     def challenger(self, game: GameId, held: Any, name: str = "verifier") -> Turn:
         """Who opened a game, playing from what it computed."""
@@ -455,13 +459,14 @@ class Court:
     def play(self, game: GameId, *turns: Turn) -> Verdict:
         """Let the players move in turn until the game is over; where nobody does, a clock runs out and the market's
         own `resolve` ends it."""
-        while (state := games.read(self.contracts.game, game)).phase != moves.GamePhase.CLOSED:
+        table = self._table or self.table()
+        while (state := table.game(game)).phase != moves.GamePhase.CLOSED:
             now = self.now()
             if any(turn(now) is not None for turn in turns):
                 continue
             self.advance(state.deadline - now + 1)
             self.send(games.call(self.contracts.game, moves.Resolve(state.standing), game), "requester")
-        return games.read(self.contracts.game, game).verdict
+        return state.verdict
 
     def audit_and_play(self) -> list[GameId]:
         """The honest verifier: audit everything, open a game about each wrong claim, play it to its end, within what a

@@ -50,6 +50,10 @@ class _Hashes(dict[int, bytes]):
         return self[number]
 
 
+def _bytes(text: str) -> bytes:
+    return bytes.fromhex(text.removeprefix("0x"))
+
+
 @dataclass
 class Replay:
     """One deployment, and the twin that lives through the same."""
@@ -75,32 +79,44 @@ class Replay:
                 recover, ReferenceArbiter(),
             )
         )  # fmt: skip
-        self._names = {getattr(at, name): contract for contract, name in FIELDS.items() if contract != "Arbiter"}
+        self._names = {
+            getattr(at, name).lower(): contract for contract, name in FIELDS.items() if contract != "Arbiter"
+        }
         self._hashes = _Hashes(self.w3)
 
     def run(self) -> Replay:
         """From the deployment to the latest block."""
         last = self.w3.eth.block_number
         for number in range(self.addresses.block, last + 1):
-            found = self.w3.eth.get_block(number, full_transactions=True)
-            block = Block(number, Seconds(found["timestamp"]), self._hashes, found.get("baseFeePerGas", 0))
-            for transaction in found["transactions"]:
-                if transaction["to"] in self._names:  # type: ignore[call-overload]
-                    self._replay(block, transaction)
+            found = self._ask("eth_getBlockByNumber", hex(number), True)
+            block = Block(
+                number, Seconds(int(found["timestamp"], 16)), self._hashes, int(found.get("baseFeePerGas", "0x0"), 16)
+            )
+            for transaction, receipt in zip(
+                found["transactions"], self._ask("eth_getBlockReceipts", hex(number)), strict=True
+            ):
+                if transaction["to"] in self._names:
+                    self._replay(block, transaction, receipt)
         for what, said, mine in self._stored(last):
             if said != mine:
                 self.differences.append(f"{what}: the contract has {said.hex()}, the twin {mine.hex()}")
         return self
 
-    def _replay(self, block: Block, transaction: Any) -> None:
-        contract, data = self._names[transaction["to"]], bytes(transaction["input"])
-        call = call_of(contract, Address(transaction["from"]), data)
-        receipt = self.w3.eth.get_transaction_receipt(transaction["hash"])
-        if contract == "DisputeGame" and call.function in METERED and receipt["status"]:
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        """A node's answer as it is: web3 takes most of a replay's time to make objects of it."""
+        answer = self.w3.provider.make_request(method, list(arguments))  # type: ignore[arg-type]
+        assert "error" not in answer, f"{method}: {answer}"
+        return answer["result"]
+
+    def _replay(self, block: Block, transaction: Any, receipt: Any) -> None:
+        contract, data = self._names[transaction["to"]], _bytes(transaction["input"])
+        call = call_of(contract, Address(Web3.to_checksum_address(transaction["from"])), data)
+        succeeded = int(receipt["status"], 16) == 1
+        if contract == "DisputeGame" and call.function in METERED and succeeded:
             call = call_of(contract, call.sender, data, self._metered(call, block.number))
         name = f"{contract}.{call.function}"
         self.calls[name] += 1
-        said = "" if receipt["status"] else self._revert(transaction["hash"])
+        said = "" if succeeded else self._revert(transaction["hash"])
         mine, events = "", tuple[Emitted, ...]()
         try:
             self.state, events, _ = execute(self.state, block, call)
@@ -111,7 +127,7 @@ class Replay:
             return
         self.refused[said.partition("(")[0]] += bool(said)
         logs = [
-            (self._names.get(log["address"], ""), [bytes(t) for t in log["topics"]], bytes(log["data"]))
+            (self._names.get(log["address"], ""), [_bytes(topic) for topic in log["topics"]], _bytes(log["data"]))
             for log in receipt["logs"]
         ]
         self.events += len(logs)
@@ -131,11 +147,11 @@ class Replay:
         _, spent, _ = games.game(id_).call(block_identifier=number)
         return int(spent) - self.state.games[id_].spent - TRANSACTION_GAS - BYTE_GAS * len(call.data)
 
-    def _revert(self, hash_: Any) -> str:
+    def _revert(self, hash_: str) -> str:
         """The rule that a transaction broke, as the twin's message has it."""
         quiet = {"disableStack": True, "disableMemory": True, "disableStorage": True}
-        answer = self.w3.provider.make_request("debug_traceTransaction", ["0x" + bytes(hash_).hex(), quiet])  # type: ignore[arg-type]
-        return reverts.decode(bytes.fromhex(answer["result"]["returnValue"].removeprefix("0x"))).message
+        answer = self._ask("debug_traceTransaction", hash_, quiet)
+        return reverts.decode(_bytes(answer["returnValue"])).message
 
     def _stored(self, last: int) -> Iterator[tuple[str, bytes, bytes]]:
         """Every entry of the twin's tables: what the contract that stores it answers, and what the twin would."""
