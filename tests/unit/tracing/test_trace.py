@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from lockstep.numerics.paths import compile  # noqa: A004
 from lockstep.numerics.validate import validate
 from lockstep.protocol.errors import LoweringError, UsageError
 from lockstep.protocol.merkle import TensorHeader
-from lockstep.protocol.programs.program import F32, I32, Alias, Fold, Kind, Tag
+from lockstep.protocol.programs.program import F32, I32, Alias, Fold, Kind, Program, Tag
 from lockstep.tracing import context, draw, random_words, trace
 from lockstep.tracing.affine import MAX_BIG
 from lockstep.training.baseline import load_parameters
@@ -69,13 +70,17 @@ def _started(model: nn.Module) -> nn.Module:
     return load_parameters(model, initial_parameters(model, 0))
 
 
+@cache
+def programs(name: str) -> tuple[Program, Program, Program]:
+    """Step, encode and merge of a model."""
+    model, spec, batch = models()[name]
+    built = build_programs(model, loss_of(model), spec, batch=batch, rounds=2, slots=3)
+    return built.step, built.encode, built.merge
+
+
 def roots() -> dict[str, list[str]]:
     """Model to the roots of its three Programs."""
-    found = {}
-    for name, (model, spec, batch) in models().items():
-        built = build_programs(model, loss_of(model), spec, batch=batch, rounds=2, slots=3)
-        found[name] = [p.root.hex() for p in (built.step, built.encode, built.merge)]
-    return found
+    return {name: [program.root.hex() for program in programs(name)] for name in models()}
 
 
 def run(program, *state):
@@ -256,23 +261,21 @@ def test_tables_are_constants_of_the_program() -> None:
 
 
 def test_folds_read_contiguous_rows() -> None:
-    model, spec, batch = models()["gpt"]
-    for program in _programs(model, spec, batch):
+    for program in programs("gpt"):
         for op in program.ops:
             if op.kind == Kind.FOLD:
                 reads = [v for v in op.views if v.tag not in (Tag.IOTA, Tag.CONTEXT)]
                 assert all(v.strides[-1] in (0, 1) for v in reads)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", list(models()))
 def test_programs_keep_every_rule_of_the_validator(name: str) -> None:
-    for program in _programs(*models()[name]):
+    for program in programs(name):
         validate(program)
 
 
 def test_maps_open_at_most_four_large_tensors() -> None:
-    for program in _programs(*models()["demo"]):
+    for program in programs("demo"):
         for op in program.ops:
             if op.kind != Kind.MAP:
                 continue
@@ -281,7 +284,7 @@ def test_maps_open_at_most_four_large_tensors() -> None:
 
 
 def test_names_carry_module_operation_and_line() -> None:
-    step = _programs(*models()["gpt"])[0]
+    step = programs("gpt")[0]
     assert "blocks.1.attn.qkv.mm" in step.names
     index = step.names.index("blocks.1.attn._softmax_backward_data")
     assert step.places[index].startswith("gpt.py:"), "a backward op points at its forward's line"
@@ -390,11 +393,6 @@ def _source_elements(program, view) -> int:
     if view.tag == Tag.OP:
         return program.ops[view.index].header.elements
     return program.inputs[view.index].elements if view.tag == Tag.STATE else 1
-
-
-def _programs(model, spec, batch):
-    built = build_programs(model, loss_of(model), spec, batch=batch, rounds=2, slots=3)
-    return built.step, built.encode, built.merge
 
 
 if __name__ == "__main__":

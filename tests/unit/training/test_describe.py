@@ -26,6 +26,7 @@ from lockstep.training.parameters import Layout, initial_parameters, layout_of
 from lockstep.training.strategies.base import Shards, Transformation
 from lockstep.training.strategies.registry import OPTIMIZERS, STRATEGIES
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 MODEL = {"layers": 1, "heads": 2, "width": 32, "context": 16}
 
 

@@ -33,7 +33,7 @@ from lockstep.training.losses import logits
 from lockstep.training.models import build_model, describe, loss_of, next_token_loss
 from lockstep.training.models.lora import adapt, merged
 from lockstep.training.optimizers import AdamW
-from lockstep.training.parameters import initial_parameters, layout_of
+from lockstep.training.parameters import initial_parameters, layout_of, without_weights
 from lockstep.training.strategies import diloco
 from tests.unit.tracing.test_integers import judged
 
@@ -402,6 +402,20 @@ def test_model_whose_loss_is_not_known_asks_for_one() -> None:
 def test_torch_modules_are_no_models_of_transformers() -> None:
     assert is_transformers(KINDS["opt"].build())
     assert not is_transformers(torch.nn.Linear(2, 2))
+
+
+def test_a_model_is_traced_without_weights() -> None:
+    config = KINDS["llama"].config()
+    with without_weights():
+        bare = hf.LlamaForCausalLM(config)
+    spec, batch = diloco.Spec(inner_steps=H), Batch(rows=2, row_length=LENGTH + 1)
+    roots = [
+        build_programs(m, next_token_loss, spec, batch=batch, rounds=1, slots=2).step.root
+        for m in (hf.LlamaForCausalLM(config), bare)
+    ]
+    assert roots[0] == roots[1]
+    with pytest.raises(UsageError, match="no weights"):
+        initial_parameters(bare, 0)
 
 
 # --- roots -------------------------------------------------------------------------------------------------

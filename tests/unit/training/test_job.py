@@ -25,9 +25,9 @@ from lockstep.training.models import GPT, GPTConfig, next_token_loss
 from lockstep.training.optimizers import AdamW
 from lockstep.training.parameters import initial_parameters
 from lockstep.training.strategies import diloco
-from tests.support import invalid
+from tests.support import invalid, traced
 
-CONFIG = GPTConfig(vocabulary=32, context=16, layers=2, heads=2, width=32)
+CONFIG = GPTConfig(vocabulary=32, context=16, layers=1, heads=2, width=32)
 ROW = CONFIG.context + 1
 DATA = np.random.default_rng(3).integers(0, CONFIG.vocabulary, (40, ROW), dtype=np.int32)
 SEED = bytes(range(32))
@@ -49,7 +49,7 @@ def built(**changes):
     fields = {name: changes.pop(name) for name in ("payload", "carry") if name in changes}
     spec = diloco.Spec(inner=INNER, inner_steps=H, **fields)
     settings = {"batch": Batch(rows=3, row_length=ROW), "rounds": 3, "slots": 3, **changes}
-    return build_programs(GPT(CONFIG), next_token_loss, spec, **settings)
+    return traced.build_programs(GPT(CONFIG), next_token_loss, spec, **settings)
 
 
 def slot_state(flat: np.ndarray, counter: int) -> list:

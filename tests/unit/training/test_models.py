@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from lockstep.execution.jobs import TrainingJob
 from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.paths import compile  # noqa: A004
 from lockstep.numerics.validate import check_schedule
@@ -102,9 +104,10 @@ def losses_beside(
     return before, due, evaluate(load_parameters(model, trained), same, sample.rows)
 
 
-def job_of(name: str, **changes):
+@cache
+def job_of(name: str) -> tuple[nn.Module, TrainingJob]:
     model, length = small(name)
-    settings = {"batch": Batch(4, length), "rounds": 1, "slots": 2, "min_slots": 1, "seed": 1, **changes}
+    settings = {"batch": Batch(4, length), "rounds": 1, "slots": 2, "min_slots": 1, "seed": 1}
     spec = diloco.Spec(inner=INNER, inner_steps=H)
     return model, training_job(model, spec, Dataset(rows(length), 256), **settings)
 

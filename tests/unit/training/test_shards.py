@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from lockstep.client import _params
 from lockstep.execution.jobs import carry_of, check_checkpoint, checkpoint_of, load, merge_run, payload_of, slot_run
@@ -37,12 +36,12 @@ from lockstep.training import evaluation
 from lockstep.training.export import load_model, save_model
 from lockstep.training.job import Batch, Programs, build_programs, depths_of, training_job
 from lockstep.training.models import GPT, GPTConfig, Llama, LlamaConfig, describe, next_token_loss
-from lockstep.training.parameters import initial_parameters, layout_of, without_weights
+from lockstep.training.parameters import Layout, initial_parameters, layout_of, without_weights
 from lockstep.training.strategies import diloco
-from tests.support import invalid
+from tests.support import invalid, traced
 
-CONFIG = GPTConfig(vocabulary=32, context=16, layers=2, heads=2, width=32)
-ROW, H, SLOTS, SHARD = CONFIG.context + 1, 3, 3, 8192
+CONFIG = GPTConfig(vocabulary=32, context=16, layers=1, heads=2, width=32)
+ROW, H, SLOTS, SHARD = CONFIG.context + 1, 3, 3, 4096
 BATCH = Batch(rows=3, row_length=ROW)
 DATA = np.random.default_rng(3).integers(0, CONFIG.vocabulary, (40, ROW), dtype=np.int32)
 SEED = bytes(range(32))
@@ -53,7 +52,7 @@ def spec(carry: bool) -> diloco.Spec:
 
 
 def built(carry: bool, shard: int = SHARD) -> Programs:
-    return build_programs(
+    return traced.build_programs(
         GPT(CONFIG), next_token_loss, spec(carry), batch=BATCH, rounds=2, slots=SLOTS, shard_elements=shard
     )
 
@@ -65,21 +64,21 @@ def start() -> np.ndarray:
     return flat
 
 
-def moved(flat: np.ndarray, programs: Programs) -> tuple[np.ndarray, ...]:
-    """The same parameters, laid out as the Programs' are."""
+def moved(flat: np.ndarray, layout: Layout) -> tuple[np.ndarray, ...]:
+    """The same parameters in another layout."""
     named = layout_of(GPT(CONFIG)).split(torch.from_numpy(flat))
-    return tuple(shard.numpy() for shard in programs.layout.shards(named))
+    return tuple(shard.numpy() for shard in layout.shards(named))
 
 
-def joined(shards: list[np.ndarray], programs: Programs) -> np.ndarray:
+def joined(shards: list[np.ndarray], layout: Layout) -> np.ndarray:
     """The inverse of `moved`."""
-    named = programs.layout.split(*(torch.from_numpy(np.array(s)) for s in shards))
+    named = layout.split(*(torch.from_numpy(np.array(s)) for s in shards))
     return layout_of(GPT(CONFIG)).join(named).numpy()
 
 
 def after_a_round(programs: Programs, flat: np.ndarray, carry: bool) -> tuple[list, list]:
     """(state after H steps of round 1, what encode puts out) from `flat`, moments zero."""
-    shards = moved(flat, programs)
+    shards = moved(flat, programs.layout)
     zeros = [np.zeros_like(s) for s in shards]
     quarter = 1 << depths_of(spec(carry), programs.layout, SLOTS)[0]
     parts = [shards, shards, [*zeros, *zeros, *([np.array(0, np.int32)] if carry else [])], [np.array(H, np.int32)]]
@@ -91,7 +90,7 @@ def after_a_round(programs: Programs, flat: np.ndarray, carry: bool) -> tuple[li
 
 
 def test_parameters_fill_shards_and_lie_in_one_each() -> None:
-    layout = built(False).layout
+    layout = layout_of(GPT(CONFIG), SHARD)
     assert len(layout.sizes) > 2
     assert max(layout.sizes) <= SHARD
     assert all(size % 256 == 0 for size in layout.sizes)
@@ -111,11 +110,11 @@ def test_shards_train_as_one_tensor(carry: bool) -> None:
     flat, one, several = start(), built(carry, 1 << 30), built(carry)
     assert (len(one.layout.sizes), len(several.layout.sizes)) == (1, 4)
     (due, due_payload), (state, payload) = (after_a_round(p, flat, carry) for p in (one, several))
-    got, wanted = joined(state[:4], several), due[0]
+    got, wanted = joined(state[:4], several.layout), due[0]
     assert np.abs(wanted - flat).max() > 1e-3, "the steps move the weights"
     # The norm of the gradient is added up in another order.
     np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-6)
-    differences = joined(payload[:4], several)
+    differences = joined(payload[:4], several.layout)
     np.testing.assert_allclose(differences, due_payload[0], rtol=0, atol=2e-2 * np.abs(due_payload[0]).max())
     width = 1 << depths_of(spec(carry), several.layout, SLOTS)[1]
     if carry:
@@ -139,12 +138,12 @@ def test_shards_are_merged_as_one_tensor(carry: bool) -> None:
         def padded(entries: list, n: int) -> list:
             return [*entries, *[None] * (n - len(entries))]
 
-        state = padded([e for x in (base, momentum) for e in padded([*moved(x, programs)], quarter)], 2 * half)
-        state += padded([e for x in payloads for e in padded([*moved(x, programs)], width)], half)
+        state = padded([e for x in (base, momentum) for e in padded([*moved(x, programs.layout)], quarter)], 2 * half)
+        state += padded([e for x in payloads for e in padded([*moved(x, programs.layout)], width)], half)
         state += padded([np.array([1, 0, 1], np.float32)], half)
         out = compile(programs.merge).run(state, StepContext(SEED, 1, 0xFFFFFFFF, 1))
         count = len(programs.layout.sizes)
-        results.append([joined(out[at : at + count], programs).tobytes() for at in (0, quarter)])
+        results.append([joined(out[at : at + count], programs.layout).tobytes() for at in (0, quarter)])
     assert results[0] == results[1], "to the bit: what is merged does not depend on where it lies"
 
 
@@ -168,12 +167,12 @@ def test_a_job_of_shards_could_be_defended_and_cannot_be_voided(carry: bool) -> 
 def test_an_evaluation_of_shards_finds_the_same_loss(slots: int) -> None:
     model, sums = GPT(CONFIG), []
     for shard in (1 << 30, SHARD):
-        programs = evaluation.build_programs(
+        programs = traced.build_evaluation(
             model, next_token_loss, batch=BATCH, batches=H, rounds=1, slots=slots, shard_elements=shard
         )
         shared, payload = evaluation.depths_of(programs.layout, slots)
         quarter = 1 << shared
-        shards = [*moved(start(), programs), *[None] * (quarter - len(programs.layout.sizes))]
+        shards = [*moved(start(), programs.layout), *[None] * (quarter - len(programs.layout.sizes))]
         empty = [None] * (quarter - 1)
         state = [*shards, *shards, np.zeros(2, np.float32), *empty, np.array(0, np.int32), *empty]
         out = compile(programs.step).run(state, StepContext(SEED, 0, 1, 1), DATA)
@@ -186,18 +185,18 @@ def test_an_evaluation_of_shards_finds_the_same_loss(slots: int) -> None:
 
 
 def test_shards_are_exported_as_one_tensor(tmp_path: Path) -> None:
-    flat, programs = start(), built(False)
+    flat, layout = start(), layout_of(GPT(CONFIG), SHARD)
     one = save_model(tmp_path / "one", flat, layout_of(GPT(CONFIG)).describe(), describe(GPT(CONFIG)))
-    shards = moved(flat, programs)
-    several = save_model(tmp_path / "several", shards, programs.layout.describe(), describe(GPT(CONFIG)))
+    shards = moved(flat, layout)
+    several = save_model(tmp_path / "several", shards, layout.describe(), describe(GPT(CONFIG)))
     assert one.read_bytes() == several.read_bytes()
     assert isinstance(load_model(tmp_path / "several"), GPT)
     with pytest.raises(PayloadInvalid, match="shard 1 of 1"):
-        save_model(tmp_path / "half", shards[:1], programs.layout.describe(), describe(GPT(CONFIG)))
+        save_model(tmp_path / "half", shards[:1], layout.describe(), describe(GPT(CONFIG)))
 
 
 def test_shards_cut_what_is_made_for_them() -> None:
-    layout = built(False).layout
+    layout = layout_of(GPT(CONFIG), SHARD)
     flat = np.arange(layout.size, dtype=np.float32)
     shards = layout.cut(flat)
     assert [s.size for s in shards] == list(layout.sizes)
@@ -214,13 +213,14 @@ def test_a_parameter_that_no_shard_holds_is_named() -> None:
 def test_more_slots_than_a_state_of_shards_has_room_for_are_refused() -> None:
     with pytest.raises(UsageError, match="64 slots of 7 shards") as caught:
         build_programs(
-            GPT(replace(CONFIG, layers=4)), next_token_loss, spec(False),
+            GPT(replace(CONFIG, layers=2)), next_token_loss, spec(False),
             batch=BATCH, rounds=1, slots=64, shard_elements=SHARD,
         )  # fmt: skip
     assert "32 slots" in caught.value.hint
 
 
 @pytest.mark.sampled(1)
+@pytest.mark.usefixtures("traced_once")
 @pytest.mark.parametrize("carry", [False, True])
 def test_a_round_of_shards_is_stored_fetched_and_merged(carry: bool, tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
@@ -293,18 +293,3 @@ def test_a_frozen_parameter_without_values_is_refused() -> None:
     model.norm.weight.requires_grad_(False)
     with pytest.raises(LoweringError, match=r"`norm` uses a constant that has no values .*gpt\.py"):
         build_programs(model, next_token_loss, spec(False), batch=BATCH, rounds=1, slots=2)
-
-
-def test_a_model_of_transformers_is_traced_without_weights() -> None:
-    transformers = pytest.importorskip("transformers")
-    shape = transformers.LlamaConfig(
-        vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=1, max_position_embeddings=16,
-    )  # fmt: skip
-    with without_weights():
-        bare = transformers.LlamaForCausalLM(shape)
-    models: list[nn.Module] = [transformers.LlamaForCausalLM(shape), bare]
-    roots = [build_programs(m, next_token_loss, spec(False), batch=BATCH, rounds=1, slots=2).step.root for m in models]
-    assert roots[0] == roots[1]
-    with pytest.raises(UsageError, match="no weights"):
-        initial_parameters(bare, 0)

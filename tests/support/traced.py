@@ -1,0 +1,61 @@
+"""Programs of registered models, traced once a process.
+
+A trace takes most of a test's time, and what it gives follows from its arguments alone: `test_trace.py` and
+`test_host.py` hold that, on traces of their own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from hashlib import sha256
+from inspect import signature
+from typing import Any
+
+import pytest
+from torch import nn
+
+from lockstep.protocol.errors import UsageError
+from lockstep.tracing.arithmetic import Arithmetic
+from lockstep.training import evaluation, job
+from lockstep.training.models import describe
+
+
+def _once(traced: Callable[..., job.Programs]) -> Callable[..., job.Programs]:
+    """The function, which remembers what it gave for a registered model of the same description, weights apart."""
+    parameters, held = signature(traced), dict[Any, job.Programs]()
+
+    def build(*given: Any, **named: Any) -> job.Programs:
+        bound = parameters.bind(*given, **named)
+        bound.apply_defaults()
+        model, *others = bound.arguments.values()
+        try:
+            key = (_key(model), *(repr(x) if isinstance(x, Arithmetic) else x for x in others))
+        except UsageError:
+            return traced(*given, **named)
+        if key not in held:
+            held[key] = traced(*given, **named)
+        return held[key]
+
+    return build
+
+
+def _key(model: nn.Module) -> tuple[Any, ...]:
+    """All that a trace reads of a model; UsageError for one that the registry does not know."""
+    constants = [*model.named_buffers(), *((n, p) for n, p in model.named_parameters() if not p.requires_grad)]
+    values = [None if t.is_meta else sha256(t.detach().numpy().tobytes()).digest() for _, t in constants]
+    shapes = [(name, p.shape, p.requires_grad) for name, p in model.named_parameters()]
+    described = json.dumps(describe(model), sort_keys=True)
+    return type(model), described, model.training, tuple(shapes), tuple(values)
+
+
+build_programs = _once(job.build_programs)
+"""`lockstep.training.job.build_programs`."""
+build_evaluation = _once(evaluation.build_programs)
+"""`lockstep.training.evaluation.build_programs`."""
+
+
+def install(patch: pytest.MonkeyPatch) -> None:
+    """Lets jobs and evaluations take Programs that this process has traced already."""
+    patch.setattr(job, "build_programs", build_programs)
+    patch.setattr(evaluation, "build_programs", build_evaluation)
