@@ -1,4 +1,4 @@
-"""The toy job in a store of its own."""
+"""The toy job in a store of its own; Programs that are traced once."""
 
 from pathlib import Path
 
@@ -24,3 +24,11 @@ def toy(toy_store: ContentStore) -> Job:
 def honest_run(toy: Job) -> ClaimRun:
     """Slot 1 of round 0."""
     return slot_run(toy, toy.genesis, toyjob.SEED, 0, 1)
+
+
+@pytest.fixture
+def traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that look at what stands around the Programs of a job."""
+    from tests.support import traced  # it imports torch
+
+    traced.install(monkeypatch)

@@ -23,6 +23,7 @@ from lockstep.storage import cid_of
 from lockstep.storage.payload import encode_payload
 from lockstep.training.describe import job_of
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 WORDS = "words upon words about nothing in particular, "
 MODEL = {"layers": 2, "heads": 4, "width": 128, "context": 64}
 

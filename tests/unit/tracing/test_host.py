@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,15 +23,17 @@ from lockstep.training.optimizers import AdamW
 from lockstep.training.parameters import initial_parameters, layout_of
 from lockstep.training.strategies import diloco
 
-NUMPY, LEGACY, OWN, TORCH = np.random.default_rng(3), np.random.RandomState(3), random.Random(3), torch.Generator()
+NUMPY: np.random.Generator
+LEGACY: np.random.RandomState
+OWN: random.Random
+TORCH: torch.Generator
 
 
 @pytest.fixture(autouse=True, scope="module")
-def generators_are_seen() -> Iterator[None]:
-    """The generators above are looked for as those of a user's program are."""
-    gc.unfreeze()
-    yield
-    gc.freeze()
+def generators() -> None:
+    """Made after what was imported is frozen: a trace looks for them as for those of a user's program."""
+    global NUMPY, LEGACY, OWN, TORCH
+    NUMPY, LEGACY, OWN, TORCH = np.random.default_rng(3), np.random.RandomState(3), random.Random(3), torch.Generator()
 
 
 # --- draws of the host -------------------------------------------------------------------------------------

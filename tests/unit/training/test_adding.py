@@ -47,9 +47,9 @@ def test_the_page_s_strategy_is_described_trains_and_replays(signed: ModuleType)
     strategy = strategy_of({"name": "signed", "inner_steps": 2})
     assert strategy == signed.Signed(inner_steps=2)
     assert strategy.wire == "sign-4096"
-    ends = []
+    job, ends = job_of(strategy), []
     for _ in range(2):
-        rehearsal = Rehearsal(job_of(strategy))
+        rehearsal = Rehearsal(job)
         state = rehearsal.next(rehearsal.next(rehearsal.first()), absent={2})
         ends.append(all_bits(state))
     assert ends[0] == ends[1]

@@ -34,6 +34,7 @@ from tests.support import invalid
 
 from .test_models import ENCODER_SMALL, GPT_SMALL, LLAMA_SMALL, rows, small
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 SEED = bytes(range(32))
 ROUND, SLOT, H = 1, 2, 6
 EAGER = [("gpt", 1), ("gpt", 2), ("llama", 1), ("encoder", 1), ("encoder", 2)]
@@ -164,14 +165,9 @@ def test_the_step_computes_what_training_computes_on_the_way_forward() -> None:
     """No op kind, mode or function that a training step of the same model does not have as well."""
     model, length = small("gpt")
     trained = training_job(
-        model,
-        diloco.Spec(),
-        Dataset(rows(length), 256),
-        batch=Batch(4, length),
-        rounds=1,
-        slots=2,
+        model, diloco.Spec(carry=True), Dataset(rows(length), 256), batch=Batch(4, length), rounds=1, slots=2,
         min_slots=1,
-    )
+    )  # fmt: skip
     ours, theirs = job_of("gpt").programs.step, trained.programs.step
     assert {(op.kind, op.mode) for op in ours.ops} <= {(op.kind, op.mode) for op in theirs.ops}
     assert {i.op for op in ours.ops for i in op.instrs} <= {i.op for op in theirs.ops for i in op.instrs}

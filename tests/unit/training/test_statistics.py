@@ -120,7 +120,9 @@ def test_layout_has_the_statistics_behind_the_shards() -> None:
 def test_step_writes_the_statistics_that_torch_does(accumulation: int) -> None:
     model = resnet()
     batch = Batch(BATCH.rows, BATCH.row_length, accumulation)
+    before = copy.deepcopy(model.state_dict())
     state, layout = trained(model, 1, batch), layout_of(model)
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items()), "the model is left as it was"
     due = dict(eager(model, 1, batch).named_buffers())
     found = layout.buffers([torch.from_numpy(np.array(x)) for x in state[:2]])
     assert set(found) == set(due)
@@ -141,13 +143,6 @@ def test_second_call_of_the_model_goes_on_from_the_first_one_s_statistics() -> N
     found = layout_of(model).buffers([torch.from_numpy(np.array(x)) for x in state[:2]])
     assert found["norm.num_batches_tracked"] == 2
     np.testing.assert_allclose(found["norm.running_var"], due["norm.running_var"], rtol=2e-5)
-
-
-def test_model_is_left_as_it_was() -> None:
-    model = resnet()
-    before = copy.deepcopy(model.state_dict())
-    programs(model)
-    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ VOCABULARY, WIDTH, POSITIONS = 64, 32, 40
 SHAPE = {
     "vocab_size": VOCABULARY,
     "hidden_size": WIDTH,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "num_attention_heads": 4,
     "max_position_embeddings": POSITIONS,
     "bos_token_id": None,
@@ -28,12 +28,14 @@ SHAPE = {
 }
 GATED = {**SHAPE, "intermediate_size": 48, "num_key_value_heads": 2}
 DENSE = {**SHAPE, "intermediate_size": 64}
-DISTIL = {"vocab_size": VOCABULARY, "dim": WIDTH, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}
+DISTIL = {"vocab_size": VOCABULARY, "dim": WIDTH, "n_layers": 1, "n_heads": 4, "hidden_dim": 64}
 OPT = {"ffn_dim": 64, "word_embed_proj_dim": WIDTH}
-GPT2 = {"vocab_size": VOCABULARY, "n_positions": POSITIONS, "n_embd": WIDTH, "n_layer": 2, "n_head": 4}
+GPT2 = {"vocab_size": VOCABULARY, "n_positions": POSITIONS, "n_embd": WIDTH, "n_layer": 1, "n_head": 4}
 NO_TOKENS = {"bos_token_id": None, "eos_token_id": None}
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 QWEN_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+ALTERNATING = {"num_hidden_layers": 2, "sliding_window": 4}
+"""A layer that sees a window, and one that sees everything."""
 IMAGES = {"image_size": 8, "patch_size": 4, "num_channels": 3, "num_labels": 10}
 
 
@@ -71,10 +73,10 @@ KINDS: dict[str, Kind] = {
     "phi": Kind(hf.PhiForCausalLM, lambda: hf.PhiConfig(**DENSE)),
     "smollm3": Kind(hf.SmolLM3ForCausalLM, lambda: hf.SmolLM3Config(**GATED)),
     "gemma": Kind(hf.GemmaForCausalLM, lambda: hf.GemmaConfig(**GATED, head_dim=8)),
-    "gemma2": Kind(hf.Gemma2ForCausalLM, lambda: hf.Gemma2Config(**GATED, head_dim=8, sliding_window=4)),
-    "gemma3": Kind(hf.Gemma3ForCausalLM, lambda: hf.Gemma3TextConfig(**GATED, head_dim=8, sliding_window=4)),
+    "gemma2": Kind(hf.Gemma2ForCausalLM, lambda: hf.Gemma2Config(**{**GATED, **ALTERNATING}, head_dim=8)),
+    "gemma3": Kind(hf.Gemma3ForCausalLM, lambda: hf.Gemma3TextConfig(**{**GATED, **ALTERNATING}, head_dim=8)),
     "olmo2": Kind(hf.Olmo2ForCausalLM, lambda: hf.Olmo2Config(**GATED)),
-    "bloom": Kind(hf.BloomForCausalLM, lambda: hf.BloomConfig(**{**SHAPE, "n_layer": 2, "n_head": 4})),
+    "bloom": Kind(hf.BloomForCausalLM, lambda: hf.BloomConfig(**{**SHAPE, "n_layer": 1, "n_head": 4})),
     "falcon": Kind(hf.FalconForCausalLM, lambda: hf.FalconConfig(**SHAPE)),
     "mixtral": Kind(hf.MixtralForCausalLM, lambda: hf.MixtralConfig(**GATED, **EXPERTS)),
     "qwen3 experts": Kind(hf.Qwen3MoeForCausalLM, lambda: hf.Qwen3MoeConfig(**GATED, head_dim=8, **QWEN_EXPERTS)),
