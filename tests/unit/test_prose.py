@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,11 +27,25 @@ NAMES = {
 """Class names that stand for several classes, each with its reason."""
 
 
-def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
+@cache
+def definitions(path: Path) -> list[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
+    """A module, and the classes and functions in it, however deep."""
+    found, statements = [], list[ast.AST]([ast.parse(path.read_text())])
+    while statements:
+        node = statements.pop()
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found.append(node)
+        statements += [
+            child
+            for child in ast.iter_child_nodes(node)
+            if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case)
+        ]
+    return found
+
+
+def docstrings(path: Path) -> Iterator[tuple[int, str]]:
     """Of modules, classes, functions, and of the fields and constants that they follow."""
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
+    for node in definitions(path):
         own = ast.get_docstring(node)
         if own:
             yield node.body[0].lineno, own
@@ -46,7 +61,7 @@ def test_a_docstring_begins_with_its_subject_or_its_verb() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {text.splitlines()[0]}"
         for path in SOURCES
-        for line, text in docstrings(ast.parse(path.read_text()))
+        for line, text in docstrings(path)
         if text.strip() and text.split()[0].rstrip(",:;.") in RIDDLES
     ]
     assert found == []
@@ -55,7 +70,7 @@ def test_a_docstring_begins_with_its_subject_or_its_verb() -> None:
 def test_a_class_name_means_one_thing() -> None:
     places: defaultdict[str, list[str]] = defaultdict(list)
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in definitions(path):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(str(path.relative_to(ROOT)))
     assert {name: where for name, where in places.items() if len(where) > 1 and name not in NAMES} == {}
