@@ -114,7 +114,7 @@ IDS |= {
     for i, inner in enumerate(made)
     for carry in (False, True)
 }
-QUICK = {"diloco-2", "sparseloco-0", "muloco-1", "muon-0-carried"}
+QUICK = {"diloco-2", "sparseloco-0", "muloco-1"}
 """Rows that `make test` tries; `make test-slow` tries the others."""
 
 
@@ -260,23 +260,24 @@ def test_its_payload_comes_back_from_a_store_in_its_wire_format(traced: Traced, 
     assert Rehearsal(traced.job).published(tuple(tensors)) == sent, "as a rehearsal counts them"
 
 
-@pytest.mark.parametrize("mask", [[1, 1, 1], [1, 0, 1], [0, 0, 1], [0, 0, 0]])
-def test_a_merge_survives_missing_peers(traced: Traced, strategy: Strategy, mask: list[int]) -> None:
+def test_a_merge_survives_missing_peers(traced: Traced, strategy: Strategy) -> None:
     job, width = traced.job, 1 << traced.job.payload_depth
     payload = list(traced.payload()[:width])
     half, quarter = len(job.programs.merge.inputs) // 4, 1 << job.shared_depth
     assert job.genesis is not None
     outer = [*job.genesis.outer, *[None] * (quarter - len(job.genesis.outer))]
     shared = [*traced.start[:quarter], *outer]
-    # What is masked out must not count, whatever it holds.
-    slots = [x if m or x is None else np.full_like(x, np.nan) for m in mask for x in payload]
-    state = [*shared, *[None] * (2 * half - len(shared)), *slots, *[None] * (half - len(slots))]
-    state += [np.array(mask, np.float32), *[None] * (half - 1)]
-    out = compile(job.programs.merge).run(state, StepContext(SEED, NUMBER, MERGE_SLOT, 1))
-    assert all(np.isfinite(x).all() for x in out if x is not None)
-    moved = bits(list(out))[0] != bits(traced.start)[0]
     decays = getattr(getattr(strategy, "outer", None), "weight_decay", 0.0) > 0
-    assert moved == any(mask) or (decays and not any(mask)), "no payload moves no weight from a zero outer state"
+    merge = compile(job.programs.merge)
+    for mask in ([1, 1, 1], [1, 0, 1], [0, 0, 1], [0, 0, 0]):
+        # What is masked out must not count, whatever it holds.
+        slots = [x if m or x is None else np.full_like(x, np.nan) for m in mask for x in payload]
+        state = [*shared, *[None] * (2 * half - len(shared)), *slots, *[None] * (half - len(slots))]
+        state += [np.array(mask, np.float32), *[None] * (half - 1)]
+        out = merge.run(state, StepContext(SEED, NUMBER, MERGE_SLOT, 1))
+        assert all(np.isfinite(x).all() for x in out if x is not None), mask
+        moved = bits(list(out))[0] != bits(traced.start)[0]
+        assert moved == any(mask) or (decays and not any(mask)), "no payload moves no weight from a zero outer state"
 
 
 # -- whole rounds

@@ -75,7 +75,7 @@ def test_roots_do_not_depend_on_path_or_threads(
     assert roots(step, path, threads) == expected
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine")
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("path", PATHS)
@@ -86,6 +86,7 @@ def test_roots_are_those_of_compiled_maps(
     assert roots(step, path, threads, fused="require") == expected
 
 
+@pytest.mark.sampled(1)
 def test_roots_do_not_depend_on_what_is_kept(step: Program, expected: Sequence[str]) -> None:
     state, dataset = start(step)
     traced = materialise(paths.compile(step), state, StepContext(SEED, 2, 1, 1), dataset)
@@ -108,6 +109,7 @@ def test_roots_are_those_of_another_process_without_torch(
     assert done.stdout.split() == list(expected)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_roots_do_not_depend_on_the_callers_float_environment(
     step: Program, expected: Sequence[str], threads: int

@@ -18,10 +18,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 
@@ -149,12 +150,13 @@ class Mismatch:
         return f"{self.op.name}({words}) on {self.path} gives {self.got:08x}, not {self.due:08x}"
 
 
-def compare(reference: Reference, task: Task) -> list[Mismatch]:
-    """The first mismatches of each path."""
+def compare(reference: Reference, task: Task, kernels: Iterable[ModuleType] = (_native,)) -> list[Mismatch]:
+    """The first mismatches of each path of some kernels."""
     found = []
+    ways = [(module, path) for module in kernels for path in module.paths()]
     for a, b, c, due in _cases(reference, task):
-        for path in _native.paths():
-            got = _native.apply_op(task.op, a, b, c, path)
+        for module, path in ways:
+            got = module.apply_op(task.op, a, b, c, path)
             found += [
                 Mismatch(task.op, path, *(int(w[i]) for w in (a, b, c, got, due)))
                 for i in np.flatnonzero(got != due)[:3]

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lockstep.numerics import _native
-from lockstep.numerics.scalar import Op, apply
+from lockstep.numerics import _native, paths, portable
+from lockstep.numerics.arrays import Array
+from lockstep.numerics.builder import Expression, ProgramBuilder
+from lockstep.numerics.cuda import CudaExecutable
+from lockstep.numerics.cuda.emulator import Emulator
+from lockstep.numerics.scalar import ARITY, Op, apply
 from lockstep.numerics.vectors import Words, vectors
+from lockstep.protocol.programs.program import F32
 from tests.primitives import battery
 from tests.primitives.battery import MUTANTS, UNARY, Kernels, Reference, Task
+from tests.unit.numerics.comparison import CONTEXT, PATHS, strange, words
 
 BY_NAME = {"ids": lambda op: op.name}
 FULL = 10_000_000
@@ -41,11 +47,6 @@ def assert_is_the_specification(reference: Reference, op: Op, count: int) -> Non
 # --- the reference ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("op", Op, **BY_NAME)
-def test_the_reference_is_the_specification(reference: Reference, op: Op) -> None:
-    assert_is_the_specification(reference, op, 500)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(HOURS)
 @pytest.mark.parametrize("op", Op, **BY_NAME)
@@ -65,8 +66,50 @@ def test_the_reference_numbers_the_words_as_they_are(reference: Reference) -> No
 
 
 @pytest.mark.parametrize("op", Op, **BY_NAME)
-def test_every_path_equals_the_reference(reference: Reference, op: Op) -> None:
-    assert battery.compare(reference, Task(op, 11, SAMPLE, exhaustive=False)) == []
+def test_the_reference_is_the_specification_and_every_path_equals_it(reference: Reference, op: Op) -> None:
+    assert_is_the_specification(reference, op, 500)
+    assert battery.compare(reference, Task(op, 11, SAMPLE, exhaustive=False), (_native, portable)) == []
+
+
+def test_maps_of_every_operation_equal_the_reference_wherever_they_run(reference: Reference) -> None:
+    """Interpreted by the kernels of every path, compiled, and on the emulated device; operands of one value, too."""
+    n, due = 1100, list[Words]()
+    b = ProgramBuilder([(F32, n), (F32, n), (F32, n), None])
+    given = [strange(np.random.default_rng(k), n) for k in range(3)]
+    given[2][::2] = np.random.default_rng(3).integers(-40, 40, n // 2).astype(np.int32).view(np.float32)
+    one, other = np.full(n, 0x3FC00000, np.uint32), np.full(n, 0xFFFFFFFD, np.uint32)
+    for op in Op:
+        reads = 0 if op == Op.IMM else ARITY[op]
+
+        def apply_to(e: Expression, *x: int, op: Op = op, reads: int = reads) -> int:
+            return e.apply(op, *x[:reads]) if reads else e.imm(0x12345678)
+
+        def apply_to_one(e: Expression, x: int, op: Op = op, reads: int = reads) -> int:
+            return e.apply(op, *(x, e.imm(0x3FC00000), e.imm(0xFFFFFFFD))[:reads]) if reads else e.imm(5)
+
+        b.map((n,), [b.input(k) for k in range(3)], apply_to, name=op.name)
+        b.map((n,), [b.input(2)], apply_to_one, name=f"{op.name} of one value")
+        x, y, z = (words(array) for array in given)
+        if reads:
+            due += [reference.apply(op, x, y, z), reference.apply(op, z, one, other)]
+        else:
+            due += [np.full(n, word, np.uint32) for word in (0x12345678, 5)]
+    program = b.finish([None])
+    state = [*given, None]
+    made: dict[str, Sequence[Array | None]] = {
+        f"{path}, {threads} threads": paths.compile(program, path=path, threads=threads, fused="off").run(
+            state, CONTEXT, keep=True
+        )
+        for path in PATHS
+        for threads in (1, 3)
+    }
+    made["compiled"] = paths.compile(program, fused="require").run(state, CONTEXT, keep=True)
+    made["the emulated device"] = CudaExecutable(program, device=Emulator()).run(state, CONTEXT, keep=True)
+    plain = portable.Executor(program.header, list(program.descriptors), [])
+    made["portable"] = plain.run(state, CONTEXT.seed, *CONTEXT.words, None, True, 1, "auto")
+    for way, outputs in made.items():
+        for i, (got, wanted) in enumerate(zip(outputs, due, strict=True)):
+            np.testing.assert_array_equal(words(got), wanted, err_msg=f"{program.name_of(i)}, {way}")
 
 
 @pytest.mark.slow

@@ -228,7 +228,7 @@ def test_a_defect_of_groups_apart_shows(defect: str, monkeypatch: pytest.MonkeyP
     assert differs(products([(2, 20, 70, 9, 16)]), Mutant(before, after)), f"the emulation does not show {defect}"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_defect_shows(defect: str, small: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     take("small tiles", monkeypatch)
@@ -265,7 +265,7 @@ WARP_GROUP_DEFECTS = {
 """Of asynchronous products: descriptors, their layout, the order of copies, products and reads of their sums."""
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("defect", WARP_GROUP_DEFECTS)
 def test_a_defect_of_warp_groups_shows(defect: str, small: Program) -> None:
     before, after = WARP_GROUP_DEFECTS[defect]
@@ -310,6 +310,7 @@ def test_devices_with_few_integer_units_multiply_halves() -> None:
     assert all(unit_of(name) != HALVES for name in others)
 
 
+@pytest.mark.slow
 def test_magnitudes_that_nobody_waits_for_show() -> None:
     b = ProgramBuilder([(F32, 4000)])
     made = b.quant(b.input(0).reshape(2, 2000))
@@ -319,16 +320,18 @@ def test_magnitudes_that_nobody_waits_for_show() -> None:
         assert any(differs(program, Mutant(before, after, descending=descending)) for descending in (False, True))
 
 
+@pytest.mark.slow
 def test_lanes_that_part_show(small: Program) -> None:
     """A matrix instruction needs all lanes of its warp."""
     assert differs(small, Mutant("if (!computes) continue;", "if (!computes || threadIdx.x % 32 == 5) continue;"))
 
 
+@pytest.mark.slow
 def test_exchanged_halves_of_the_older_unit_show(small: Program) -> None:
     assert differs(small, Mutant("a[half], b[0]", "a[half], b[1]", unit="mma.m8n8k16"))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("unit", "before", "after"),
     [

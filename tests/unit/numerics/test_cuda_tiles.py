@@ -304,7 +304,7 @@ DEFECTS = {
 INFINITE = ("            some = unit::any(infinite);\n", "")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_defect_shows(defect: str) -> None:
     before, after = DEFECTS[defect]
@@ -345,7 +345,7 @@ CODE_DEFECTS = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("defect", CODE_DEFECTS)
 def test_a_defect_of_codes_shows(defect: str) -> None:
     before, after = CODE_DEFECTS[defect]
