@@ -15,7 +15,13 @@ from pathlib import Path
 import pytest
 
 from lockstep.storage import ContentStore, open_store
+from lockstep.storage.directory import DirectoryStore
+from lockstep.storage.kubo import multiaddr_of_url
+from lockstep.storage.server import application
+from tests.support.serving import Served
 
+MAX_BYTES = 8 << 20
+"""Of a request to a server."""
 SERVE = "from lockstep.cli.storage import storage_app; storage_app()"
 WRITE = """
 import hashlib, sys
@@ -33,19 +39,22 @@ class Place:
     def __init__(self, kind: str, home: Path) -> None:
         self.kind = kind
         self.home = home
-        self._server: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread: Served | None = None
         self.url = home.as_uri().replace("file", "dir", 1)
         if kind == "kubo":
-            self.start()
+            self._thread = Served(application(DirectoryStore(home), max_bytes=MAX_BYTES))
+            self.url = multiaddr_of_url(self._thread.__enter__())
 
     def start(self) -> None:
-        """Start the server again, on another port."""
-        self._server = subprocess.Popen(
-            [sys.executable, "-c", SERVE, "serve", "--home", str(self.home), "--max-mib", "8"],
+        """Serve from a process, on another port."""
+        self._end(signal.SIGTERM)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", SERVE, "serve", "--home", str(self.home), "--max-mib", str(MAX_BYTES >> 20)],
             stdout=subprocess.PIPE,
         )
-        assert self._server.stdout is not None
-        self.url = str(json.loads(self._server.stdout.readline())["multiaddr"])
+        assert self._process.stdout is not None
+        self.url = str(json.loads(self._process.stdout.readline())["multiaddr"])
 
     def open(self) -> ContentStore:
         """A client of its own."""
@@ -62,20 +71,22 @@ class Place:
 
     def lose(self) -> None:
         """Make the store unreachable without deleting what a reader could call missing."""
-        if self._server is not None:
+        if self.kind == "kubo":
             self._end(signal.SIGKILL)
         else:
             self.home.rename(self.home.with_name("unmounted"))
 
     def kill_while_writing(self, name: str, seconds: float) -> list[str]:
         """Let a process of its own put content, kill -9 whoever writes blocks; returns the CIDs that it was given."""
+        if self.kind == "kubo":
+            self.start()
         writer = subprocess.Popen(
             [sys.executable, "-c", WRITE, self.url, name], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
         assert writer.stdout is not None
         first = writer.stdout.readline().strip()
         time.sleep(seconds)
-        if self._server is not None:
+        if self.kind == "kubo":
             self._end(signal.SIGKILL)
         else:
             writer.kill()
@@ -84,17 +95,18 @@ class Place:
 
     def close(self) -> None:
         """End what was started."""
-        if self._server is not None:
-            self._end(signal.SIGTERM)
+        self._end(signal.SIGTERM)
         shutil.rmtree(self.home, ignore_errors=True)
 
     def _end(self, number: int) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            os.kill(server.pid, number)
-            server.wait(timeout=20)
-            if server.stdout is not None:
-                server.stdout.close()
+        (thread, self._thread), (process, self._process) = (self._thread, None), (self._process, None)
+        if thread is not None:
+            thread.__exit__(None, None, None)
+        if process is not None:
+            os.kill(process.pid, number)
+            process.wait(timeout=20)
+            if process.stdout is not None:
+                process.stdout.close()
 
 
 @pytest.fixture(params=["directory", "kubo"])

@@ -24,6 +24,15 @@ MODELS = ("gpt", "llama", "encoder", "cnn", "lora")
 
 
 @pytest.fixture(scope="module")
+def device() -> Device:
+    """This machine's; it is asked for before anything is traced for it."""
+    try:
+        return open_device()
+    except UsageError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
 def program() -> Program:
     return gpt()
 
@@ -148,19 +157,13 @@ def test_every_model_takes_emulated_steps(name: str) -> None:
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("steps", GOLDEN)
-def test_training_of_integers_on_the_device_ends_in_the_processors_state(integers: Program, steps: int) -> None:
-    try:
-        device = open_device()
-    except UsageError as error:
-        pytest.skip(str(error))
+def test_training_of_integers_on_the_device_ends_in_the_processors_state(
+    device: Device, integers: Program, steps: int
+) -> None:
     assert trained(integers, device, steps, *start(integers)) == train(integers, steps, "auto", 1, "off")
 
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("steps", GOLDEN)
-def test_training_on_the_device_ends_in_the_golden_state(program: Program, steps: int) -> None:
-    try:
-        device = open_device()
-    except UsageError as error:
-        pytest.skip(str(error))
+def test_training_on_the_device_ends_in_the_golden_state(device: Device, program: Program, steps: int) -> None:
     assert trained(program, device, steps, *start(program)) == GOLDEN[steps]

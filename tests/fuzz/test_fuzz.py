@@ -26,7 +26,7 @@ def test_nothing_but_the_error_tree_comes_out(name: str, tmp_path: Path) -> None
     assert run.executions >= RUNS, "every input was decoded"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", QUICKLY)
 def test_a_planted_defect_is_found(name: str, tmp_path: Path) -> None:
     assert fuzz(name, tmp_path, "-max_total_time=60", "-seed=1", planted=True).crash

@@ -93,6 +93,7 @@ CASES: dict[str, tuple[Callable[..., torch.Tensor], tuple[int, ...], tuple[int, 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("form", BOUNDS)
 def test_products_and_their_gradients_are_close_to_float64(name: str, form: str) -> None:
+    """By the graph alone, and by the executor."""
     function, a, b = CASES[name]
     program = traced(function, a, b, Arithmetic("int8", {"*": form}))
     # The gradient of a strided convolution's image is a product for each remainder of the strides.
@@ -100,21 +101,10 @@ def test_products_and_their_gradients_are_close_to_float64(name: str, form: str)
     assert len(kinds(program, Kind.FOLD, Fold.QDOT)) == 2 + remainders, "the product and its two gradients"
     assert not kinds(program, Kind.FOLD, Fold.DOT)
     state = numbers(*(i.shape[0] for i in program.inputs if i is not None))
-    wanted = step_of(function, a, b)(*(torch.from_numpy(x).double() for x in state))
-    for found, due in zip(wide.run(program, state), wanted, strict=False):
-        assert np.linalg.norm(found - due.detach().numpy()) <= BOUNDS[form] * np.linalg.norm(due.detach().numpy()), name
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("form", BOUNDS)
-def test_the_executor_s_products_are_close_to_float64(name: str, form: str) -> None:
-    function, a, b = CASES[name]
-    program = traced(function, a, b, Arithmetic("int8", {"*": form}))
-    state = numbers(*(i.shape[0] for i in program.inputs if i is not None))
-    wanted = step_of(function, a, b)(*(torch.from_numpy(x).double() for x in state))
-    for found, due in zip(run(program, state), wanted, strict=False):
-        assert np.linalg.norm(found - due.detach().numpy()) <= BOUNDS[form] * np.linalg.norm(due.detach().numpy())
+    wanted = [x.detach().numpy() for x in step_of(function, a, b)(*(torch.from_numpy(x).double() for x in state))]
+    for way, outputs in (("graph", wide.run(program, state)), ("executor", run(program, state))):
+        for found, due in zip(outputs, wanted, strict=False):
+            assert np.linalg.norm(found - due) <= BOUNDS[form] * np.linalg.norm(due), way
 
 
 def test_stochastic_words_depend_on_neither_threads_nor_tiling() -> None:

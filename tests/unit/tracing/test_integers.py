@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from random import Random
 
 import numpy as np
@@ -135,6 +136,7 @@ def test_products_of_extreme_numbers_are_the_reference_s(scale: float) -> None:
     assert judged(program, state) >= 3
 
 
+@cache
 def model_step(name: str, steps: int = H) -> tuple[Program, Array, Array]:
     """A model's step of integer products, its first parameters, its rows."""
     model, length = small(name)

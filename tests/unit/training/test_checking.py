@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -81,18 +82,23 @@ RIGHT: dict[str, tuple[Callable[[], nn.Module], Loss | RandomLoss, int]] = {
 }
 
 
+@cache
+def found_of(name: str) -> TriedSteps:
+    model, loss, _ = RIGHT[name]
+    return tried(model(), loss)
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_model_that_is_trained_as_pytorch_trains_it_passes(name: str) -> None:
-    model, loss, count = RIGHT[name]
-    found = tried(model(), loss)
+    found, (*_, count) = found_of(name), RIGHT[name]
     assert (found.wrong, found.eager, found.differing) == ("", "", ())
     assert (found.steps, found.exact, len(found.gradients)) == (2, True, count)
     assert all(g.error is not None for g in found.gradients)
 
 
 def test_rows_are_made_that_the_loss_takes_and_given_ones_are_taken() -> None:
-    assert "below 10" in tried(Tied(), of_tokens).rows
+    assert "below 10" in found_of("tied").rows
     rows = np.full((3, 17), VOCABULARY - 1, np.int32)
     assert tried(Tied(), of_tokens, rows=rows).rows == "3 rows as given"
     for wrong in (np.zeros((3, 16), np.int32), np.zeros((0, 17), np.int32), np.zeros((3, 17)), np.full((1, 17), 2**40)):
@@ -108,8 +114,8 @@ def stubborn(model: Any, rows: Tensor) -> Tensor:
 
 
 def test_gradients_are_compared_in_float64_unless_the_loss_insists_on_float32() -> None:
-    assert tried(Tied(), of_tokens).precision == "float64"
-    assert tried(mlp(), of_floats).precision == "float64", "its rows become float64, too"
+    assert found_of("tied").precision == "float64"
+    assert found_of("plain").precision == "float64", "its rows become float64, too"
     found = tried(mlp(), stubborn)
     assert (found.precision, found.differing, found.eager) == ("float32", (), "")
 
