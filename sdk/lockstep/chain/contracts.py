@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from lockstep.chain import artifacts, reverts, signatures
@@ -123,24 +124,27 @@ class Contract:
         self.w3 = w3
         self.address = address
         self.artifact = artifacts.load(artifact)
-        self.contract = w3.eth.contract(address=address, abi=self.artifact.abi)  # type: ignore[call-overload]
 
     def call(self, function: str, *arguments: Any, gas: int | None = None) -> Call:
         """The transaction that runs `function`; dataclass arguments stand for structs."""
-        data = self.contract.encode_abi(function, args=[_plain(a) for a in arguments])
         label = f"{self.artifact.name}.{function}"
-        return Call(self.address, bytes.fromhex(data[2:]), gas or GAS.get(label, GAS_DEFAULT), label)
+        return Call(self.address, self._data(function, arguments), gas or GAS.get(label, GAS_DEFAULT), label)
 
     def read(self, function: str, *arguments: Any, block: int | str = "latest", sender: Address | None = None) -> Any:
         """Calls `function` at `block` and returns its result; a revert raises the rule that it broke."""
-        from web3.exceptions import BadFunctionCallOutput, ContractLogicError, Web3RPCError
+        from eth_abi.exceptions import DecodingError
+        from web3.exceptions import ContractLogicError, Web3RPCError
 
-        bound = self.contract.functions[function](*[_plain(a) for a in arguments])
+        called: Any = {"to": self.address, "data": "0x" + self._data(function, arguments).hex()}
+        if sender:
+            called["from"] = sender
+        parts = _coded(self.artifact.name, function).entry["outputs"]
         try:
-            return bound.call({"from": sender} if sender else {}, block_identifier=block)
+            answer = self.w3.eth.call(called, block_identifier=block)  # type: ignore[arg-type]
+            found = self.w3.codec.decode([artifacts.abi_type(part) for part in parts], answer)
         except ContractLogicError as failure:
             raise reverts.decode(revert_data(failure)) from failure
-        except BadFunctionCallOutput as failure:
+        except DecodingError as failure:
             raise ChainError(
                 f"no {self.artifact.name} at {self.address}", "check the addresses file and the RPC URL"
             ) from failure
@@ -148,6 +152,50 @@ class Contract:
             raise ChainError(
                 f"the node does not call {self.artifact.name}.{function}: {failure}", "use another RPC provider"
             ) from failure
+        values = [_read(part, value) for part, value in zip(parts, found, strict=True)]
+        return values[0] if len(values) == 1 else values
+
+    def arguments_of(self, data: bytes) -> dict[str, Any]:
+        """A call's arguments by name. Raises `ValueError` for data that no function here takes."""
+        for name in self.artifact.entries("function"):
+            coded = _coded(self.artifact.name, name)
+            if coded.selector == data[:4]:
+                values = self.w3.codec.decode(coded.inputs, data[4:])
+                return {part["name"]: value for part, value in zip(coded.entry["inputs"], values, strict=True)}
+        raise ValueError(f"{self.artifact.name} has no function 0x{data[:4].hex()}")
+
+    def _data(self, function: str, arguments: Sequence[Any]) -> bytes:
+        coded = _coded(self.artifact.name, function)
+        return coded.selector + self.w3.codec.encode(coded.inputs, [_plain(a) for a in arguments])
+
+
+@dataclass(frozen=True)
+class _Coded:
+    """A function as bytes: web3 looks through the whole ABI for it at each call, which takes ten times as long."""
+
+    entry: dict[str, Any]
+    selector: bytes
+    inputs: tuple[str, ...]
+
+
+@cache
+def _coded(artifact: str, function: str) -> _Coded:
+    entry = artifacts.load(artifact).entries("function")[function]
+    selector = keccak(artifacts.signature(entry).encode())[:4]
+    return _Coded(entry, selector, tuple(artifacts.abi_type(part) for part in entry["inputs"]))
+
+
+def _read(part: dict[str, Any], value: Any) -> Any:
+    """An answer's value, with every address in its checksummed form."""
+    from eth_utils.address import to_checksum_address
+
+    kind: str = part["type"]
+    if kind.endswith("]"):
+        inner = part | {"type": kind[: kind.rindex("[")]}
+        return [_read(inner, one) for one in value]
+    if kind == "tuple":
+        return tuple(_read(p, v) for p, v in zip(part["components"], value, strict=True))
+    return to_checksum_address(value) if kind == "address" else value
 
 
 class Token(Contract):

@@ -311,14 +311,14 @@ class DisputeReader:
 
     def _descriptor(self, transaction: bytes) -> Op | None:
         """None if the move went through another contract: then its call is not the transaction's own."""
+        from eth_abi.exceptions import DecodingError
         from web3.exceptions import Web3Exception
 
         game = self.contracts.game
         try:
             sent = game.w3.eth.get_transaction("0x" + transaction.hex())  # type: ignore[arg-type]
-            _, arguments = game.contract.decode_function_input(sent["input"])
-            return Op.decode(bytes(arguments["descriptor"]))
-        except (Web3Exception, ValueError, KeyError, LockstepError):
+            return Op.decode(game.arguments_of(bytes(sent["input"]))["descriptor"])
+        except (Web3Exception, DecodingError, ValueError, KeyError, LockstepError):
             return None
 
     def _program(self, claim: Claim, place: GamePlace, params: JobParams) -> Program | None:
