@@ -119,6 +119,9 @@ class Manners:
     """The pool's order: fifo, fees (the highest tip first) or random. Nonces of one account stay in order."""
     log_blocks: int = 0
     """The widest range of eth_getLogs; 0: any."""
+    safe: int = 0
+    finalized: int = 0
+    """Blocks that the block of this name is behind the head."""
     down: str = ""
     """refused: no connection; silent: no answer in time; nothing: it answers."""
 

@@ -107,8 +107,10 @@ class MemoryProvider(BaseProvider):
         chain = self.chain
         if isinstance(tag, Mapping):
             tag = tag.get("blockHash") or tag.get("blockNumber")
-        if tag in ("latest", "safe", "finalized", None):
+        if tag in ("latest", None):
             return chain.head
+        if tag in ("safe", "finalized"):
+            return chain.blocks[_bound(self, tag)]
         if tag == "pending":
             return chain.pending()[0]
         if tag == "earliest":
@@ -330,8 +332,10 @@ def _logs(p: MemoryProvider, query: Any) -> list[Any]:
 
 
 def _bound(p: MemoryProvider, tag: Any) -> int:
-    if tag in ("latest", "pending", "safe", "finalized"):
+    if tag in ("latest", "pending"):
         return p.chain.head.number
+    if tag in ("safe", "finalized"):
+        return max(0, p.chain.head.number - getattr(p.chain.manners, tag))
     return 0 if tag == "earliest" else _number(tag)
 
 
