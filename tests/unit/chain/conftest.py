@@ -17,7 +17,7 @@ from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol.types import Wei
 
 
-@pytest.fixture(scope="module", params=["anvil", "memory"])
+@pytest.fixture(scope="module", params=["memory", pytest.param("anvil", marks=pytest.mark.slow)])
 def devnet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]:
     if request.param == "memory":
         with MemoryDevnet(seed=7, arbiter=ReferenceArbiter()) as chain:

@@ -12,8 +12,9 @@ from lockstep.chain import rpc
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.crosscheck import TELL_SECONDS, CrossCheck
-from lockstep.chain.devnet import Devnet, deploy
+from lockstep.chain.devnet import deploy
 from lockstep.chain.events import Event, EventReader
+from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.outbox import Outbox
 from lockstep.chain.rpc import connect
 from lockstep.node.ledger import Watcher
@@ -21,14 +22,12 @@ from lockstep.protocol.errors import TryLater, Unreachable
 from lockstep.protocol.types import Address, Wei
 from tests.support.rpc_proxy import RpcProxy
 
-pytestmark = pytest.mark.chain
-
 
 class Pair:
     """A chain, two providers of it, a reader that believes neither alone."""
 
     def __init__(self, folder: Path) -> None:
-        self.devnet = Devnet(folder / "chain", block_seconds=0)
+        self.devnet = MemoryDevnet()
         account = self.devnet.account("saver")
         self.addresses: Addresses = deploy(self.devnet.w3, account)
         contracts = Contracts.at(self.devnet.w3, self.addresses)

@@ -21,7 +21,7 @@ from lockstep.presets import CHAINS
 from lockstep.protocol.errors import ChainError, Mismatch, UsageError
 from lockstep.protocol.types import Address, Seconds
 
-pytestmark = pytest.mark.chain
+pytestmark = [pytest.mark.chain, pytest.mark.slow]
 
 WANTED = Wanted(None, UNBOND_SECONDS, CHAINS["op-stack"])
 PROGRAM = """
@@ -54,7 +54,6 @@ def anvil(tmp_path_factory: pytest.TempPathFactory) -> Devnet:
         yield chain
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("sends", "after"), [(0, "before"), (4, "before"), (4, "after"), (9, "after")])
 def test_a_deployment_killed_between_two_sends_goes_on_with_the_same_addresses(
     anvil: Devnet, tmp_path: Path, sends: int, after: str

@@ -73,6 +73,7 @@ def test_state_survives_kill_and_restart(tmp_path: Path) -> None:
         assert last < first <= last + 2, "no time passes while it is down"
 
 
+@pytest.mark.slow
 def test_a_killed_parent_takes_its_chain_along(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys; from pathlib import Path; from lockstep.chain.devnet import Devnet;"

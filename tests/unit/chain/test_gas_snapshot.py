@@ -12,6 +12,7 @@ from tests.support import gas
 
 @pytest.mark.uncounted
 @pytest.mark.chain
+@pytest.mark.slow
 def test_the_committed_snapshot_is_what_receipts_say(tmp_path: Path) -> None:
     committed, found = json.loads(gas.SNAPSHOT.read_text()), gas.snapshot(tmp_path)
     was, now = ({verb: row["gas"] for verb, row in s["verbs"].items()} for s in (committed, found))

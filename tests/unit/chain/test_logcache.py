@@ -7,46 +7,54 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from eth_account.signers.local import LocalAccount
 from structlog.testing import capture_logs
 
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Contracts
-from lockstep.chain.devnet import Devnet, deploy
+from lockstep.chain.devnet import deploy
 from lockstep.chain.events import Event, EventReader
 from lockstep.chain.logcache import LogCache
-from lockstep.chain.outbox import Outbox
+from lockstep.chain.memory.chain import Manners
+from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.rpc import connect
 from lockstep.node.ledger import Watcher
 from lockstep.protocol.types import Address, Wei
 from tests.support.rpc_proxy import PUBLIC_LOG_BLOCKS, RpcProxy
+from tests.support.sending import transact
 
-pytestmark = pytest.mark.chain
+FINAL = 8
+"""Blocks that the chain may take back."""
 
-EMPTY = 150
-"""Blocks behind the deposits: more than a chain may take back."""
+EMPTY = 40
+"""Blocks behind the deposits."""
+
+
+@pytest.fixture(scope="module")
+def chain() -> Iterator[tuple[MemoryDevnet, Contracts]]:
+    """Two deposits of the saver that are final."""
+    with MemoryDevnet(manners=Manners(finalized=FINAL)) as devnet:
+        contracts = Contracts.at(devnet.w3, deploy(devnet.w3, devnet.account("deployer")))
+        devnet._request("anvil_autoImpersonateAccount", [True])
+        saver, vault = Address(devnet.account("saver").address), contracts.vault
+        for call in (
+            contracts.token.mint(saver, Wei(99)), contracts.token.approve(vault.address, Wei(99)),
+            vault.deposit(Wei(1)), vault.deposit(Wei(2)),
+        ):  # fmt: skip
+            transact(devnet, call, saver)
+        devnet.mine(EMPTY)
+        yield devnet, contracts
 
 
 class Scene:
-    """A chain with some deposits that are final, an endpoint that counts, a copy."""
+    """The chain, an endpoint that counts, a copy."""
 
-    def __init__(self, folder: Path) -> None:
-        self.devnet = Devnet(folder / "chain", block_seconds=0)
-        self.account: LocalAccount = self.devnet.account("saver")
-        self.addresses: Addresses = deploy(self.devnet.w3, self.account)
-        contracts = Contracts.at(self.devnet.w3, self.addresses)
-        self.vault = contracts.vault
-        self.outbox = Outbox(folder / "outbox.sqlite", self.devnet.w3, self.account)
-        self.outbox.send(contracts.token.mint(Address(self.account.address), Wei(99)), "mint")
-        self.outbox.send(contracts.token.approve(self.vault.address, Wei(99)), "yes")
-        self.deposit(1)
-        self.deposit(2)
-        self.devnet.mine(EMPTY)
+    def __init__(self, folder: Path, devnet: MemoryDevnet, contracts: Contracts) -> None:
+        self.devnet, self.contracts, self.addresses = devnet, contracts, contracts.addresses
         self.path = folder / "home" / "logs.sqlite"
         self.proxy = RpcProxy(self.devnet.url, PUBLIC_LOG_BLOCKS)
 
     def deposit(self, amount: int) -> None:
-        self.outbox.send(self.vault.deposit(Wei(amount)), f"deposit/{amount}/{self.devnet.w3.eth.block_number}")
+        transact(self.devnet, self.contracts.vault.deposit(Wei(amount)), Address(self.devnet.account("saver").address))
 
     def start(self, addresses: Addresses | None = None) -> list[Event]:
         """What a process that starts now reads; it is asked what it cost by `proxy.requests`."""
@@ -61,17 +69,13 @@ class Scene:
     def truth(self) -> list[Event]:
         return Watcher(EventReader(self.devnet.w3, self.addresses)).poll()
 
-    def close(self) -> None:
-        self.outbox.close()
-        self.proxy.close()
-        self.devnet.stop()
-
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    made = Scene(tmp_path)
+def scene(tmp_path: Path, chain: tuple[MemoryDevnet, Contracts]) -> Iterator[Scene]:
+    made, mark = Scene(tmp_path, *chain), chain[0].snapshot()
     yield made
-    made.close()
+    made.proxy.close()
+    chain[0].revert(mark)
 
 
 def amounts(found: list[Event]) -> list[int]:
@@ -86,11 +90,10 @@ def test_a_restart_asks_for_new_blocks_alone(scene: Scene) -> None:
     found = scene.start()
     assert amounts(found) == [1, 2, 3]
     assert found == scene.truth(), "the copy is the chain's own, to the last field"
-    assert sum(scene.proxy.ranges) <= first - 60, "blocks that are final are not asked for again"
+    assert sum(scene.proxy.ranges) <= first - EMPTY + 3 * FINAL, "blocks that are final are not asked for again"
     assert scene.proxy.requests["eth_getBlockByNumber"] <= 4 * len(scene.proxy.ranges) + 8
 
 
-@pytest.mark.slow
 def test_blocks_that_are_not_final_are_not_written(scene: Scene) -> None:
     mark = scene.devnet.snapshot()
     scene.deposit(3)
@@ -102,7 +105,6 @@ def test_blocks_that_are_not_final_are_not_written(scene: Scene) -> None:
     assert said == [], "nothing of the copy was wrong"
 
 
-@pytest.mark.slow
 def test_a_copy_of_another_chain_is_dropped(scene: Scene, tmp_path: Path) -> None:
     scene.start()
     with sqlite3.connect(scene.path) as file:
@@ -115,7 +117,6 @@ def test_a_copy_of_another_chain_is_dropped(scene: Scene, tmp_path: Path) -> Non
     assert said == [], "there is a new one"
 
 
-@pytest.mark.slow
 def test_a_copy_that_was_changed_is_dropped(scene: Scene) -> None:
     scene.start()
     with sqlite3.connect(scene.path) as file:
@@ -125,7 +126,6 @@ def test_a_copy_that_was_changed_is_dropped(scene: Scene) -> None:
     assert [line["why"] for line in said] == ["it was changed"]
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize("content", [b"no database", b"", b"SQLite format 3\0" + b"\xff" * 4096])
 def test_a_damaged_file_is_dropped(scene: Scene, content: bytes) -> None:
     scene.start()
@@ -139,7 +139,6 @@ def test_a_damaged_file_is_dropped(scene: Scene, content: bytes) -> None:
     assert sum(scene.proxy.ranges) < EMPTY, "it is a copy again"
 
 
-@pytest.mark.slow
 def test_a_damaged_page_is_dropped(scene: Scene) -> None:
     scene.start()
     with sqlite3.connect(scene.path) as file:
@@ -150,7 +149,6 @@ def test_a_damaged_page_is_dropped(scene: Scene) -> None:
     assert scene.start() == scene.truth()
 
 
-@pytest.mark.slow
 def test_a_place_where_nothing_can_be_written_costs_the_copy_alone(scene: Scene) -> None:
     scene.path.parent.parent.joinpath("home").write_text("a file, and no folder")
     with capture_logs() as said:
@@ -158,7 +156,6 @@ def test_a_place_where_nothing_can_be_written_costs_the_copy_alone(scene: Scene)
     assert said
 
 
-@pytest.mark.slow
 def test_deployments_do_not_mix(scene: Scene) -> None:
     scene.start()
     other = deploy(scene.devnet.w3, scene.devnet.account("other"))
@@ -166,7 +163,6 @@ def test_deployments_do_not_mix(scene: Scene) -> None:
     assert scene.start() == scene.truth()
 
 
-@pytest.mark.slow
 def test_two_processes_on_one_file_write_each_block_once(scene: Scene) -> None:
     w3 = connect(scene.proxy.url)
     caches = [LogCache(scene.path, w3, scene.addresses) for _ in range(2)]

@@ -17,11 +17,13 @@ from web3.types import RPCEndpoint
 from lockstep.base.machine import is_full
 from lockstep.chain import outbox as outbox_module
 from lockstep.chain.contracts import Call, Contracts
-from lockstep.chain.devnet import Devnet, Local, key_of
+from lockstep.chain.devnet import Local, key_of
+from lockstep.chain.memory.chain import GENESIS_TIME, Manners
+from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.outbox import Outbox
 from lockstep.protocol.errors import ChainError, FundsError, TryLater
 from lockstep.protocol.market.prices import MAX_FEE_CAP
-from lockstep.protocol.types import Address, Wei
+from lockstep.protocol.types import Address, Seconds, Wei
 from tests.unit.chain.conftest import OpenOutbox
 
 pytestmark = pytest.mark.chain
@@ -78,6 +80,7 @@ def test_a_mined_revert_names_its_rule_and_keeps_its_key(
     assert outbox.send(contracts.vault.deposit(Wei(1)), "unbond").succeeded
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("when", ["before broadcasting", "after broadcasting"])
 def test_kill_loses_nothing_and_repeats_nothing(
@@ -121,6 +124,31 @@ outbox.submit(Contracts.at(w3, addresses).token.mint(account.address, Wei(1)), "
     assert os.path.exists(tmp_path / "killed.db")
 
 
+class Died(BaseException):
+    """In place of a process's death."""
+
+
+@pytest.mark.parametrize("when", ["before broadcasting", "after broadcasting"])
+def test_an_end_in_the_middle_of_a_send_loses_nothing_and_repeats_nothing(
+    when: str, devnet: Local, contracts: Contracts, open_outbox: OpenOutbox
+) -> None:
+    account = devnet.account(f"died {when}")
+    call, outbox = contracts.token.mint(account.address, Wei(1)), open_outbox(account)
+    broadcast = outbox._wire.broadcast
+
+    def dies(raw: bytes) -> None:
+        if when == "after broadcasting":
+            broadcast(raw)
+        raise Died
+
+    outbox._wire.broadcast = dies  # type: ignore[method-assign]
+    with pytest.raises(Died):
+        outbox.submit(call, "mint")
+    assert open_outbox(account).send(call, "mint").succeeded
+    assert contracts.token.balance_of(account.address) == 1, "minted exactly once"
+    assert devnet.w3.eth.get_transaction_count(account.address) == 1
+
+
 def test_what_was_never_broadcast_does_not_block_what_follows(
     devnet: Local, contracts: Contracts, open_outbox: OpenOutbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,14 +180,14 @@ def test_a_nonce_that_another_transaction_took_is_signed_anew(
 def test_a_stuck_transaction_is_sent_with_a_higher_fee(
     contracts: Contracts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox_module, "STUCK_SECONDS", 0.5)
-    with Devnet(tmp_path / "slow", seed=8, block_seconds=1) as chain:
+    monkeypatch.setattr(outbox_module, "STUCK_SECONDS", 0.0)
+    with MemoryDevnet(manners=Manners(automine=False, pace=4)) as chain:
         account = chain.account("stuck")
         outbox = Outbox(tmp_path / "stuck.db", chain.w3, account)
         monkeypatch.setattr(outbox._wire, "fees", lambda: (1, chain.w3.eth.get_block("latest")["baseFeePerGas"] // 2))
         outbox.submit(outbox_module.Call(STRANGER, b"", 21_000, "coin", 7), "coin", check=False)
         monkeypatch.undo()
-        monkeypatch.setattr(outbox_module, "STUCK_SECONDS", 0.5)
+        monkeypatch.setattr(outbox_module, "STUCK_SECONDS", 0.0)
         receipt = outbox.wait("coin")
         assert chain.w3.eth.get_balance(STRANGER) == 7, "paid once"
         assert chain.w3.eth.get_transaction_count(account.address) == 1, "the replacement used the same nonce"
@@ -288,7 +316,7 @@ def test_another_chain_with_the_same_id_has_its_own_rows(devnet: Local, contract
     here = Outbox(tmp_path / "shared.db", devnet.w3, account)
     here.send(outbox_module.Call(STRANGER, b"", 21_000, "coin", 1), "coin")
     here.close()
-    with Devnet(tmp_path / "other", seed=devnet.seed, block_seconds=0) as chain:
+    with MemoryDevnet(seed=devnet.seed, genesis_time=Seconds(GENESIS_TIME + 1)) as chain:
         there = Outbox(tmp_path / "shared.db", chain.w3, chain.account("two chains"))
         if chain.w3.eth.get_block(0)["hash"] != devnet.w3.eth.get_block(0)["hash"]:
             assert there.receipt("coin") is None
@@ -306,7 +334,7 @@ def _gift(wei: int) -> Call:
 
 
 def test_what_a_reorganisation_took_off_the_chain_is_sent_again(tmp_path: Path) -> None:
-    with Devnet(tmp_path, block_seconds=0) as devnet:
+    with MemoryDevnet() as devnet:
         outbox = Outbox(tmp_path / "outbox.sqlite", devnet.w3, devnet.account("giver"))
         first = outbox.send(_gift(1), "first")
         outbox.send(_gift(10), "second")
@@ -326,7 +354,7 @@ def test_what_a_reorganisation_took_off_the_chain_is_sent_again(tmp_path: Path) 
 
 
 def test_a_receipt_counts_as_long_as_its_transaction_is_on_the_chain(tmp_path: Path) -> None:
-    with Devnet(tmp_path, block_seconds=0) as devnet:
+    with MemoryDevnet() as devnet:
         outbox = Outbox(tmp_path / "outbox.sqlite", devnet.w3, devnet.account("giver"))
         first, second = outbox.send(_gift(1), "first"), outbox.send(_gift(10), "second")
         devnet._request("anvil_reorg", [1, []])
@@ -340,7 +368,7 @@ def test_a_receipt_counts_as_long_as_its_transaction_is_on_the_chain(tmp_path: P
 def test_what_a_reorganisation_took_and_nobody_waits_for_is_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Devnet(tmp_path, block_seconds=0) as devnet:
+    with MemoryDevnet() as devnet:
         outbox = Outbox(tmp_path / "outbox.sqlite", devnet.w3, devnet.account("giver"))
         for key, value in (("first", 1), ("second", 10)):
             outbox.submit(_gift(value), key)
@@ -363,7 +391,7 @@ def test_what_a_reorganisation_took_and_nobody_waits_for_is_sent_again(
 def test_an_account_that_sends_nothing_more_has_what_was_undone_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Devnet(tmp_path, block_seconds=0) as devnet:
+    with MemoryDevnet() as devnet:
         outbox = Outbox(tmp_path / "outbox.sqlite", devnet.w3, devnet.account("giver"))
         outbox.send(_gift(1), "first")
         devnet._request("anvil_reorg", [1, []])
@@ -396,7 +424,7 @@ def _refused(*_: object) -> None:
 
 def test_a_nonce_that_nobody_remembers_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox_module, "STUCK_SECONDS", 0.3)
-    with Devnet(tmp_path, block_seconds=0) as devnet:
+    with MemoryDevnet() as devnet:
         outbox = Outbox(tmp_path / "outbox.sqlite", devnet.w3, devnet.account("giver"))
         outbox.send(_gift(1), "forgotten")
         outbox.send(_gift(10), "kept")

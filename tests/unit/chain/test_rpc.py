@@ -14,7 +14,8 @@ from web3.exceptions import Web3RPCError
 
 from lockstep.chain import rpc
 from lockstep.chain.contracts import Contracts
-from lockstep.chain.devnet import CHAIN_ID, Devnet, Local, deploy
+from lockstep.chain.devnet import CHAIN_ID, Local, deploy
+from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.outbox import Outbox
 from lockstep.chain.rpc import connect, is_rate_limit
 from lockstep.protocol.errors import ChainError, Unreachable, UsageError
@@ -45,15 +46,15 @@ def test_another_chain_is_refused(devnet: Local) -> None:
 
 
 def test_a_chain_that_goes_down_is_unreachable_everywhere_and_loses_nothing(tmp_path: Path) -> None:
-    chain = Devnet(tmp_path / "a", block_seconds=0)
-    account = chain.account("x")
-    contracts = Contracts.at(chain.w3, deploy(chain.w3, account))
-    outbox = Outbox(tmp_path / "outbox.db", chain.w3, account)
-    chain.stop()
-    with pytest.raises(Unreachable):
-        contracts.vault.free(account.address)
-    with pytest.raises(Unreachable):
-        outbox.send(contracts.token.mint(account.address, Wei(1)), "mint")
+    with MemoryDevnet() as chain, RpcProxy(chain.url) as proxy:
+        account, w3 = chain.account("x"), connect(proxy.url)
+        contracts = Contracts.at(w3, deploy(w3, account))
+        outbox = Outbox(tmp_path / "outbox.db", w3, account)
+        proxy.down = True
+        with pytest.raises(Unreachable):
+            contracts.vault.free(account.address)
+        with pytest.raises(Unreachable):
+            outbox.send(contracts.token.mint(account.address, Wei(1)), "mint")
     assert outbox._journal.row("mint") is None, "nothing half-written"
 
 

@@ -1,22 +1,23 @@
-"""The setting `finality` on Anvil, whose safe block is 32 behind the head and whose finalized one 64."""
+"""The setting `finality` on a chain whose safe block is 32 behind the head and whose finalized one 64."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lockstep.base.settings import resolve
-from lockstep.chain.devnet import Devnet
 from lockstep.chain.finality import relied_block
+from lockstep.chain.memory.chain import Manners
+from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.outbox import Outbox
 from lockstep.client import Network
 from lockstep.node.party import Party
 from lockstep.node.purse import Purse
 from lockstep.node.resting import Resting
+from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol.errors import TryLater, Unreachable
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Address, Wei
@@ -31,9 +32,9 @@ LIAR, SAFE, FINAL = 1, 32, 64
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with Devnet(tmp_path / "anvil", block_seconds=0) as devnet:
-        yield World.start(devnet)
+def world() -> World:
+    manners = Manners(safe=SAFE, finalized=FINAL)
+    return World.start(MemoryDevnet(manners=manners, arbiter=ReferenceArbiter()))
 
 
 def test_the_block_that_is_relied_on(world: World) -> None:

@@ -4,7 +4,10 @@ import json
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.slow
 def test_no_part_of_a_verifier_loads_torch() -> None:
     code = (
         "import json, sys; import verifier.cli, verifier.service, lockstep.cli.replay;"

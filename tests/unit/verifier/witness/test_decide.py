@@ -214,7 +214,7 @@ def test_a_spoken_duty_is_decided_with_its_round_or_by_a_conviction() -> None:
 CARRYING = {"rounds": 3, "max_lead": 3, "carry_period": 2}
 
 
-@pytest.fixture(params=["memory", pytest.param("anvil", marks=pytest.mark.chain)])
+@pytest.fixture(params=["memory", pytest.param("anvil", marks=[pytest.mark.chain, pytest.mark.slow])])
 def carrying(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Audited]:
     """A job whose claims carry, on both chains: the contracts decide as their twins do."""
     if request.param == "memory":
