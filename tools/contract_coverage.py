@@ -55,6 +55,7 @@ def run_forge(recordings: Path) -> None:
     environment = os.environ | {
         "HOME": str(home),
         "LOCKSTEP_RECORDINGS": recordings.relative_to(ROOT).as_posix(),
+        "FOUNDRY_PROFILE": "slow",
         # One test reads every recording: it spends more gas than a block has.
         "FOUNDRY_GAS_LIMIT": str(2**64 - 1),
     }

@@ -38,7 +38,8 @@ contract PricesTest {
         require(bytes(CHEATS.readLine(VECTORS)).length == 0, "a rule that is not asked");
     }
 
-    /// forge-config: default.fuzz.runs = 1024
+    /// forge-config: default.fuzz.runs = 128
+    /// forge-config: slow.fuzz.runs = 1024
     function test_the_median_is_of_the_last_nine(uint64[] calldata fees, uint256 none) external pure {
         uint256 ring = 0;
         for (uint256 i = 0; i < fees.length; i++) {

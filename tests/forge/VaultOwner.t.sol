@@ -133,7 +133,9 @@ contract StolenKey {
 }
 
 /// forge-config: default.invariant.depth = 200
-/// forge-config: default.invariant.runs = 32
+/// forge-config: slow.invariant.depth = 200
+/// forge-config: default.invariant.runs = 4
+/// forge-config: slow.invariant.runs = 32
 /// @title VaultOwner
 /// @notice A stolen key of an account never moves money away from the account's owner.
 contract VaultOwner {
