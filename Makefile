@@ -139,6 +139,7 @@ test: setup $(STAMP)/brownie ## every test but the slow ones: brownie and forge,
 
 .PHONY: test-slow
 test-slow: setup ## the tests that take minutes; goes on after failures (RESUME=1: what has not passed)
+	@$(MAKE) --no-print-directory test-forge FOUNDRY_PROFILE=slow
 	$(SHARDS) slow -- $(PYTEST_ARGS)
 
 .PHONY: test-repeated
@@ -209,9 +210,10 @@ test-ganache: setup $(STAMP)/brownie $(STAMP)/ganache ## the brownie tests on Ga
 	tools/test-ganache $(BROWNIE_ARGS)
 
 .PHONY: test-forge
-test-forge: setup ## fuzz tests and invariants
+test-forge: setup ## fuzz tests, invariants, and the table of rules (FOUNDRY_PROFILE=slow: hundreds of fuzz runs)
 	@mkdir -p out/home
-	HOME=$(CURDIR)/out/home $(FORGE) test --no-match-contract '^ChainReplay$$' $(FORGE_ARGS)
+	$(BIN)/python -m tests.rules out/rules
+	HOME=$(CURDIR)/out/home LOCKSTEP_RECORDINGS=out/rules $(FORGE) test $(FORGE_ARGS)
 
 .PHONY: test-cheats
 test-cheats: setup ## every cheat, played to its end on Anvil, in one table (CHEATS_ARGS="one-ulp": some)

@@ -13,13 +13,17 @@ contract ChainReplay {
     uint8 private constant CREATE = 1;
     uint8 private constant CALL = 2;
     uint8 private constant ASK = 3;
+    uint8 private constant KEEP = 4;
+    uint8 private constant BACK = 5;
+    uint256 private constant PLACES = 32;
 
     /// @dev More than any chain gives a transaction; what never ends ends here.
     uint256 private constant GAS = 1e9;
     address private constant LIBRARIAN = address(0x11B);
 
-    /// @notice One thing that happened.
-    /// @param name Of a creation, the contract; else empty.
+    /// @notice One thing that happened; of KEEP and BACK `number` is the place where everything is kept.
+    /// @param name Of a creation, the contract; else what the act is called, where it has a name.
+    /// @param logs Of a question zero where they are not known.
     /// @param output What the call returned, or the revert's data; not compared where `vague`.
     struct Act {
         uint8 kind;
@@ -40,7 +44,7 @@ contract ChainReplay {
     }
 
     /// @notice What a question was answered, thrown so that nothing of it stays.
-    error Answered(bool success, bytes output);
+    error Answered(bool success, bytes output, bytes32 logs);
     error Differs(string recording, uint256 act, string what, bytes here, bytes there);
 
     function test_every_recording_replays() external {
@@ -61,12 +65,22 @@ contract ChainReplay {
     }
 
     function replay(string calldata path) external returns (uint256 acts) {
+        uint256[PLACES] memory kept;
         for (;; acts++) {
             string memory line = CHEATS.readLine(path);
             if (bytes(line).length == 0) break;
-            this.repeat(path, acts, CHEATS.parseBytes(line));
+            bytes memory encoded = CHEATS.parseBytes(line);
+            (uint8 kind, uint256 place) = this.kindOf(encoded);
+            if (kind == KEEP) kept[place] = CHEATS.snapshotState();
+            else if (kind == BACK) CHEATS.revertToState(kept[place]);
+            else this.repeat(path, acts, encoded);
         }
         CHEATS.closeFile(path);
+    }
+
+    function kindOf(bytes calldata encoded) external pure returns (uint8, uint256) {
+        Act memory act = abi.decode(encoded, (Act));
+        return (act.kind, act.number);
     }
 
     function repeat(string calldata path, uint256 i, bytes calldata encoded) external {
@@ -79,22 +93,27 @@ contract ChainReplay {
             return;
         }
         if (act.value > 0) CHEATS.deal(act.sender, act.value);
-        CHEATS.recordLogs();
-        (bool success, bytes memory output) =
-            act.kind == CREATE ? _create(act) : act.kind == ASK ? _ask(encoded) : _call(act);
-        bytes32 logs = keccak256(abi.encode(CHEATS.getRecordedLogs()));
-        if (success != act.success) revert Differs(path, i, "success", abi.encode(success, output), abi.encode(act.success));
+        (bool success, bytes memory output, bytes32 logs) = act.kind == ASK ? _ask(encoded) : _do(act);
+        string memory what = bytes(act.name).length == 0 ? path : string.concat(path, " ", act.name);
+        if (success != act.success) revert Differs(what, i, "success", abi.encode(success, output), abi.encode(act.success));
         if (act.vague) return;
-        if (keccak256(output) != keccak256(act.output)) revert Differs(path, i, "output", output, act.output);
-        if (act.kind == CALL && success && logs != act.logs) revert Differs(path, i, "events", abi.encode(logs), abi.encode(act.logs));
+        if (keccak256(output) != keccak256(act.output)) revert Differs(what, i, "output", output, act.output);
+        if (!success || act.kind == CREATE || (act.kind == ASK && act.logs == 0)) return;
+        if (logs != act.logs) revert Differs(what, i, "events", abi.encode(logs), abi.encode(act.logs));
     }
 
     function ask(bytes calldata encoded) external {
-        (bool success, bytes memory output) = _call(abi.decode(encoded, (Act)));
-        revert Answered(success, output);
+        (bool success, bytes memory output, bytes32 logs) = _do(abi.decode(encoded, (Act)));
+        revert Answered(success, output, logs);
     }
 
-    function _ask(bytes calldata encoded) private returns (bool success, bytes memory output) {
+    function _do(Act memory act) private returns (bool success, bytes memory output, bytes32 logs) {
+        CHEATS.recordLogs();
+        (success, output) = act.kind == CREATE ? _create(act) : _call(act);
+        logs = keccak256(abi.encode(CHEATS.getRecordedLogs()));
+    }
+
+    function _ask(bytes calldata encoded) private returns (bool success, bytes memory output, bytes32 logs) {
         try this.ask(encoded) {} catch (bytes memory thrown) {
             require(bytes4(thrown) == Answered.selector, "the question was not asked");
             assembly ("memory-safe") {
@@ -102,7 +121,7 @@ contract ChainReplay {
                 mstore(add(thrown, 4), sub(mload(thrown), 4))
                 thrown := add(thrown, 4)
             }
-            (success, output) = abi.decode(thrown, (bool, bytes));
+            (success, output, logs) = abi.decode(thrown, (bool, bytes, bytes32));
         }
     }
 

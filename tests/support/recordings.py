@@ -22,7 +22,7 @@ from typing import Any
 from eth_abi import encode
 
 ARTIFACTS = Path(__file__).resolve().parents[2] / "sdk/lockstep/chain/abi"
-BLOCK, CREATE, CALL, ASK = 0, 1, 2, 3
+BLOCK, CREATE, CALL, ASK, KEEP, BACK = range(6)
 ACT = "(uint8,uint64,uint64,uint256,bytes32,address,uint64,address,uint256,string,bytes,bool,bool,bytes,bytes32)"
 LIBRARY = re.compile(r"_[\w$]{38}_")
 """Where the address of a linked library belongs."""
@@ -98,7 +98,7 @@ def acts(node: Node, codes: Mapping[str, str], asked: Iterable[Question]) -> Ite
     for number in range(1, 1 + int(node.ask("eth_blockNumber"), 16)):
         block = node.ask("eth_getBlockByNumber", hex(number), True)
         when = (number, int(block["timestamp"], 16), int(block["baseFeePerGas"], 16), _bytes(block["parentHash"]))
-        yield _act(BLOCK, *when)
+        yield act(BLOCK, *when)
         for transaction in block["transactions"]:
             yield _transaction(node, when, transaction, codes)
         yield from (answered(node, when, question) for question in questions[number])
@@ -112,8 +112,9 @@ def answered(node: Node, when: When, question: Question) -> bytes:
     except RuntimeError as refusal:
         (error,) = refusal.args
         success, output = False, error.get("data", "0x")
-    asked = {"sender": question.sender, "to": question.to, "data": question.data}
-    return _act(ASK, *when, **asked, success=success, output=_bytes(output))
+    return act(
+        ASK, *when, sender=question.sender, to=question.to, data=question.data, success=success, output=_bytes(output)
+    )
 
 
 def _transaction(node: Node, when: When, transaction: Any, codes: Mapping[str, str]) -> bytes:
@@ -124,9 +125,9 @@ def _transaction(node: Node, when: When, transaction: Any, codes: Mapping[str, s
     if transaction.get("to") is None:
         name, arguments = _created(data, codes)
         at = receipt["contractAddress"]
-        return _act(CREATE, *when, **sent, to=at, name=name, data=arguments, vague=True)
+        return act(CREATE, *when, **sent, to=at, name=name, data=arguments, vague=True)
     trace = node.ask("debug_traceTransaction", transaction["hash"], {"tracer": "callTracer"})
-    return _act(
+    return act(
         CALL, *when, **sent, to=transaction["to"], value=int(transaction["value"], 16), data=bytes.fromhex(data),
         output=_bytes(trace.get("output", "0x")), logs=digest(receipt["logs"]),
     )  # fmt: skip
@@ -134,7 +135,7 @@ def _transaction(node: Node, when: When, transaction: Any, codes: Mapping[str, s
 
 def call(to: str, data: bytes, output: bytes | None, *, success: bool = True) -> bytes:
     """A call that changes nothing, and what it returns or reverts with; None: it reverts, for whatever reason."""
-    return _act(
+    return act(
         CALL, 1, 1, 0, bytes(32), to=to, data=data, success=success and output is not None, vague=output is None,
         output=output or b"", logs=digest([]),
     )  # fmt: skip
@@ -142,7 +143,7 @@ def call(to: str, data: bytes, output: bytes | None, *, success: bool = True) ->
 
 def creation(name: str, arguments: bytes, at: str, sender: str, nonce: int) -> bytes:
     """A contract's creation."""
-    return _act(
+    return act(
         CREATE,
         1,
         1,
@@ -158,6 +159,16 @@ def creation(name: str, arguments: bytes, at: str, sender: str, nonce: int) -> b
     )
 
 
+def keep(place: int) -> bytes:
+    """Everything is kept as it is, to be gone back to."""
+    return act(KEEP, place, 1, 0, bytes(32))
+
+
+def back(place: int) -> bytes:
+    """Everything is as it was kept."""
+    return act(BACK, place, 1, 0, bytes(32))
+
+
 def digest(logs: Sequence[Any]) -> bytes:
     """keccak of the events as forge's getRecordedLogs gives them."""
     from eth_utils import keccak
@@ -166,11 +177,12 @@ def digest(logs: Sequence[Any]) -> bytes:
     return bytes(keccak(encode(["(bytes32[],bytes,address)[]"], [rows])))
 
 
-def _act(
+def act(
     kind: int, number: int, time: int, base_fee: int, parent: bytes, *, sender: str = NOWHERE, nonce: int = 0,
     to: str = NOWHERE, value: int = 0, name: str = "", data: bytes = b"", success: bool = True, vague: bool = False,
     output: bytes = b"", logs: bytes = bytes(32),
 ) -> bytes:  # fmt: skip
+    """One line of a recording: `Act` of ChainReplay."""
     row = (kind, number, time, base_fee, parent, sender, nonce, to, value, name, data, success, vague, output, logs)
     return bytes(encode([ACT], [row]))
 

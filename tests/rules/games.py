@@ -1,0 +1,221 @@
+"""The rules of the game, one row each: what `table.py` says of everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from lockstep.protocol.dispute import moves
+from lockstep.protocol.hashing import keccak
+from lockstep.protocol.jobs import NO_CLAIM
+from lockstep.protocol.market import court, ids
+from lockstep.protocol.types import Digest, StateRoot
+from tests.rules.rows import Row, row
+from tests.rules.scenes import at_step, game, next_move, whole
+from tests.rules.world import AT, CHAIN_ID, World, signature
+
+OTHER = Digest(keccak(b"another"))
+Part = Callable[[World], Any]
+
+
+def given(i: int, slot: int = 0) -> Part:
+    """The i-th argument of the move that is due."""
+    return lambda w: next_move(w, slot)[2 + i]
+
+
+def due(slot: int = 0, *, of: str, **changed: Any) -> tuple[Any, ...]:
+    """All of them, but for some: `_2` is the third."""
+    return tuple(changed.get(f"_{i}", given(i, slot)) for i in range(COUNT[of]))
+
+
+COUNT = {
+    "reveal": 3, "pick": 5, "adjacent": 3, "defend": 7, "revealTensor": 7, "postLeaf": 3, "proveOp": 3, "proveAlias": 6,
+    "provePadding": 2,
+}  # fmt: skip
+"""Arguments of a move, the game and where it stands among them."""
+
+
+def standing(w: World) -> Any:
+    """As the game on the first slot stands."""
+    return w.state.games[game(w)].standing
+
+
+def stale(w: World) -> Any:
+    """As it never stood."""
+    return standing(w)._replace(node=OTHER)
+
+
+def turn(mover: str, function: str, events: str, slot: int = 0) -> Iterator[Row]:
+    """A side's turn: the move that is due, made by it, by strangers, in a game that stands elsewhere, and too early an
+    end."""
+    parts = due(slot, of=function)
+    other = "verifier" if mover.startswith("worker") else f"worker-{slot}"
+    yield row(events, mover, f"game.{function}", *parts)
+    yield row(f"Unauthorized({other})", other, f"game.{function}", *parts)
+    yield row("Unauthorized(mallory)", "mallory", f"game.{function}", *parts)
+    elsewhere = [parts[0], lambda w: parts[1](w)._replace(node=OTHER), *parts[2:]]
+    yield row("StandingStale", mover, f"game.{function}", *elsewhere)
+    yield row("ClockRunning", "poor", "game.resolve", *parts[:2])
+    wrong = "provePadding" if function != "provePadding" else "pickElement"
+    rest = () if wrong == "provePadding" else (0,)
+    yield row("PhaseWrong", mover, f"game.{wrong}", *parts[:2], *rest)
+
+
+def signed(w: World, root: bytes, by: str = "worker-0") -> court.Signed:
+    """A signed claim for the first slot's work."""
+    work = the_work(w)
+    said = (Digest(keccak(root)), 2, StateRoot(OTHER), StateRoot(OTHER))
+    parts = (work.job, work.round, work.attempt, work.slot, work.seed, work.base, *said)
+    digest = ids.claim_digest(CHAIN_ID, AT["JobMarket"], parts)
+    return court.Signed(*said, signature(by, digest))  # type: ignore[arg-type]
+
+
+def the_work(w: World) -> court.Work:
+    """Of the first slot."""
+    ro = w.round()
+    return court.Work(w.job, 0, ro.attempt, 0, ro.seed, ro.base)
+
+
+def opening(at: int, /, slot: int = 0, **changed: Any) -> tuple[Part, ...]:
+    """The arguments of `open` on one transition."""
+    return tuple(_part(i, lambda w: at_step(w, at, slot, **changed)) for i in range(7))
+
+
+def the_whole(slot: int = 0, nonce: int = 0) -> tuple[Part, ...]:
+    """The arguments of `open` on a whole trace."""
+    return tuple(_part(i, lambda w: whole(w, slot, nonce)) for i in range(7))
+
+
+def _part(i: int, arguments: Part) -> Part:
+    return lambda w: arguments(w)[i]
+
+
+def transition(t: int, **changed: Any) -> Part:
+    """Where a transition starts and which Program it runs, with something wrong."""
+    return lambda w: replace(at_step(w, t)[6], **changed)
+
+
+def shown(**changed: Any) -> Part:
+    """The proof of the op, with something wrong."""
+    return lambda w: next_move(w, 0)[4]._replace(**changed)
+
+
+WRONG: dict[str, list[tuple[str, int, Any]]] = {
+    "defend": [("StatementWrong", 2, b"another"), ("ProofInvalid", 3, OTHER), ("ProofInvalid", 4, OTHER),
+               ("ProofInvalid", 5, (OTHER,)), ("LengthWrong(8, 0)", 6, ())],
+    "revealTensor": [("StatementWrong", 2, b"another"), ("ProofInvalid", 3, b"another"), ("ProofInvalid", 4, (OTHER,)),
+                     ("ProofInvalid", 5, OTHER)],
+    "proveAlias": [("StatementWrong", 2, b"another"), ("ProofInvalid", 3, b"another"), ("ProofInvalid", 4, OTHER)],
+}  # fmt: skip
+"""One argument of a move that is wrong, and what is said of it."""
+
+
+def spoiled(mover: str, function: str, slot: int = 0) -> Iterator[Row]:
+    """The move that is due with each of its arguments wrong."""
+    for error, i, wrong in WRONG[function]:
+        parts = list(due(slot, of=function))
+        parts[i] = wrong
+        yield row(error, mover, f"game.{function}", *parts)
+
+
+NO_GAME = NO_DIGEST = Digest(bytes(32))
+ANYWHERE = moves.GameState(NO_CLAIM, 0, NO_DIGEST, NO_DIGEST, 0, 0)
+
+# fmt: off
+GAMES: dict[str, list[Row]] = {
+    "begun": [row("PhaseWrong(NONE)", "poor", "game.provePadding", NO_GAME, ANYWHERE)],
+    "liars": [
+        row("Opened Locked", "verifier", "game.open", *the_whole()),
+        row("StakeTooLow(poor, 153, 0)", "poor", "game.open", *the_whole()),
+        row("CommitmentMismatch", "verifier", "game.open", lambda w: w.claim(1), *the_whole()[1:]),
+        row("WindowClosed", "verifier", "game.open", OTHER, *the_whole()[1:]),
+        row("Opened Argued Locked", "verifier", "game.open", *opening(1)),
+        row("Opened Argued Locked", "verifier", "game.open", *opening(2)),
+        row("StepOutOfRange(3)", "verifier", "game.open", *opening(1, t=3)),
+        row("ProofInvalid", "verifier", "game.open", *opening(1, next=OTHER)),
+        row("ProofInvalid", "verifier", "game.open", *opening(1, next_proof=())),
+        row("ProofInvalid", "verifier", "game.open", *opening(1)[:6], transition(1, prev=OTHER)),
+        row("ProofInvalid", "verifier", "game.open", *opening(2)[:6], transition(2, prev=OTHER)),
+        row("ProofInvalid", "verifier", "game.open", *opening(2)[:6], transition(2, prev_proof=())),
+        row("ProofInvalid", "verifier", "game.open", *opening(1)[:6], transition(1, ops_root=OTHER)),
+        row("ProofInvalid", "verifier", "game.open", *opening(1)[:6], transition(1, header=b"short")),
+        row("Convicted Convicted Credited(verifier, 303) Credited(requester, 202) Slashed", "verifier",
+            "game.equivocate", the_work, lambda w: signed(w, b"one"), lambda w: signed(w, b"other")),
+        row("EqualBits", "verifier", "game.equivocate", the_work, lambda w: signed(w, b"one"), lambda w: signed(w,
+            b"one")),
+        row("Unauthorized(worker-0)", "verifier", "game.equivocate", the_work, lambda w: signed(w, b"one"), lambda w:
+            signed(w, b"other", "verifier")),
+        row("Unauthorized", "verifier", "game.equivocate", lambda w: replace(the_work(w), slot=9), lambda w: signed(w,
+            b"one"), lambda w: signed(w, b"other")),
+    ],
+    "trace to reveal": [
+        *turn("worker-0", "reveal", "Revealed"),
+        row("GameExists", "verifier", "game.open", *the_whole()),
+        row("Opened Locked", "verifier", "game.open", *the_whole(nonce=1)),
+        row("LengthWrong(2, 1)", "worker-0", "game.reveal", game, standing, [OTHER]),
+        row("ProofInvalid", "worker-0", "game.reveal", game, standing, [OTHER, OTHER]),
+    ],
+    "trace to pick": [
+        *turn("verifier", "pick", "Picked"),
+        row("LengthWrong(1, 0)", "verifier", "game.pick", *due(of="pick", _4=())),
+        row("ProofInvalid", "verifier", "game.pick", *due(of="pick", _4=(OTHER,))),
+        row("ProofInvalid", "verifier", "game.pick", *due(of="pick", _3=OTHER)),
+    ],
+    "step to argue": [
+        *turn("verifier", "adjacent", "Argued"),
+        row("ProofInvalid", "verifier", "game.adjacent", *due(of="adjacent", _2=transition(1, prev=OTHER))),
+    ],
+    "step to defend": [
+        *turn("worker-0", "defend", "Defended"),
+        *spoiled("worker-0", "defend"),
+    ],
+    "graph to pick": [*turn("verifier", "pick", "Picked")],
+    "tensor to reveal": [
+        *turn("worker-0", "revealTensor", "TensorRevealed"),
+        *spoiled("worker-0", "revealTensor"),
+    ],
+    "leaf to post": [
+        *turn("worker-0", "postLeaf", "LeafPosted"),
+        row("LengthWrong(4, 3)", "worker-0", "game.postLeaf", game, standing, bytes(3)),
+        row("ProofInvalid", "worker-0", "game.postLeaf", game, standing, bytes(4)),
+    ],
+    "op to prove": [
+        *turn("verifier", "proveOp",
+            "Convicted Resolved Convicted Credited(verifier, 303) Credited(requester, 202) Slashed Unlocked"),
+        row("StatementWrong", "verifier", "game.proveOp", game, standing, shown(context=b"another")),
+        row("StatementWrong", "verifier", "game.proveOp", game, standing, shown(descriptor=b"another")),
+        row("LengthWrong(1, 1)", "verifier", "game.proveOp", game, standing, shown(chunk=1)),
+        row("ProofInvalid", "verifier", "game.proveOp", game, standing, shown(posted=bytes(4))),
+        row("PhaseWrong(ELEMENT)", "verifier", "game.pickElement", game, standing, 0),
+        row("ElementPicked Staged", "verifier", "game.stage", game, standing, lambda w: next_move(w, 0)[4]),
+    ],
+    "padding to prove": [
+        *turn("verifier", "provePadding", "Convicted Resolved Convicted Credited Credited Slashed Unlocked", 1),
+    ],
+    "alias to prove": [
+        *turn("verifier", "proveAlias", "Convicted Resolved Convicted Credited Credited Slashed Unlocked", 2),
+        *spoiled("verifier", "proveAlias", 2),
+    ],
+    "silent defender": [
+        row("Resolved Convicted Credited(verifier, 303) Credited(requester, 202) Slashed Unlocked", "poor",
+            "game.resolve", game, standing),
+        row("StandingStale", "poor", "game.resolve", game, stale),
+        row("ClockExpired", "worker-0", "game.reveal", *due(of="reveal")),
+    ],
+    "silent challenger": [
+        row("Resolved BondTaken Credited(worker-0, 91)", "poor", "game.resolve", game, standing),
+        row("ClockExpired", "verifier", "game.pick", *due(of="pick")),
+    ],
+    "convicted elsewhere": [row("Resolved Unlocked", "poor", "game.resolve", game, standing)],
+    "game over": [
+        row("PhaseWrong(CLOSED)", "worker-0", "game.reveal", game, ANYWHERE, []),
+        row("PhaseWrong(CLOSED)", "poor", "game.resolve", game, ANYWHERE),
+        row("GameExists", "verifier", "game.open", *the_whole()),
+    ],
+    "delegated": [
+        row("Revealed", "poor", "game.reveal", *due(of="reveal")),
+        row("Revealed", "worker-0", "game.reveal", *due(of="reveal")),
+        row("Unauthorized(mallory)", "mallory", "game.reveal", *due(of="reveal")),
+    ],
+}

@@ -1,0 +1,377 @@
+"""The scenes in which calls are tried: each is another one and some calls more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from lockstep.chain import games
+from lockstep.chain.memory import abi
+from lockstep.protocol import merkle
+from lockstep.protocol.dispute import honest, moves
+from lockstep.protocol.dispute.game import game_id
+from lockstep.protocol.hashing import keccak
+from lockstep.protocol.market import court, draws, ids
+from lockstep.protocol.market.availability import payload_answer, payload_demand_id, seed_of
+from lockstep.protocol.market.calls import MarketCall
+from lockstep.protocol.market.precommitted import digest_of
+from lockstep.protocol.market.types import Row, Shown, Word
+from lockstep.protocol.merkle import TensorHeader
+from lockstep.protocol.programs import defects
+from lockstep.protocol.programs.program import I32, Program
+from lockstep.protocol.types import MERGE_SLOT, Digest, GameId, StateRoot
+from tests.rules.world import ACCOUNTS, JOB, PARAMS, World, job_of
+from tests.support import constant
+from tests.support.constant import Lie
+from tests.support.params import amended
+
+SHORT = amended(PARAMS, rounds=1, max_fail=0, witnesses=0, witness_fee=0, carry_period=0)
+"""A job of one round that draws nobody."""
+BROKEN = amended(SHORT, dataset_rows=1 << 31)
+"""A job of a dataset that no Program can read."""
+KEY = {keeper: Digest(keccak(keeper.encode())) for keeper in ("market", "game", "witnesses", "demands")}
+"""Of locks that no claim has."""
+LINKS = 8
+"""Of the witness's hash chain."""
+ROW = constant.held(constant.ROW)
+
+
+# -- what is said in them ----------------------------------------------------------------------------------------------
+
+
+def code_of(program: Program) -> defects.Code:
+    """A Program as evidence and answers name it."""
+    return defects.Code(program.header, program.ops_root, program.consts_root)
+
+
+ENCODE = code_of(constant.encode_program())
+EVIDENCE = defects.Evidence(defects.Subject.DATASET)
+"""What is wrong with BROKEN."""
+
+
+def preimage(serial: int) -> Digest:
+    """Of the witness's chain; its top is serial 0."""
+    return draws.chained(Digest(keccak(b"witness")), LINKS - serial)
+
+
+def audit(w: World, r: int = 0) -> Any:
+    """The round's."""
+    return ids.audit_id(w.job, r, w.round(r).attempt)
+
+
+def word(w: World, state: StateRoot | None = None, agrees: bool = True, **changed: Any) -> Word:
+    """What the drawn witness says about the slot that it was given."""
+    duty, seen = w.state.duties[audit(w), 0], w.state.audits[audit(w)]
+    made = w.made(duty.slot)
+    t = draws.step_of(preimage(duty.serial), seen.beacon, 0, made.transitions)
+    said = Word(
+        preimage(duty.serial), state or made.trace[t - 1], Digest(keccak(b"salt")), agrees, made.body,
+        tuple(merkle.proof(made.levels, t - 1)),
+    )  # fmt: skip
+    return replace(said, **changed)
+
+
+def bound(w: World, said: Word) -> Digest:
+    """The commitment to a witness's word."""
+    duty = w.state.duties[audit(w), 0]
+    return draws.commitment(w.claim(duty.slot), duty.account, said.state, said.preimage, said.salt)
+
+
+def demand(w: World, slot: int = 0, r: int = 0) -> Digest:
+    """The first on a slot's claim."""
+    return payload_demand_id(w.claim(slot, r), 0)
+
+
+def shown(w: World, id_: Digest, slot: int = 0, carry: bool = False) -> list[Shown]:
+    """The leaves that a demand names."""
+    asked, value = w.state.demands[id_], w.made(slot).step(2).value
+    contents = {0: constant.held(value), 1: constant.held(constant.CARRY)}
+    return list(payload_answer(
+        asked.wanted, seed_of(w.state, w.block, id_), constant.encode_program(),
+        lambda entry: memoryview(contents[entry].data), carry,
+    ))  # fmt: skip
+
+
+def committed(w: World, sender: str, function: str, *arguments: Any) -> Digest:
+    """The commitment to a call."""
+    call: MarketCall = w.call(sender, function, *arguments)
+    return digest_of(call.sender, abi.data_of(call))
+
+
+HOLDING = defects.Evidence(
+    defects.Subject.DATASET,
+    pieces=(
+        defects.Piece(TensorHeader(I32, (1, 1)).encode(), Digest(merkle.leaf(bytes(ROW.data)))),
+        defects.Piece(bytes(ROW.data)),
+    ),
+)
+"""Of what is right."""
+NOTHING = defects.Evidence(defects.Subject.DATASET)
+"""Evidence that shows nothing."""
+BY = "verifier", "validator.proveInvalid"
+
+
+ROWS_SHOWN = (Row(bytes(ROW.data), ()),)
+ANSWER_ROW = (JOB, 0, ROW.levels[-1][0], 0, ROWS_SHOWN)
+WRONG_ANSWERS = {
+    "of another tree": (*ANSWER_ROW[:2], bytes(32), *ANSWER_ROW[3:]), "of a later part": (*ANSWER_ROW[:3], 1, ()),
+    "of two leaves": (*ANSWER_ROW[:4], ROWS_SHOWN * 2), "of nothing": (*ANSWER_ROW[:4], ()),
+    "of another leaf": (*ANSWER_ROW[:4], (Row(bytes(4), ()),)),
+    "of a short leaf": (*ANSWER_ROW[:4], (Row(bytes(3), ()),)),
+}  # fmt: skip
+"""What is wrong with them -> committed answers."""
+
+
+def game(w: World, slot: int = 0, nonce: int = 0, r: int = 0) -> GameId:
+    """The verifier's on a claim."""
+    return game_id(w.claim(slot, r), ACCOUNTS["verifier"], nonce)
+
+
+def whole(w: World, slot: int = 0, nonce: int = 0) -> tuple[Any, ...]:
+    """Opens a game on a whole trace."""
+    return w.claim(slot), w.held[w.claim(slot)].body, nonce, 0, StateRoot(bytes(32)), (), moves.NO_TRANSITION
+
+
+def at_step(w: World, t: int, /, slot: int = 0, **changed: Any) -> tuple[Any, ...]:
+    """Opens a game on one transition of a slot's claim."""
+    made = w.held[w.claim(slot)]
+    program = made.step(t).program
+    prev = made.state_zero if t == 1 else made.trace[t - 2]
+    proof = () if t == 1 else tuple(merkle.proof(made.levels, t - 2))
+    step = moves.Transition(StateRoot(prev), proof, program.header, program.ops_root, program.consts_root)
+    move = moves.Open(w.claim(slot), made.body, 0, t, made.trace[t - 1], tuple(merkle.proof(made.levels, t - 1)), step)
+    move = replace(move, **changed)
+    return move.claim, move.body, move.nonce, move.t, move.next, move.next_proof, move.transition
+
+
+# -- the scenes --------------------------------------------------------------------------------------------------------
+
+
+def _locks(w: World) -> None:
+    """A lock of each keeper, and an escrow."""
+    for keeper, key in KEY.items():
+        w.do(keeper, "vault.lock", "worker-0", key, 1_000)
+    w.do("market", "vault.escrow", "requester", 5_000)
+
+
+def _enrolled(w: World) -> None:
+    w.do("witness", "witnesses.enrol", w.job, preimage(0))
+
+
+def _drawn(w: World) -> None:
+    w.do("poor", "witnesses.draw", w.job, 0)
+    w.later(2, 2).do("poor", "witnesses.draw", w.job, 0)
+
+
+def _word_committed(w: World) -> None:
+    w.do("witness", "witnesses.commit", audit(w), 0, bound(w, word(w)))
+
+
+def _rewound(w: World) -> None:
+    """The first round's merge is convicted while the second round has begun."""
+    w.do("game", "market.onOpen", w.claim(MERGE_SLOT), w.held[w.claim(MERGE_SLOT)].body)
+    w.do("game", "market.onConvicted", w.claim(MERGE_SLOT), 1, [ACCOUNTS["verifier"]], [])
+
+
+def _lingering(w: World) -> None:
+    """The same while a game is open on a claim of the second round."""
+    w.do("game", "market.onOpen", w.claim(0, 1), w.made(0, 1).body)
+    _rewound(w)
+
+
+def _another(params: Any, *, nonce: int = 2) -> Callable[[World], None]:
+    """Another job begins."""
+
+    def build(w: World) -> None:
+        w.do("requester", "market.create", params, nonce, params.escrow)
+        w.job = job_of(params, nonce)
+        w.__dict__.pop("params", None)
+
+    return build
+
+
+SWAPPED = ("worker-1", "worker-0", "worker-2")
+
+
+def _swapped(w: World) -> None:
+    """In the second round two workers have each other's slot; all claims name the carry of their slot."""
+    w.do("requester", "market.startRound", w.job, 1)
+    for slot, who in enumerate(SWAPPED):
+        w.do(who, "market.join", w.job, 1, slot)
+    w.seal(1)
+    for slot, who in enumerate(SWAPPED):
+        said = ids.commitment(w.claim(slot, 1), ACCOUNTS[who], w.opened(slot, 1, carries=True))
+        w.do(who, "market.commit", w.job, 1, slot, said)
+
+
+def _void(w: World) -> None:
+    w.do("validator", "market.onInvalid", w.job, "verifier")
+
+
+def _liars(w: World) -> None:
+    """Each slot lies in a way of its own."""
+    w.to_revealed(lies={0: Lie.VALUE, 1: Lie.PADDING, 2: Lie.ALIAS})
+
+
+def _until(slot: int, phase: moves.GamePhase) -> Callable[[World], None]:
+    """The verifier's game is played until it is there: on the first slot's trace, on another's first step."""
+
+    def build(w: World) -> None:
+        if game(w, slot) not in w.state.games:
+            w.do("verifier", "game.open", *(whole(w, slot) if slot == 0 else at_step(w, 1, slot)))
+        while w.state.games[game(w, slot)].phase != phase:
+            mover, function, *given = next_move(w, slot)
+            w.do(mover, function, *given)
+
+    return build
+
+
+def next_move(w: World, slot: int) -> tuple[Any, ...]:
+    """What the side whose turn it is does in the game on a slot: the worker as it claimed, the verifier truly."""
+    id_ = game(w, slot)
+    g, made = w.state.games[id_], w.held[w.claim(slot)]
+    log = [
+        games.decode({"topics": topics, "data": data})  # type: ignore[typeddict-item]
+        for topics, data in (abi.log_of(e) for e in w.logged if e.contract == "DisputeGame")
+        if topics[1][:32] == id_
+    ]
+    move = honest.answer(g, log, made) if g.defender_moves else honest.point(g, log, made.truth)
+    assert move is not None
+    given = tuple(getattr(move, part.name) for part in fields(move))
+    if isinstance(move, moves.Stage | moves.ProveOp):
+        given = (given[0], court.OperandProof(*given[1:]))
+    return (f"worker-{slot}" if g.defender_moves else "verifier", f"game.{move.call}", id_, *given)
+
+
+SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
+    # money
+    "begun": ("", lambda w: None),
+    "unbonding": ("begun", lambda w: w.then("mallory", "vault.requestUnbond", 500).later(3_597)),
+    "unbonded": ("unbonding", lambda w: w.later(1)),
+    "owned": ("begun", lambda w: w.then("mallory", "vault.setOwner", "verifier").then(
+        "verifier", "vault.requestUnbondFor", "mallory", 500).then(
+        "verifier", "vault.proposeOwner", "mallory", "witness").later(3_600)),
+    "locked": ("begun", _locks),
+    "rich": ("begun", lambda w: w.then("mallory", "token.mint", "mallory", 1 << 200).then(
+        "mallory", "vault.deposit", 1 << 200).then("market", "vault.lock", "mallory", KEY["market"], (1 << 88) - 1)),
+    "credited": ("locked", lambda w: w.then("market", "vault.credit", "mallory", 300).then(
+        "market", "vault.slashLiveness", KEY["market"], 10)),
+    # a round
+    "job": ("begun", lambda w: w.then("requester", "market.create", PARAMS, 1, PARAMS.escrow)),
+    "cancelled": ("job", lambda w: w.then("requester", "market.cancel", JOB)),
+    "finished": ("cancelled", lambda w: w.then("poor", "market.finish", JOB)),
+    "joining": ("job", lambda w: w.start(slots=(0,))),
+    "too late to leave": ("joining", lambda w: w.later(30)),
+    "short of workers": ("joining", lambda w: w.later(60)),
+    "enough workers": ("joining", lambda w: w.then("worker-1", "market.join", JOB, 0, 1).later(57)),
+    "roster to close": ("enough workers", lambda w: w.later(1)),
+    "roster closed": ("joining", lambda w: w.then("worker-1", "market.join", JOB, 0, 1).then(
+        "worker-2", "market.join", JOB, 0, 2)),
+    "seed due": ("roster closed", lambda w: w.later(2, 2)),
+    "seed forgotten": ("roster closed", lambda w: w.later(300, 258)),
+    "training": ("seed due", lambda w: w.then("poor", "market.seal", JOB, 0)),
+    "half committed": ("training", lambda w: w.commit(slots=(0, 1))),
+    "too late to commit": ("half committed", lambda w: w.later(60)),
+    "carry from nowhere": ("training", lambda w: w.commit(carries=True)),
+    "half revealed": ("too late to commit", lambda w: w.reveal(slots=(0,))),
+    "enrolled": ("training", _enrolled),
+    "attesting": ("enrolled", lambda w: w.commit().reveal()),
+    "too late to draw": ("attesting", lambda w: w.later(40)),
+    "half attested": ("attesting", lambda w: w.attest(slots=(0, 1), mask=3)),
+    "one left out": ("half attested", lambda w: w.until(w.round().attest_ends)),
+    "frozen without one": ("one left out", lambda w: w.then("poor", "market.freeze", JOB, 0, w.bodies())),
+    "nobody named": ("attesting", lambda w: w.attest(mask=0).until(w.round().attest_ends)),
+    # witnesses
+    "beacon fixed": ("attesting", lambda w: w.then("poor", "witnesses.draw", JOB, 0)),
+    "beacon forgotten": ("beacon fixed", lambda w: w.later(20, 258)),
+    "drawn": ("beacon fixed", lambda w: w.later(2, 2).then("poor", "witnesses.draw", JOB, 0)),
+    "silent witness": ("drawn", lambda w: w.later(40)),
+    "word committed": ("drawn", _word_committed),
+    "another preimage": ("drawn", lambda w: w.then(
+        "witness", "witnesses.commit", audit(w), 0, bound(w, word(w, preimage=Digest(keccak(b"chosen")))))),
+    "differing word": ("drawn", lambda w: w.then(
+        "witness", "witnesses.commit", audit(w), 0, bound(w, word(w, state=StateRoot(keccak(b"garbage")))))),
+    "word unrevealed": ("word committed", lambda w: w.later(80)),
+    "word revealed": ("word committed", lambda w: w.then("witness", "witnesses.reveal", audit(w), 0, word(w))),
+    "witness slashed": ("word revealed", lambda w: w.then(
+        "game", "market.onOpen", w.claim(w.state.duties[audit(w), 0].slot),
+        w.made(w.state.duties[audit(w), 0].slot).body).then(
+        "game", "market.onConvicted", w.claim(w.state.duties[audit(w), 0].slot), 1, [ACCOUNTS["verifier"]], [])),
+    "merged with a witness": ("word revealed", lambda w: w.attest().freeze().merge()),
+    "witness to be paid": ("merged with a witness", lambda w: w.finalize()),
+    # the merge
+    "freezing": ("attesting", lambda w: w.attest().until(w.round().attest_ends)),
+    "merging": ("freezing", lambda w: w.freeze()),
+    "owners merge": ("merging", lambda w: w.later(60)),
+    "nobody merges": ("merging", lambda w: w.later(4 * 60)),
+    "merged": ("merging", lambda w: w.merge()),
+    "backed": ("merging", lambda w: w.merge(rounds=2)),
+    "under game": ("merged", lambda w: w.then("game", "market.onOpen", w.claim(0), w.made(0).body)),
+    "window over": ("merged", lambda w: w.later(300)),
+    "game outlives": ("under game", lambda w: w.later(300)),
+    "final": ("merged", lambda w: w.finalize()),
+    "second round": ("backed", lambda w: w.later(1).start(1)),
+    "rewound": ("second round", _rewound),
+    "released": ("rewound", lambda w: w.then("poor", "market.release", JOB, 1)),
+    "slots swapped": ("backed", _swapped),
+    "second revealing": ("second round", lambda w: w.seal(1).commit(1, carries=True)),
+    "carrying": ("second revealing", lambda w: w.reveal(1, carries=True)),
+    "lingering": ("carrying", _lingering),
+    "lingering, nobody merges": ("lingering", lambda w: w.later(300)),
+    "carry demanded": ("carrying", lambda w: w.then("verifier", "demands.carryUnavailable", JOB, 1, 0, 0).later(2, 2)),
+    "carry withheld": ("carry demanded", lambda w: w.later(161)),
+    "void": ("second round", _void),
+    "void, first released": ("void", lambda w: w.then("poor", "market.release", JOB, 0)),
+    "void, released": ("void, first released", lambda w: w.then("poor", "market.release", JOB, 1)),
+    # a job of one round
+    "short job": ("begun", _another(SHORT)),
+    "short job failed": ("short job", lambda w: w.start(slots=(0,)).later(60).then("poor", "market.seal", w.job, 0)),
+    "short job over": ("short job", lambda w: w.to_merged().finalize()),
+    # demands
+    "demanded": ("attesting", lambda w: w.then("verifier", "demands.unavailable", JOB, 0, 0, 1 << 70)),
+    "seed there": ("demanded", lambda w: w.later(2, 2)),
+    "answer late": ("demanded", lambda w: w.later(41)),
+    "answered": ("seed there", lambda w: w.then(
+        "poor", "demands.answer", demand(w), w.made(0).body, ENCODE, shown(w, demand(w)))),
+    "payload missing": ("answer late", lambda w: w.then("poor", "demands.settle", demand(w))),
+    "frozen too early": ("attesting", lambda w: w.attest().until(w.round().attest_ends - 1).then(
+        "verifier", "demands.unavailable", JOB, 0, 0, 0).later(1)),
+    "row demanded": ("job", lambda w: w.then("verifier", "demands.demandRow", JOB, 0).then(
+        "worker-0", "demands.commit", [
+            committed(w, "worker-0", "demands.answerRow", *answer) for answer in (ANSWER_ROW, *WRONG_ANSWERS.values())
+        ])),
+    "row committed": ("row demanded", lambda w: w.later(1)),
+    "row late": ("row committed", lambda w: w.later(40)),
+    "row answered": ("row committed", lambda w: w.then("worker-0", "demands.answerRow", *ANSWER_ROW)),
+    "row of a job that is over": ("row demanded", lambda w: w.then("requester", "market.cancel", JOB).then(
+        "poor", "market.finish", JOB).later(41)),
+    # games
+    "liars": ("short job", _liars),
+    "trace to reveal": ("liars", _until(0, moves.GamePhase.TRACE_REVEAL)),
+    "trace to pick": ("trace to reveal", _until(0, moves.GamePhase.TRACE_PICK)),
+    "step to argue": ("trace to pick", _until(0, moves.GamePhase.ADJACENT)),
+    "step to defend": ("step to argue", _until(0, moves.GamePhase.DEFEND)),
+    "graph to pick": ("step to defend", _until(0, moves.GamePhase.GRAPH_PICK)),
+    "tensor to reveal": ("graph to pick", _until(0, moves.GamePhase.TENSOR)),
+    "leaf to post": ("tensor to reveal", _until(0, moves.GamePhase.LEAF)),
+    "op to prove": ("leaf to post", _until(0, moves.GamePhase.ELEMENT)),
+    "padding to prove": ("liars", _until(1, moves.GamePhase.PADDING)),
+    "alias to prove": ("liars", _until(2, moves.GamePhase.ALIAS)),
+    "silent defender": ("trace to reveal", lambda w: w.later(121)),
+    "silent challenger": ("trace to pick", lambda w: w.later(121)),
+    "convicted elsewhere": ("trace to reveal", lambda w: w.then(
+        "game", "market.onConvicted", w.claim(0), 1, [ACCOUNTS["verifier"]], [])),
+    "game over": ("silent defender", lambda w: w.then(
+        "poor", "game.resolve", game(w), w.state.games[game(w)].standing)),
+    "delegated": ("trace to reveal", lambda w: w.then("worker-0", "vault.setDelegate", "poor")),
+    # evidence
+    "broken job": ("begun", _another(BROKEN)),
+    "evidence committed": ("broken job", lambda w: w.then(
+        "verifier", "validator.commit", [committed(w, "verifier", "validator.proveInvalid", w.job, EVIDENCE)])),
+    "evidence ready": ("evidence committed", lambda w: w.later(1)),
+    "evidence of nothing": ("short job", lambda w: w.then(
+        "verifier", "validator.commit", [committed(w, *BY, w.job, HOLDING), committed(w, *BY, w.job, NOTHING),
+                                         committed(w, *BY, JOB, NOTHING), committed(w, *BY, JOB, HOLDING)]).later(1)),
+}  # fmt: skip
+"""Name -> the scene that it begins with, and what is done more."""

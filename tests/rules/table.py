@@ -1,0 +1,802 @@
+"""The rules, one row each: what is expected, who calls what, with what.
+
+An expectation is an error's name, the names of the events in order, or either of them with its values in brackets:
+`Credited(worker-0, 101)`. Arguments that are functions are asked of the scene's world. The calls that a game is made of
+are in games.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from lockstep.protocol.hashing import keccak
+from lockstep.protocol.jobs import Body
+from lockstep.protocol.market import views
+from lockstep.protocol.market.availability import row_demand_id
+from lockstep.protocol.market.calls import MAX_UINT
+from lockstep.protocol.market.prices import MAX_FEE_CAP
+from lockstep.protocol.market.token import permit_digest
+from lockstep.protocol.types import MERGE_SLOT, Digest, StateRoot, TraceRoot
+from tests.rules.games import GAMES
+from tests.rules.rows import Row, row
+from tests.rules.scenes import (
+    ANSWER_ROW,
+    BROKEN,
+    BY,
+    ENCODE,
+    EVIDENCE,
+    HOLDING,
+    JOB,
+    KEY,
+    NOTHING,
+    SHORT,
+    WRONG_ANSWERS,
+    audit,
+    demand,
+    shown,
+    word,
+)  # fmt: skip
+from tests.rules.world import ACCOUNTS, NAMES, PARAMS, STAKE, World, job_of, signature
+from tests.support.params import amended
+
+OTHER = Digest(keccak(b"another"))
+LONG = "c" * 129
+ZERO = "0x" + 40 * "0"
+NO_JOB = job_of(PARAMS, 99)
+NO_WORD = bytes(32)
+OTHER_BODY = Body(TraceRoot(OTHER), StateRoot(OTHER), StateRoot(OTHER))
+MERGE_LOCK = PARAMS.merge.stake + 2 * PARAMS.round_pay
+"""Of a merge that backs two rounds."""
+
+
+def claim(slot: int, r: int = 0) -> Callable[[World], Any]:
+    """The id of a slot's claim."""
+    return lambda w: w.claim(slot, r)
+
+
+def body(slot: int, r: int = 0) -> Callable[[World], Any]:
+    """What a slot claims; MERGE_SLOT: what the merge does."""
+    return lambda w: w.held[w.claim(slot, r)].body
+
+
+def opened(slot: int, r: int = 0, **changed: Any) -> Callable[[World], Any]:
+    """A slot's reveal."""
+    return lambda w: w.opened(slot, r, **changed)
+
+
+def receipts(*speakers: int, **said: Any) -> Callable[[World], Any]:
+    """What `attest` takes."""
+    return lambda w: [w.receipt(who, **said) for who in speakers]
+
+
+def bodies(*slots: int) -> Callable[[World], Any]:
+    """What `freeze` takes."""
+    return lambda w: w.bodies(slots=slots)
+
+
+def merger(w: World) -> str:
+    """Whoever's turn it is to merge."""
+    return NAMES[views.merger_of(w.state, w.block, w.job, 0)]
+
+
+def permit(amount: int, *, by: str = "mallory", deadline: int = 1 << 40) -> tuple[Callable[[World], Any], ...]:
+    """Deadline, v, r and s of a permit of mallory's for the vault."""
+
+    def signed(w: World) -> bytes:
+        return signature(by, permit_digest(w.state, ACCOUNTS["mallory"], ACCOUNTS["vault"], amount, deadline))
+
+    return lambda w: deadline, lambda w: signed(w)[64], lambda w: signed(w)[:32], lambda w: signed(w)[32:64]
+
+
+def invalid_job(**changed: Any) -> Row:
+    """A job whose parameters nobody takes."""
+    p = amended(PARAMS, **changed)
+    return row("JobInvalid", "requester", "market.create", p, 3, 1 << 100)
+
+
+def only(*senders: str, function: str, arguments: tuple[Any, ...]) -> list[Row]:
+    """Everybody else is turned away: people, and the contracts that are not named."""
+    others = [name for name in ("mallory", "token", "market", "game", "validator", "witnesses", "demands")
+              if name not in senders]  # fmt: skip
+    return [row(f"Unauthorized({who})", who, function, *arguments) for who in others]
+
+
+CALLBACKS: tuple[tuple[tuple[str, ...], str, tuple[Any, ...]], ...] = (
+    (("game",), "market.onOpen", (claim(0), body(0))),
+    (("game", "demands"), "market.onConvicted", (claim(0), 1, ["0x" + 40 * "1"], [])),
+    (("game", "demands"), "market.onRejected", (claim(0),)),
+    (("validator", "demands"), "market.onInvalid", (JOB, "verifier")),
+    (("witnesses",), "market.onDrawn", (JOB, 0, 1)),
+    (("witnesses",), "market.onWitnessed", (JOB, "witness")),
+    (("demands",), "market.onDemanded", (JOB, 0, 0, False)),
+    (("market",), "vault.raise", (claim(0), 1)),
+    (("market",), "vault.slash", (claim(0), 0, ["0x" + 40 * "1"], [], "requester")),
+    (("market",), "vault.escrow", ("requester", 1)),
+    (("market",), "vault.credit", ("mallory", 1)),
+)
+KEEPERS = ("market", "game", "witnesses", "demands")
+
+# fmt: off
+RULES: dict[str, list[Row]] = {
+    "begun": [
+        # the token of the tests
+        row("Transfer(0x0000000000000000000000000000000000000000, poor, 5)", "poor", "token.mint", "poor", 5),
+        row("ERC20InvalidReceiver", "poor", "token.mint", ZERO, 5),
+        row("Transfer(mallory, poor, 5)", "mallory", "token.transfer", "poor", 5),
+        row("ERC20InvalidReceiver", "mallory", "token.transfer", ZERO, 5),
+        row("ERC20InsufficientBalance(poor, 0, 5)", "poor", "token.transfer", "mallory", 5),
+        row("Approval(poor, vault, 5)", "poor", "token.approve", "vault", 5),
+        row("ERC20InvalidSpender", "poor", "token.approve", ZERO, 5),
+        row("Transfer(mallory, poor, 5)", "vault", "token.transferFrom", "mallory", "poor", 5),
+        row("ERC20InsufficientAllowance(poor, 0, 5)", "poor", "token.transferFrom", "mallory", "poor", 5),
+        row("ERC20InvalidApprover", "poor", "token.transferFrom", ZERO, "poor", 0),
+        row("Approval(mallory, vault, 9)", "poor", "token.permit", "mallory", "vault", 9, *permit(9)),
+        row("ERC2612ExpiredSignature(5)", "poor", "token.permit", "mallory", "vault", 9, *permit(9, deadline=5)),
+        row("ERC2612InvalidSigner(poor, mallory)", "poor", "token.permit", "mallory", "vault", 9, *permit(9,
+            by="poor")),
+        row("ECDSAInvalidSignature", "poor", "token.permit", "mallory", "vault", 9, 1 << 40, 27, NO_WORD, NO_WORD),
+        row("ECDSAInvalidSignatureS", "poor", "token.permit", "mallory", "vault", 9, 1 << 40, 27, OTHER, b"\xff" * 32),
+        # stakes
+        row("Deposited(mallory, 7) Transfer(mallory, vault, 7)", "mallory", "vault.deposit", 7),
+        row("ERC20InsufficientAllowance(vault, 0, 7)", "poor", "vault.deposit", 7),
+        row("ERC20InsufficientBalance", "mallory", "vault.deposit", 10**7),
+        row("Panic", "mallory", "vault.deposit", MAX_UINT),
+        row("Approval Deposited(mallory, 9) Transfer", "mallory", "vault.depositWithPermit", 9, *permit(9)),
+        row("Deposited(mallory, 9) Transfer", "mallory", "vault.depositWithPermit", 9, *permit(9, by="poor")),
+        row("UnbondRequested(mallory, 500, 1700003601)", "mallory", "vault.requestUnbond", 500),
+        row(f"StakeTooLow(mallory, {STAKE + 1}, {STAKE})", "mallory", "vault.requestUnbond", STAKE + 1),
+        row("NothingDue", "mallory", "vault.withdrawUnbonded"),
+        row("NothingDue", "mallory", "vault.withdraw"),
+        row("NothingDue", "mallory", "vault.burn"),
+        row("NodeRegistered", "mallory", "vault.registerNode", OTHER),
+        row("Delegated(mallory, poor)", "mallory", "vault.setDelegate", "poor"),
+        row("Delegated(mallory, poor)", "mallory", "vault.setDelegateFor", "mallory", "poor"),
+        row("NotOwner(mallory, mallory)", "verifier", "vault.setDelegateFor", "mallory", "poor"),
+        row("OwnerSet(mallory, verifier)", "mallory", "vault.setOwner", "verifier"),
+        row("OwnerInvalid", "mallory", "vault.setOwner", ZERO),
+        row("OwnerInvalid(vault)", "mallory", "vault.setOwner", "vault"),
+        row("OwnerProposed(mallory, verifier)", "mallory", "vault.proposeOwner", "mallory", "verifier"),
+        row("NotOwner(mallory, mallory)", "verifier", "vault.proposeOwner", "mallory", "verifier"),
+        row("Unauthorized(verifier)", "verifier", "vault.acceptOwner", "mallory"),
+        row("NotOwner(mallory, mallory)", "verifier", "vault.requestUnbondFor", "mallory", 1),
+        row("NotOwner(mallory, mallory)", "verifier", "vault.withdrawFor", "mallory"),
+        row("NotOwner(mallory, mallory)", "verifier", "vault.withdrawUnbondedFor", "mallory"),
+        # locks and escrow
+        row(f"Locked(0x{KEY['game'][:4].hex()}.., mallory, 5)", "game", "vault.lock", "mallory", KEY["game"], 5),
+        row("StakeTooLow(poor, 5, 0)", "game", "vault.lock", "poor", KEY["game"], 5),
+        row("NotLocked", "market", "vault.raise", OTHER, 1),
+        *(row("NotLocked", who, "vault.unlock", OTHER) for who in KEEPERS),
+        row("NotLocked", "game", "vault.takeBond", OTHER, "mallory", 1),
+        row("NotLocked", "market", "vault.slash", OTHER, 0, ["0x" + 40 * "1"], [], "requester"),
+        row("NotLocked", "market", "vault.slashLiveness", OTHER, 0),
+        row("EscrowTooLow(1, 0)", "market", "vault.credit", "mallory", 1),
+        row("Escrowed(mallory, 7) Transfer(mallory, vault, 7)", "market", "vault.escrow", "mallory", 7),
+        row("AmountTooLarge", "market", "vault.escrow", "mallory", 1 << 128),
+        row("Approval Escrowed(mallory, 7) Transfer", "market", "vault.escrowWithPermit", "mallory", 7, *permit(7)),
+        *only("market", function="vault.escrowWithPermit", arguments=("mallory", 7, 1 << 40, 27, NO_WORD, NO_WORD)),
+        # jobs
+        row(f"JobCreated Escrowed(requester, {PARAMS.escrow + PARAMS.deposit}) Transfer", "requester", "market.create",
+            PARAMS, 1, PARAMS.escrow),
+        row(f"EscrowInsufficient({PARAMS.escrow}, {PARAMS.escrow - 1})", "requester", "market.create", PARAMS, 1,
+            PARAMS.escrow - 1),
+        row("EscrowInsufficient", "requester", "market.create", PARAMS, 1, 1 << 120),
+        row("ERC20InsufficientAllowance", "poor", "market.create", PARAMS, 1, PARAMS.escrow),
+        row("JobCreated Approval Escrowed Transfer", "mallory", "market.createWithPermit", PARAMS, 1, PARAMS.escrow,
+            *permit(PARAMS.escrow + PARAMS.deposit)),
+        *(
+            invalid_job(**{name: value})
+            for name, value in (
+                ("rounds", 0),
+                ("inner_steps", 0),
+                ("inner_steps", 1 << 24),
+                ("slots", 65),
+                ("min_slots", 0),
+                ("min_slots", 4),
+                ("max_lead", 0),
+                ("max_lead", 17),
+                ("profile", 2),
+                ("opset", 0),
+                ("opset", 3),
+                ("step_program", NO_WORD),
+                ("encode_program", NO_WORD),
+                ("merge_program", NO_WORD),
+                ("dataset_rows", 0),
+                ("row_length", 0),
+                ("row_length", (1 << 18) + 1),
+                ("shared_depth", 25),
+                ("payload_depth", 25),
+                ("join_seconds", 0),
+                ("train_seconds", 0),
+                ("reveal_seconds", 0),
+                ("attest_seconds", 0),
+                ("turn_seconds", 0),
+                ("challenge_seconds", 0),
+                ("join_seconds", 30 * 86_400 + 1),
+                ("clock_seconds", 59),
+                ("step_seconds", 0),
+                ("step_seconds", 31),
+                ("challenge_seconds", 3_361),
+                ("fee_cap", 0),
+                ("fee_cap", MAX_FEE_CAP + 1),
+                ("slot_stake", 1_009),
+                ("merge_stake", 569),
+                ("merge_stake", 2_027),
+                ("bond", 0),
+                ("bond", 1 << 88),
+                ("witnesses", 65),
+                ("witness_fee", 0),
+                ("witness_stake", 219),
+                ("witness_stake", 507),
+                ("audit_seconds", 0),
+                ("audit_seconds", 74),
+                ("answer_seconds", 1),
+                ("carry_period", 1),
+                ("carry_period", 3),
+                ("merged", False),
+                ("base_lag", 2),
+                ("inbox_role", 1),
+                ("inbox_lag", 1),
+            )
+        ),
+        # of what is not there
+        row("WrongJobStatus", "poor", "market.startRound", NO_JOB, 0),
+        row("Unauthorized(requester)", "requester", "market.cancel", NO_JOB),
+        row("WrongJobStatus", "requester", "market.finish", NO_JOB),
+        row("WrongPhase", "poor", "market.release", NO_JOB, 0),
+        row("WrongPhase", "poor", "market.finalize", NO_JOB, 0),
+        row("WrongJobStatus", "validator", "market.onInvalid", NO_JOB, "verifier"),
+        row("WrongJobStatus", "witness", "witnesses.enrol", NO_JOB, OTHER),
+        row("NotWitness(witness)", "witness", "witnesses.retire", NO_JOB),
+        row("WrongPhase", "poor", "witnesses.draw", NO_JOB, 0),
+        row("AlreadyDone", "poor", "witnesses.settle", OTHER, 0),
+        row("NotWitness(witness)", "witness", "witnesses.commit", OTHER, 0, OTHER),
+        row("WrongJobStatus", "verifier", "demands.demandRow", NO_JOB, 0),
+        row("WrongPhase", "verifier", "demands.unavailable", NO_JOB, 0, 0, 0),
+        row("NoCarry(0)", "verifier", "demands.carryUnavailable", NO_JOB, 0, 0, 0),
+        row("DemandClosed", "poor", "demands.settle", OTHER),
+        row("DemandClosed", "poor", "demands.voidForRow", NO_JOB, 0),
+        row("", "poor", "demands.commit", [OTHER, OTHER]),
+        row("", "poor", "validator.commit", [OTHER]),
+        row("NotCommitted", "poor", "validator.proveInvalid", NO_JOB, EVIDENCE),
+        row("Panic", "poor", "demands.rowBondOf", NO_JOB, 0),
+        row("ClaimClosed", "game", "market.onConvicted", OTHER, 0, ["0x" + 40 * "1"], []),
+        row("WindowClosed", "game", "market.onOpen", OTHER, OTHER_BODY),
+    ],
+    "unbonding": [
+        row("Unbonding", "mallory", "vault.withdrawUnbonded"),
+        row("UnbondRequested", "mallory", "vault.requestUnbond", 1),
+    ],
+    "unbonded": [
+        row("Unbonded(mallory, 500) Transfer(vault, mallory, 500)", "mallory", "vault.withdrawUnbonded"),
+    ],
+    "owned": [
+        row("NotOwner(mallory, verifier)", "mallory", "vault.setOwner", "poor"),
+        row("NotOwner(mallory, verifier)", "mallory", "vault.requestUnbond", 1),
+        row("NotOwner(mallory, verifier)", "mallory", "vault.setDelegate", "poor"),
+        row("NotOwner(mallory, verifier)", "mallory", "vault.proposeOwner", "mallory", "poor"),
+        row("UnbondRequested", "verifier", "vault.requestUnbondFor", "mallory", 1),
+        row("Unbonded(mallory, 500) Transfer(vault, verifier, 500)", "mallory", "vault.withdrawUnbonded"),
+        row("Unbonded(mallory, 500) Transfer(vault, verifier, 500)", "verifier", "vault.withdrawUnbondedFor",
+            "mallory"),
+        row("NothingDue", "verifier", "vault.withdrawFor", "mallory"),
+        row("Delegated(mallory, poor)", "verifier", "vault.setDelegateFor", "mallory", "poor"),
+        row("OwnerProposed", "verifier", "vault.proposeOwner", "mallory", ZERO),
+        row("OwnerSet(mallory, witness)", "witness", "vault.acceptOwner", "mallory"),
+        row("Unauthorized(verifier)", "verifier", "vault.acceptOwner", "mallory"),
+    ],
+    "locked": [
+        *(row("AlreadyLocked", who, "vault.lock", "mallory", key, 1) for who, key in KEY.items()),
+        *(row("Unlocked", who, "vault.unlock", key) for who, key in KEY.items()),
+        *(row("WrongKeeper", who, "vault.unlock", key) for who in KEY for other, key in KEY.items() if other != who),
+        *(row("WrongKeeper", who, "vault.slashLiveness", KEY["market"], 1) for who in KEY if who != "market"),
+        *only(*KEEPERS, function="vault.unlock", arguments=(KEY["market"],)),
+        *only(*KEEPERS, function="vault.lock", arguments=("mallory", OTHER, 1)),
+        *only(*KEEPERS, function="vault.slashLiveness", arguments=(KEY["market"], 1)),
+        *only(*KEEPERS[1:], function="vault.takeBond", arguments=(KEY["game"], "mallory", 1)),
+        row("WrongKeeper", "game", "vault.takeBond", KEY["market"], "mallory", 1),
+        row("BondTaken Credited(mallory, 600)", "game", "vault.takeBond", KEY["game"], "mallory", MAX_UINT),
+        row("BondTaken Credited(mallory, 4)", "witnesses", "vault.takeBond", KEY["witnesses"], "mallory", 7),
+        row("BondTaken Credited(mallory, 600)", "demands", "vault.takeBond", KEY["demands"], "mallory", 1_000),
+        row("Locked", "market", "vault.raise", KEY["market"], 5),
+        row(f"StakeTooLow(worker-0, {STAKE}, {STAKE - 4_000})", "market", "vault.raise", KEY["market"], STAKE),
+        row("Credited(verifier, 300) Credited(requester, 200) Slashed", "market", "vault.slash", KEY["market"], 0,
+            [ACCOUNTS["verifier"]], [], "requester"),
+        row("Credited(poor, 90) Credited(verifier, 135) Credited(mallory, 67) Credited(witness, 67) "
+            "Credited(requester, 90) Slashed",
+            "market", "vault.slash", KEY["market"], 100, [ACCOUNTS["verifier"], ACCOUNTS["mallory"],
+            ACCOUNTS["witness"]], [(ACCOUNTS["poor"], 500)], "requester"),
+        row("Panic", "market", "vault.slash", KEY["market"], 1_001, [ACCOUNTS["verifier"]], [], "requester"),
+        row("WrongKeeper", "market", "vault.slash", KEY["game"], 0, [ACCOUNTS["verifier"]], [], "requester"),
+        row("Slashed Unlocked", "market", "vault.slashLiveness", KEY["market"], 10),
+        row("StakeTooLow(worker-0, 1001, 1000)", "market", "vault.slashLiveness", KEY["market"], 1_001),
+        row("Credited(mallory, 5000)", "market", "vault.credit", "mallory", 5_000),
+        row("EscrowTooLow(5001, 5000)", "market", "vault.credit", "mallory", 5_001),
+    ],
+    "rich": [
+        row(f"AmountTooLarge({1 << 192})", "mallory", "vault.requestUnbond", 1 << 192),
+        row("UnbondRequested", "mallory", "vault.requestUnbond", (1 << 192) - 1),
+        row(f"AmountTooLarge({1 << 88})", "game", "vault.lock", "mallory", KEY["game"], 1 << 88),
+        row("Locked", "game", "vault.lock", "mallory", KEY["game"], (1 << 88) - 1),
+        row(f"AmountTooLarge({1 << 88})", "market", "vault.raise", KEY["market"], 1),
+    ],
+    "credited": [
+        row("Withdrawn(mallory, 300) Transfer(vault, mallory, 300)", "mallory", "vault.withdraw"),
+        row("Withdrawn(mallory, 300) Transfer(vault, mallory, 300)", "mallory", "vault.withdrawFor", "mallory"),
+        row("NotOwner(mallory, mallory)", "poor", "vault.withdrawFor", "mallory"),
+        row("Withdrawn Transfer", "poor", "vault.burn"),
+    ],
+    "job": [
+        row("JobExists", "requester", "market.create", PARAMS, 1, PARAMS.escrow),
+        row("JobExists", "requester", "market.create", PARAMS, 1, PARAMS.escrow + 1),
+        row("RoundStarted", "poor", "market.startRound", JOB, 0),
+        row("RoundNotStartable(1)", "poor", "market.startRound", JOB, 1),
+        row("JobUnfinished", "poor", "market.finish", JOB),
+        row("Unauthorized(mallory)", "mallory", "market.cancel", JOB),
+        row(f"JobCancelled Credited(requester, {PARAMS.escrow})", "requester", "market.cancel", JOB),
+        *(
+            row("WrongPhase", "worker-0", f"market.{verb}", JOB, 0, *rest)
+            for verb, rest in (
+                ("join", (0,)),
+                ("leave", (0,)),
+                ("commit", (0, OTHER)),
+                ("seal", ()),
+                ("attest", ([],)),
+                ("freeze", ([],)),
+                ("merge", (OTHER, OTHER, "", 0)),
+                ("back", (1,)),
+                ("finalize", ()),
+                ("release", ()),
+            )
+        ),
+        row("Enrolled Locked", "witness", "witnesses.enrol", JOB, OTHER),
+        row("StakeTooLow(poor, 223, 0)", "poor", "witnesses.enrol", JOB, OTHER),
+        row("NotWitness(witness)", "witness", "witnesses.retire", JOB),
+        row("RowDemanded Locked", "verifier", "demands.demandRow", JOB, 0),
+        row("NoSuchRow(1)", "verifier", "demands.demandRow", JOB, 1),
+        row("StakeTooLow", "poor", "demands.demandRow", JOB, 0),
+        row("DemandClosed", "worker-0", "demands.answerRow", *ANSWER_ROW),
+        row("JobVoid", "validator", "market.onInvalid", JOB, "verifier"),
+        row("EscrowTooLow(11, 0)", "witnesses", "market.onWitnessed", JOB, "witness"),
+    ],
+    "cancelled": [
+        row("WrongJobStatus", "requester", "market.cancel", JOB),
+        row("WrongJobStatus", "poor", "market.startRound", JOB, 0),
+        row("WrongJobStatus", "witness", "witnesses.enrol", JOB, OTHER),
+        row(f"Credited(requester, {PARAMS.deposit}) JobDone", "poor", "market.finish", JOB),
+        row("RowDemanded Locked", "verifier", "demands.demandRow", JOB, 0),
+    ],
+    "finished": [
+        row("WrongJobStatus", "poor", "market.finish", JOB),
+        row("WrongJobStatus", "requester", "market.cancel", JOB),
+        row("WrongJobStatus", "poor", "market.startRound", JOB, 0),
+        row("WrongJobStatus", "verifier", "demands.demandRow", JOB, 0),
+        row("WrongJobStatus", "validator", "market.onInvalid", JOB, "verifier"),
+    ],
+    "joining": [
+        row("Joined Locked", "worker-1", "market.join", JOB, 0, 1),
+        row("Joined Locked", "worker-0", "market.join", JOB, 0, 2),
+        row("SlotTaken(0)", "worker-1", "market.join", JOB, 0, 0),
+        row("NoSuchSlot(3)", "worker-1", "market.join", JOB, 0, 3),
+        row("StakeTooLow(poor, 1013, 0)", "poor", "market.join", JOB, 0, 1),
+        row("Left Unlocked", "worker-0", "market.leave", JOB, 0, 0),
+        row("NotSlotOwner(0)", "worker-1", "market.leave", JOB, 0, 0),
+        row("NotSlotOwner(1)", "worker-1", "market.leave", JOB, 0, 1),
+        row("RoundNotStartable(0)", "poor", "market.startRound", JOB, 0),
+        row("RoundNotStartable(1)", "poor", "market.startRound", JOB, 1),
+        row("JobUnfinished", "poor", "market.finish", JOB),
+        row(f"JobCancelled Credited(requester, {PARAMS.escrow - PARAMS.round_pay})", "requester", "market.cancel", JOB),
+        *(
+            row("WrongPhase", "worker-0", f"market.{verb}", JOB, 0, *rest)
+            for verb, rest in (
+                ("commit", (0, OTHER)),
+                ("seal", ()),
+                ("attest", ([],)),
+                ("freeze", ([],)),
+                ("merge", (OTHER, OTHER, "", 0)),
+                ("back", (1,)),
+                ("finalize", ()),
+                ("release", ()),
+            )
+        ),
+        row("WrongPhase", "worker-0", "market.reveal", JOB, 0, 0, opened(0)),
+        row("WrongPhase", "poor", "witnesses.draw", JOB, 0),
+        row("WindowClosed", "worker-0", "witnesses.publish", JOB, 0, 0, "list"),
+        row("NotSlotOwner(0)", "worker-1", "witnesses.publish", JOB, 0, 0, "list"),
+        row("CidTooLong(129)", "worker-0", "witnesses.publish", JOB, 0, 0, LONG),
+        row("WindowClosed", "game", "market.onOpen", claim(0), OTHER_BODY),
+        row("WrongPhase", "verifier", "demands.unavailable", JOB, 0, 0, 0),
+    ],
+    "too late to leave": [
+        row("WrongPhase", "worker-0", "market.leave", JOB, 0, 0),
+        row("Joined Locked", "worker-1", "market.join", JOB, 0, 1),
+    ],
+    "short of workers": [
+        row("RoundFailed Unlocked", "poor", "market.seal", JOB, 0),
+        row("WrongPhase", "worker-1", "market.join", JOB, 0, 1),
+    ],
+    "roster to close": [
+        row("RosterClosed", "poor", "market.seal", JOB, 0),
+        row("WrongPhase", "worker-2", "market.join", JOB, 0, 2),
+        row("WrongPhase", "worker-0", "market.leave", JOB, 0, 0),
+    ],
+    "enough workers": [row("Joined Locked RosterClosed", "worker-2", "market.join", JOB, 0, 2)],
+    "roster closed": [
+        row("TooEarly", "poor", "market.seal", JOB, 0),
+        row("WrongPhase", "worker-0", "market.leave", JOB, 0, 0),
+        row("WrongPhase", "worker-0", "market.commit", JOB, 0, 0, OTHER),
+    ],
+    "seed due": [row("Sealed", "poor", "market.seal", JOB, 0)],
+    "seed forgotten": [row("RoundFailed Unlocked Unlocked Unlocked", "poor", "market.seal", JOB, 0)],
+    "training": [
+        row("Committed", "worker-0", "market.commit", JOB, 0, 0, OTHER),
+        row("NotSlotOwner(0)", "worker-1", "market.commit", JOB, 0, 0, OTHER),
+        row("NotSlotOwner(3)", "worker-1", "market.commit", JOB, 0, 3, OTHER),
+        row("WrongPhase", "worker-0", "market.reveal", JOB, 0, 0, opened(0)),
+        row("WrongPhase", "poor", "market.seal", JOB, 0),
+        row("WrongPhase", "witnesses", "market.onDrawn", JOB, 0, 1),
+        row("WrongPhase", "demands", "market.onDemanded", JOB, 0, 0, False),
+        row("WindowClosed", "game", "market.onOpen", claim(0), OTHER_BODY),
+    ],
+    "half committed": [
+        row("AlreadyDone", "worker-0", "market.commit", JOB, 0, 0, OTHER),
+        row("Committed", "worker-2", "market.commit", JOB, 0, 2, OTHER),
+        row("WrongPhase", "worker-0", "market.reveal", JOB, 0, 0, opened(0)),
+    ],
+    "too late to commit": [
+        row("WrongPhase", "worker-2", "market.commit", JOB, 0, 2, OTHER),
+        row("Revealed", "worker-0", "market.reveal", JOB, 0, 0, opened(0)),
+        row("AlreadyDone", "worker-2", "market.reveal", JOB, 0, 2, opened(2)),
+        row("NotSlotOwner(0)", "worker-1", "market.reveal", JOB, 0, 0, opened(0)),
+        row("CommitmentMismatch", "worker-0", "market.reveal", JOB, 0, 0, opened(0, nonce=OTHER)),
+        row("CommitmentMismatch", "worker-0", "market.reveal", JOB, 0, 0, opened(0, carries=True)),
+        row("ProofInvalid", "worker-0", "market.reveal", JOB, 0, 0, opened(0, proof_t=())),
+        row("ProofInvalid", "worker-0", "market.reveal", JOB, 0, 0, opened(0, proof_t=(OTHER,))),
+        row("CidTooLong(129)", "worker-0", "market.reveal", JOB, 0, 0, opened(0, trace_cid=LONG)),
+        row("CidTooLong(129)", "worker-0", "market.reveal", JOB, 0, 0, opened(0, payload_cid=LONG)),
+        row("Revealed", "worker-0", "market.reveal", JOB, 0, 0, opened(0, trace_cid=LONG[:-1])),
+    ],
+    "carry from nowhere": [
+        row("NoCarry(0)", "worker-0", "market.reveal", JOB, 0, 0, opened(0, carries=True)),
+    ],
+    "half revealed": [
+        row("AlreadyDone", "worker-0", "market.reveal", JOB, 0, 0, opened(0)),
+        row("WrongPhase", "poor", "market.attest", JOB, 0, receipts(0)),
+        row("WindowClosed", "worker-0", "witnesses.publish", JOB, 0, 0, "list"),
+    ],
+    "enrolled": [
+        row("AlreadyDone", "witness", "witnesses.enrol", JOB, OTHER),
+        row("Retired Unlocked", "witness", "witnesses.retire", JOB),
+        row("NotWitness(verifier)", "verifier", "witnesses.retire", JOB),
+    ],
+    "attesting": [
+        row("Attested Attested", "poor", "market.attest", JOB, 0, receipts(0, 2)),
+        row("AlreadyDone", "poor", "market.attest", JOB, 0, receipts(0, 0)),
+        row("SignatureInvalid(worker-1)", "poor", "market.attest", JOB, 0, receipts(1, by="worker-0")),
+        row("NotSlotOwner(3)", "poor", "market.attest", JOB, 0, receipts(3, by="worker-0")),
+        row("NotSlotOwner(64)", "poor", "market.attest", JOB, 0, receipts(64, by="witness")),
+        row("WrongPhase", "poor", "market.freeze", JOB, 0, bodies(0, 1, 2)),
+        row("WrongPhase", "worker-0", "market.reveal", JOB, 0, 0, opened(0)),
+        row("AuditOpened", "poor", "witnesses.draw", JOB, 0),
+        row("WindowClosed", "worker-0", "witnesses.publish", JOB, 0, 0, "list"),
+        row("", "game", "market.onOpen", claim(0), body(0)),
+        row("CommitmentMismatch", "game", "market.onOpen", claim(0), OTHER_BODY),
+        row("ClaimClosed", "game", "market.onConvicted", OTHER, 1, [ACCOUNTS["verifier"]], []),
+        row("Convicted Credited(verifier, 303) Credited(requester, 202) Slashed", "game", "market.onConvicted",
+            claim(0), 1, [ACCOUNTS["verifier"]], []),
+        row("", "witnesses", "market.onDrawn", JOB, 0, 1),
+        row("AlreadyDone", "witnesses", "market.onDrawn", JOB, 0, 2),
+        row("", "demands", "market.onDemanded", JOB, 0, 0, False),
+        row("", "demands", "market.onDemanded", JOB, 0, 0, True),
+        row("NoSuchSlot(3)", "demands", "market.onDemanded", JOB, 0, 3, False),
+        row("PayloadDemanded Locked", "verifier", "demands.unavailable", JOB, 0, 0, 0),
+        row("NoSuchSlot(3)", "verifier", "demands.unavailable", JOB, 0, 3, 0),
+        row("StakeTooLow(poor, 153, 0)", "poor", "demands.unavailable", JOB, 0, 0, 0),
+        row("NoCarry(0)", "verifier", "demands.carryUnavailable", JOB, 0, 0, 0),
+        *(
+            line
+            for senders, function, arguments in CALLBACKS
+            for line in only(*senders, function=function, arguments=arguments)
+        ),
+    ],
+    "half attested": [
+        row("ProofInvalid", "poor", "market.factsOf", claim(0), 0, []),
+        row("ProofInvalid", "poor", "market.factsOf", claim(0), 3, []),
+        row("AlreadyDone", "poor", "market.attest", JOB, 0, receipts(0)),
+        row("Attested", "poor", "market.attest", JOB, 0, receipts(2)),
+    ],
+    "too late to draw": [
+        row("WrongPhase", "poor", "witnesses.draw", JOB, 0),
+        row("WrongPhase", "poor", "market.attest", JOB, 0, receipts(0)),
+        row("WrongPhase", "verifier", "demands.unavailable", JOB, 0, 0, 0),
+        row("TracePublished", "worker-0", "witnesses.publish", JOB, 0, 0, "list"),
+    ],
+    "one left out": [
+        row("Frozen", "poor", "market.freeze", JOB, 0, bodies(0, 1, 2)),
+        row("CommitmentMismatch", "poor", "market.freeze", JOB, 0, bodies(0, 1)),
+        row("CommitmentMismatch", "poor", "market.freeze", JOB, 0, [OTHER_BODY] * 3),
+        row("WrongPhase", "aggregator", "market.merge", JOB, 0, OTHER, OTHER, "", 0),
+    ],
+    "nobody named": [row("RoundFailed Unlocked Unlocked Unlocked", "poor", "market.freeze", JOB, 0, bodies(0, 1, 2))],
+    # witnesses
+    "beacon fixed": [
+        row("TooEarly", "poor", "witnesses.draw", JOB, 0),
+        row("TooEarly", "witness", "witnesses.retire", JOB),
+        row("TooEarly", "verifier", "witnesses.enrol", JOB, OTHER),
+        row("WindowClosed", "worker-0", "witnesses.publish", JOB, 0, 0, "list"),
+    ],
+    "beacon forgotten": [
+        row("AuditSkipped", "poor", "witnesses.draw", JOB, 0),
+        row("AuditSkipped Enrolled Locked", "verifier", "witnesses.enrol", JOB, OTHER),
+        row("AuditSkipped Retired Unlocked", "witness", "witnesses.retire", JOB),
+    ],
+    "drawn": [
+        row("AlreadyDone", "poor", "witnesses.draw", JOB, 0),
+        row("AlreadyDone", "witnesses", "market.onDrawn", JOB, 0, 0),
+        row("Attested", "poor", "market.attest", JOB, 0, receipts(64, by="witness")),
+        row("NotSlotOwner(65)", "poor", "market.attest", JOB, 0, receipts(65, by="witness")),
+        row("SignatureInvalid(witness)", "poor", "market.attest", JOB, 0, receipts(64, by="verifier")),
+        row("VerdictCommitted CommitsEnded", "witness", "witnesses.commit", audit, 0, OTHER),
+        row("NotWitness(verifier)", "verifier", "witnesses.commit", audit, 0, OTHER),
+        row("NotWitness(witness)", "witness", "witnesses.commit", audit, 1, OTHER),
+        row("AlreadyDone", "witness", "witnesses.reveal", audit, 0, word),
+        row("NotWitness(verifier)", "verifier", "witnesses.reveal", audit, 0, word),
+        row("DutyOpen", "poor", "witnesses.settle", audit, 0),
+        row("AlreadyDone", "poor", "witnesses.settle", audit, 1),
+        row("WindowClosed", "worker-0", "witnesses.publish", JOB, 0, 0, "list"),
+        row("Retired", "witness", "witnesses.retire", JOB),
+        row("AlreadyDone", "witness", "witnesses.enrol", JOB, OTHER),
+        row("", "witnesses", "market.onWitnessed", JOB, ZERO),
+        row("Credited(witness, 11)", "witnesses", "market.onWitnessed", JOB, "witness"),
+    ],
+    "silent witness": [
+        row("WindowClosed", "witness", "witnesses.commit", audit, 0, OTHER),
+        row("Retired Slashed Unlocked Locked DutyClosed Unlocked", "poor", "witnesses.settle", audit, 0),
+        row("TracePublished", "worker-0", "witnesses.publish", JOB, 0, 0, "list"),
+    ],
+    "word committed": [
+        row("AlreadyDone", "witness", "witnesses.commit", audit, 0, OTHER),
+        row("VerdictRevealed", "witness", "witnesses.reveal", audit, 0, word),
+        row("NotWitness(verifier)", "verifier", "witnesses.reveal", audit, 0, word),
+        row("CommitmentMismatch", "witness", "witnesses.reveal", audit, 0, lambda w: word(w, state=StateRoot(OTHER))),
+        row("CommitmentMismatch", "witness", "witnesses.reveal", audit, 0, lambda w: word(w, salt=OTHER)),
+        row("CommitmentMismatch", "witness", "witnesses.reveal", audit, 0, lambda w: word(w, preimage=OTHER)),
+        row("CommitmentMismatch", "witness", "witnesses.reveal", audit, 0, lambda w: word(w, body=OTHER_BODY)),
+        row("ProofInvalid", "witness", "witnesses.reveal", audit, 0, lambda w: word(w, proof=(OTHER,))),
+        row("DutyOpen", "poor", "witnesses.settle", audit, 0),
+        row("TracePublished", "worker-0", "witnesses.publish", JOB, 0, 0, "list"),
+    ],
+    "another preimage": [
+        row("PreimageWrong", "witness", "witnesses.reveal", audit, 0, lambda w: word(w,
+            preimage=Digest(keccak(b"chosen")))),
+    ],
+    "differing word": [
+        row("ProofInvalid", "witness", "witnesses.reveal", audit, 0, lambda w: word(w,
+            state=StateRoot(keccak(b"garbage")))),
+        row("VerdictRevealed", "witness", "witnesses.reveal", audit, 0, lambda w: word(w,
+            state=StateRoot(keccak(b"garbage")), agrees=False)),
+    ],
+    "word unrevealed": [
+        row("WindowClosed", "witness", "witnesses.reveal", audit, 0, word),
+        row("Retired Slashed Unlocked Locked DutyClosed Unlocked", "poor", "witnesses.settle", audit, 0),
+    ],
+    "word revealed": [
+        row("AlreadyDone", "witness", "witnesses.reveal", audit, 0, word),
+        row("DutyOpen", "poor", "witnesses.settle", audit, 0),
+    ],
+    "witness slashed": [
+        row("Retired Slashed Unlocked DutyClosed", "poor", "witnesses.settle", audit, 0),
+    ],
+    "witness to be paid": [
+        row("DutyClosed Credited(witness, 11)", "poor", "witnesses.settle", audit, 0),
+    ],
+    # the merge
+    "freezing": [
+        row("Frozen", "poor", "market.freeze", JOB, 0, bodies(0, 1, 2)),
+        row("CommitmentMismatch", "poor", "market.freeze", JOB, 0, []),
+    ],
+    "merging": [
+        row("Merged Locked", "aggregator", "market.merge", JOB, 0, OTHER, OTHER, "checkpoint", 0),
+        row("NotYourTurn(aggregator)", "worker-0", "market.merge", JOB, 0, OTHER, OTHER, "checkpoint", 0),
+        row("CidTooLong(129)", "aggregator", "market.merge", JOB, 0, OTHER, OTHER, LONG, 0),
+        row("StakeTooLow", "aggregator", "market.merge", JOB, 0, OTHER, OTHER, "", 60_000),
+        row("RoundNotStartable(1)", "poor", "market.startRound", JOB, 1),
+        row("WrongPhase", "poor", "market.finalize", JOB, 0),
+        row("WrongPhase", "poor", "market.freeze", JOB, 0, bodies(0, 1, 2)),
+    ],
+    "owners merge": [
+        row("NotYourTurn", "aggregator", "market.merge", JOB, 0, OTHER, OTHER, "checkpoint", 0),
+        row("Merged Locked", merger, "market.merge", JOB, 0, OTHER, OTHER, "checkpoint", 0),
+        row("NotYourTurn", "mallory", "market.merge", JOB, 0, OTHER, OTHER, "checkpoint", 0),
+    ],
+    "nobody merges": [
+        row("RoundFailed Unlocked Unlocked Unlocked", "poor", "market.finalize", JOB, 0),
+        row("NotYourTurn(0x0000000000000000000000000000000000000000)", "aggregator", "market.merge", JOB, 0, OTHER,
+            OTHER, "checkpoint", 0),
+    ],
+    "merged": [
+        row("NotBacked(0)", "poor", "market.startRound", JOB, 1),
+        row("Backed Locked", "aggregator", "market.back", JOB, 0, 1),
+        row("NotYourTurn(aggregator)", "worker-0", "market.back", JOB, 0, 1),
+        row("StakeTooLow", "aggregator", "market.back", JOB, 0, 60_000),
+        row("TooEarly", "poor", "market.finalize", JOB, 0),
+        row("WrongPhase", "aggregator", "market.merge", JOB, 0, OTHER, OTHER, "", 0),
+        row("WrongPhase", "poor", "market.release", JOB, 0),
+        row("JobUnfinished", "poor", "market.finish", JOB),
+        row("", "game", "market.onOpen", claim(MERGE_SLOT), body(MERGE_SLOT)),
+    ],
+    "window over": [
+        row("RoundFinal " + 3 * "Unlocked Paid Credited " + "Unlocked Paid Credited(aggregator, 57)", "poor",
+            "market.finalize", JOB, 0),
+    ],
+    "under game": [
+        row("", "game", "market.onRejected", claim(0)),
+        row("Convicted Credited(verifier, 303) Credited(requester, 202) Slashed", "game", "market.onConvicted",
+            claim(0), 1, [ACCOUNTS["verifier"]], []),
+    ],
+    "game outlives": [row("GamesOpen(1)", "poor", "market.finalize", JOB, 0)],
+    "final": [
+        row("ClaimClosed", "poor", "market.factsOf", claim(0), 1, []),
+        row("ClaimClosed", "game", "market.onRejected", claim(0)),
+        row("WrongPhase", "poor", "market.finalize", JOB, 0),
+        row("RoundStarted", "poor", "market.startRound", JOB, 1),
+        row("ClaimClosed", "game", "market.onConvicted", claim(0), 1, [ACCOUNTS["verifier"]], []),
+        row("WrongPhase", "aggregator", "market.back", JOB, 0, 1),
+        row("WindowClosed", "game", "market.onOpen", claim(0), OTHER_BODY),
+        row("JobUnfinished", "poor", "market.finish", JOB),
+    ],
+    "backed": [
+        row("RoundStarted", "poor", "market.startRound", JOB, 1),
+    ],
+    "second round": [
+        row("RoundNotStartable(2)", "poor", "market.startRound", JOB, 2),
+        row("WrongPhase", "poor", "market.finalize", JOB, 1),
+        row("WrongPhase", "poor", "market.finalize", JOB, 0),
+        row(f"Convicted RoundVoid Credited(verifier, {MERGE_LOCK * 30 // 100}) "
+            f"Credited(requester, {MERGE_LOCK * 20 // 100}) Slashed",
+            "game", "market.onConvicted", claim(MERGE_SLOT), 1, [ACCOUNTS["verifier"]], []),
+    ],
+    "rewound": [
+        row("Merged Locked", merger, "market.merge", JOB, 0, OTHER, OTHER, "checkpoint", 0),
+        row("NotYourTurn", "aggregator", "market.merge", JOB, 0, OTHER, OTHER, "checkpoint", 0),
+        row("Unlocked Unlocked Unlocked Credited", "poor", "market.release", JOB, 1),
+        row("WrongPhase", "poor", "market.release", JOB, 0),
+        row("ClaimClosed", "game", "market.onConvicted", claim(MERGE_SLOT), 1, [ACCOUNTS["verifier"]], []),
+        row("RoundNotStartable(1)", "poor", "market.startRound", JOB, 1),
+    ],
+    "released": [row("", "poor", "market.release", JOB, 1)],
+    "lingering": [
+        row("GamesOpen(1)", "poor", "market.release", JOB, 1),
+        row("GamesOpen(1)", "poor", "market.startRound", JOB, 1),
+    ],
+    "lingering, nobody merges": [row("GamesOpen(1)", "poor", "market.finalize", JOB, 0)],
+    "slots swapped": [
+        row("NoCarry(0)", "worker-1", "market.reveal", JOB, 1, 0, opened(0, 1, carries=True)),
+        row("Revealed Carried", "worker-2", "market.reveal", JOB, 1, 2, opened(2, 1, carries=True)),
+    ],
+    "second revealing": [
+        row("Revealed Carried", "worker-0", "market.reveal", JOB, 1, 0, opened(0, 1, carries=True)),
+        row("CommitmentMismatch", "worker-0", "market.reveal", JOB, 1, 0, opened(0, 1)),
+    ],
+    "carrying": [
+        row("CommitmentMismatch", "poor", "market.factsOf", claim(0, 1), 1, [OTHER] * 3),
+        row("PayloadDemanded Locked", "verifier", "demands.carryUnavailable", JOB, 1, 0, 0),
+        row("StakeTooLow(poor, 153, 0)", "poor", "demands.carryUnavailable", JOB, 1, 0, 0),
+    ],
+    "carry demanded": [
+        row("TooEarly", "poor", "demands.settle", lambda w: demand(w, 0, 1)),
+        row("Settled BondTaken Credited(worker-0, 91)", "poor", "demands.answer", lambda w: demand(w, 0, 1), body(0),
+            ENCODE, lambda w: shown(w, demand(w, 0, 1), carry=True)),
+        row("CommitmentMismatch", "poor", "demands.answer", lambda w: demand(w, 0, 1), OTHER_BODY, ENCODE, []),
+    ],
+    "carry withheld": [
+        row("Settled Convicted Credited(verifier, 303) Credited(requester, 202) Slashed Unlocked", "poor",
+            "demands.settle", lambda w: demand(w, 0, 1)),
+        row("DemandClosed", "poor", "demands.answer", lambda w: demand(w, 0, 1), body(0), ENCODE, []),
+    ],
+    "void": [
+        row("WrongJobStatus", "requester", "market.cancel", JOB),
+        row("WrongJobStatus", "poor", "market.startRound", JOB, 2),
+        row("WrongJobStatus", "poor", "market.finalize", JOB, 0),
+        row("WrongJobStatus", "validator", "market.onInvalid", JOB, "verifier"),
+        row("WrongJobStatus", "verifier", "demands.demandRow", JOB, 0),
+        row("WrongPhase", "poor", "market.release", JOB, 1),
+        row("JobUnfinished", "poor", "market.finish", JOB),
+        row("WindowClosed", "game", "market.onOpen", claim(0), OTHER_BODY),
+        row("RoundVoid " + 4 * "Unlocked Paid Credited ", "poor", "market.release", JOB, 0),
+    ],
+    "void, first released": [row("RoundVoid Unlocked Unlocked Unlocked", "poor", "market.release", JOB, 1)],
+    "void, released": [
+        row("Credited Credited Credited JobDone", "poor", "market.finish", JOB),
+        row("WrongPhase", "poor", "market.release", JOB, 2),
+    ],
+    "short job": [
+        row("WrongJobStatus", "witness", "witnesses.enrol", job_of(SHORT, 2), OTHER),
+    ],
+    "short job failed": [
+        row("RoundNotStartable(1)", "poor", "market.startRound", job_of(SHORT, 2), 1),
+        row(f"Credited(requester, {SHORT.escrow + SHORT.deposit}) JobDone", "poor", "market.finish", job_of(SHORT, 2)),
+    ],
+    "short job over": [
+        row("RoundNotStartable(1)", "poor", "market.startRound", job_of(SHORT, 2), 1),
+        row(f"Credited(requester, {SHORT.deposit}) JobDone", "poor", "market.finish", job_of(SHORT, 2)),
+    ],
+    # demands
+    "demanded": [
+        row("TooEarly", "poor", "demands.answer", demand, body(0), ENCODE, []),
+        row("TooEarly", "poor", "demands.seedOf", demand),
+        row("TooEarly", "poor", "demands.settle", demand),
+    ],
+    "seed there": [
+        row("Settled BondTaken Credited(worker-0, 91)", "poor", "demands.answer", demand, body(0), ENCODE, lambda w:
+            shown(w, demand(w))),
+        row("CommitmentMismatch", "poor", "demands.answer", demand, OTHER_BODY, ENCODE, lambda w: shown(w, demand(w))),
+        row("ProofInvalid", "poor", "demands.answer", demand, body(0), replace(ENCODE, ops_root=OTHER), lambda w:
+            shown(w, demand(w))),
+        row("AnswerWrong", "poor", "demands.answer", demand, body(0), ENCODE, lambda w: shown(w, demand(w))[:-1]),
+        row("ProofInvalid", "poor", "demands.answer", demand, body(0), ENCODE, lambda w: [replace(s,
+            leaf_proof=(OTHER,)) for s in shown(w, demand(w))]),
+        row("ProofInvalid", "poor", "demands.answer", demand, body(0), ENCODE, lambda w: [replace(s,
+            entry_proof=(OTHER,)) for s in shown(w, demand(w))]),
+        row("AnswerWrong", "poor", "demands.answer", demand, body(0), ENCODE, lambda w: [replace(s, leaf=bytes(8)) for s
+            in shown(w, demand(w))]),
+    ],
+    "answer late": [
+        row("DemandClosed", "poor", "demands.answer", demand, body(0), ENCODE, lambda w: shown(w, demand(w))),
+        row("Settled Unlocked", "poor", "demands.settle", demand),
+    ],
+    "answered": [
+        row("DemandClosed", "poor", "demands.answer", demand, body(0), ENCODE, lambda w: shown(w, demand(w))),
+        row("DemandClosed", "poor", "demands.settle", demand),
+    ],
+    "payload missing": [row("DemandClosed", "poor", "demands.settle", demand)],
+    "frozen too early": [row("TooEarly", "poor", "market.freeze", JOB, 0, bodies(0, 1, 2))],
+    "row demanded": [
+        row("AlreadyDone", "verifier", "demands.demandRow", JOB, 0),
+        row("TooEarly", "poor", "demands.voidForRow", JOB, 0),
+        row("NotCommitted", "worker-1", "demands.answerRow", *ANSWER_ROW),
+    ],
+    "row committed": [
+        row("RowPosted Settled BondTaken Credited(worker-0, 91)", "worker-0", "demands.answerRow", *ANSWER_ROW),
+        row("NotCommitted", "worker-1", "demands.answerRow", *ANSWER_ROW),
+        *(
+            row(error, "worker-0", "demands.answerRow", *WRONG_ANSWERS[what])
+            for error, what in (
+                ("ProofInvalid", "of another tree"),
+                ("AnswerWrong", "of a later part"),
+                ("AnswerWrong", "of two leaves"),
+                ("AlreadyDone", "of nothing"),
+                ("ProofInvalid", "of another leaf"),
+                ("AnswerWrong", "of a short leaf"),
+            )
+        ),
+    ],
+    "row late": [
+        row("DemandClosed", "worker-0", "demands.answerRow", *ANSWER_ROW),
+        row("DemandClosed", "poor", "demands.settle", row_demand_id(JOB, 0)),
+        row("Settled JobVoid Unlocked", "poor", "demands.voidForRow", JOB, 0),
+    ],
+    "row answered": [
+        row("DemandClosed", "worker-0", "demands.answerRow", *ANSWER_ROW),
+        row("DemandClosed", "poor", "demands.voidForRow", JOB, 0),
+        row("AlreadyDone", "verifier", "demands.demandRow", JOB, 0),
+    ],
+    "row of a job that is over": [row("Settled Unlocked", "poor", "demands.voidForRow", JOB, 0)],
+    # evidence
+    "evidence committed": [row("NotCommitted", "poor", "validator.proveInvalid", job_of(BROKEN, 2), EVIDENCE)],
+    "evidence of nothing": [
+        row("RuleHolds", *BY, job_of(SHORT, 2), HOLDING),
+        row("EvidenceWrong", *BY, job_of(SHORT, 2), NOTHING),
+        row("EvidenceWrong", *BY, JOB, NOTHING),
+        row("ProofInvalid", *BY, JOB, HOLDING),
+    ],
+    "evidence ready": [
+        row("Invalid JobVoid", "verifier", "validator.proveInvalid", job_of(BROKEN, 2), EVIDENCE),
+        row("NotCommitted", "poor", "validator.proveInvalid", job_of(BROKEN, 2), EVIDENCE),
+    ],
+}
+
+# fmt: on
+TABLE = {scene: [*RULES.get(scene, ()), *GAMES.get(scene, ())] for scene in dict.fromkeys((*RULES, *GAMES))}
+"""All rows, by the scene that they are tried in."""

@@ -1,0 +1,81 @@
+"""The table of rules against the twin: it names every error, every call and every guard (forge: `make test-forge`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from lockstep.protocol.transition import VERBS
+from tests.rules import vectors
+from tests.rules.vectors import PATH
+
+LONG_FOLDS = "folds of more than 256 terms: tests/vectors/games.jsonl, tests/unit/protocol/dispute/test_game.py"
+UNCALLED = {
+    **{("DisputeGame", name): LONG_FOLDS for name in ("pickElement", "postPartials", "pickPartial")},
+}
+"""What succeeds in no row, and where it does."""
+PURE = "asked before by the court, or by the market: tests/unit/protocol/dispute/test_game.py"
+TWO_WITNESSES = "several duties: tests/unit/protocol/market/test_witnesses.py"
+HONEST_OPS = "an op that was computed right is convicted in no game: tests/differential/test_game.py"
+HEADERS = "Programs of a wrong form: tests/differential/test_game.py"
+ELSEWHERE = {
+    "verdicts.on_drawn EscrowTooLow": "rounds run again: tests/unit/protocol/market/test_rounds.py",
+    "witnesses.reveal TooEarly": TWO_WITNESSES,
+    "witnesses._spend PreimageWrong": TWO_WITNESSES,
+    "witnesses._outcome DutyOpen": TWO_WITNESSES,
+    "witnesses._is_left_out DutyOpen": TWO_WITNESSES,
+    "vault._pull TokenMismatch": "a token with a fee: tests/forge/StakeVault.t.sol",
+    "game.facts CommitmentMismatch": PURE,
+    "game.play PhaseWrong": PURE,
+    "game._open GameExists": PURE,
+    "game._open CommitmentMismatch": PURE,
+    "game.equivocate EqualBits": PURE,
+    "game.equivocate Unauthorized": PURE,
+    "game._prove_op EqualBits": HONEST_OPS,
+    "game._prove_alias EqualBits": HONEST_OPS,
+    "game._prove_padding EqualBits": HONEST_OPS,
+    "game._argue DescriptorInvalid": HEADERS,
+    "game._prove_alias DescriptorInvalid": HEADERS,
+    "game._counted DescriptorInvalid": HEADERS,
+    "game._claimed OpeningsWrong": LONG_FOLDS,
+    "game._claimed ProofInvalid": LONG_FOLDS,
+    "game._posted ProofInvalid": LONG_FOLDS,
+    "game._word_at LengthWrong": LONG_FOLDS,
+}
+"""Guards that no row meets, and where they are tried."""
+REFUSAL = re.compile(r'raise (?:revert|MoveRefused)\("(\w+)"')
+
+
+def guards(repository: Path) -> Iterator[tuple[str, str]]:
+    """(file:line, "file.function Error") of every refusal of the twin."""
+    protocol = repository / "sdk/lockstep/protocol"
+    for path in (*sorted((protocol / "market").glob("*.py")), protocol / "dispute/game.py"):
+        function = ""
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if begun := re.match(r" *def (\w+)", line):
+                function = begun[1]
+            if said := REFUSAL.search(line):
+                yield f"{path.stem}:{number}", f"{path.stem}.{function} {said[1]}"
+
+
+def test_the_file_is_the_tables() -> None:
+    assert PATH.read_text() == vectors.vectors(), "python -m tests.rules"
+
+
+def test_every_error_of_the_contracts_is_met(repository: Path) -> None:
+    declared = re.compile(r"^ *error (\w+)\(", re.MULTILINE)
+    errors = {name for path in (repository / "contracts").rglob("*.sol") for name in declared.findall(path.read_text())}
+    met = {row["error"] for row in vectors.rows() if "error" in row}
+    assert errors - met == {"TokenMismatch"}
+
+
+def test_every_call_succeeds_in_some_row() -> None:
+    done = {(o.call.contract, o.call.function) for _, o in vectors.outcomes() if o.said}
+    assert set(VERBS) - done == set(UNCALLED)
+
+
+def test_every_guard_of_the_twin_refuses_some_row(repository: Path) -> None:
+    met = {o.guard for _, o in vectors.outcomes() if o.refusal}
+    missed = {name for place, name in guards(repository) if place not in met}
+    assert missed == set(ELSEWHERE)

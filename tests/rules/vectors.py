@@ -1,0 +1,267 @@
+"""From the table to tests/vectors/rules.json, and from there to a recording that forge repeats.
+
+vectors()            the file's text, after the twin has been held to what the table expects
+recording(document)  acts of tests/support/recordings.py: scene after scene, each begun from the one before it
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from eth_abi import encode
+
+from lockstep.chain import artifacts
+from lockstep.chain.memory import abi
+from lockstep.protocol.hashing import keccak
+from lockstep.protocol.jobs import word
+from lockstep.protocol.market.calls import Block, MarketCall
+from lockstep.protocol.reverts import Reverted
+from tests.rules.scenes import SCENES
+from tests.rules.table import TABLE, Row
+from tests.rules.world import ACCOUNTS, AT, CONTRACTS, DEPLOYER, NAMES, START, UNBOND, Said, World, begun, blocks, shown
+from tests.support import questions, recordings
+
+PATH = Path(__file__).parents[1] / "vectors/rules.json"
+
+
+@cache
+def worlds() -> Mapping[str, World]:
+    """Every scene, built."""
+    made: dict[str, World] = {}
+    for name, (before, build) in SCENES.items():
+        world = made[before].fork() if before else begun()
+        if name != "begun":
+            world.later()
+        build(world)
+        made[name] = world
+    return made
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a row in the twin."""
+
+    row: Row
+    world: World
+    call: MarketCall
+    said: Said | None = None
+    refusal: Reverted | None = None
+    guard: str = ""
+    """Where in the twin it was refused: file:line."""
+    problems: tuple[str, ...] = field(default=())
+
+    @property
+    def events(self) -> list[str]:
+        """As people read them."""
+        return [_text(event.name, event.values) for event in self.said.events] if self.said else []
+
+
+def outcome(scene: str, row: Row) -> Outcome:
+    """Plays a row in the twin."""
+    world = worlds()[scene].fork().later()
+    given = tuple(part(world) if callable(part) else part for part in row.arguments)
+    sender = row.sender(world) if callable(row.sender) else row.sender
+    call = world.call(sender, row.function, *given)
+    try:
+        _, said = world.ask(call)
+    except Reverted as refusal:
+        at = next(
+            f for f in reversed(traceback.extract_tb(refusal.__traceback__)) if not f.filename.endswith("reverts.py")
+        )
+        found = Outcome(row, world, call, refusal=refusal, guard=f"{Path(at.filename).stem}:{at.lineno}")
+        text = _text(refusal.rule, refusal.values)
+        wrong = [] if row.is_refusal and _is(text, row.expects) else [text]
+        return Outcome(**(vars(found) | {"problems": tuple(wrong)}))
+    found = Outcome(row, world, call, said)
+    wrong = [] if not row.is_refusal and _are(found.events, row.expects) else [" ".join(found.events) or "nothing"]
+    return Outcome(**(vars(found) | {"problems": tuple(wrong)}))
+
+
+def _text(name: str, values: Iterable[Any]) -> str:
+    """An error or an event as people read it."""
+    return f"{name}({', '.join(map(shown, values))})"
+
+
+def _is(said: str, expected: str) -> bool:
+    return said == expected if "(" in expected else said.partition("(")[0] == expected
+
+
+def _are(said: list[str], expected: str) -> bool:
+    """Events in order, one name or one whole event each."""
+    wanted = re.findall(r"\w+(?:\([^)]*\))?", expected)
+    return len(said) == len(wanted) and all(map(_is, said, wanted))
+
+
+@cache
+def outcomes() -> tuple[tuple[str, Outcome], ...]:
+    """Every row of the table, played, with its scene."""
+    return tuple((scene, outcome(scene, row)) for scene, rows in TABLE.items() for row in rows)
+
+
+# -- the file ----------------------------------------------------------------------------------------------------------
+
+
+def vectors() -> str:
+    """What the file holds. Fails where the twin says something else than the table."""
+    wrong = [
+        f"{scene}: {NAMES[o.call.sender]} {o.row.function}: expected {o.row.expects!r}, got {got}"
+        for scene, o in outcomes() for got in o.problems
+    ]  # fmt: skip
+    assert not wrong, "\n".join(wrong)
+    scenes = [
+        {"scene": name, "after": before, "calls": [
+            _call(sent.block, sent.call) | _said(sent.call, sent.said) for sent in worlds()[name].sent
+        ]} for name, (before, _) in SCENES.items()
+    ]  # fmt: skip
+    lines = [
+        json.dumps({"accounts": ACCOUNTS})[:-1],
+        ' "scenes": [',
+        ",\n".join(map(json.dumps, scenes)),
+        ' ],\n "rows": [',
+    ]
+    return f"{lines[0]},\n{lines[1]}\n{lines[2]}\n{lines[3]}\n" + ",\n".join(map(json.dumps, rows())) + "\n]}\n"
+
+
+def rows() -> Iterator[dict[str, Any]]:
+    """The table's, as the file has them."""
+    for scene, o in outcomes():
+        yield (
+            {"scene": scene, "caller": NAMES[o.call.sender], "says": _says(o.call)} | _call(o.world.block, o.call)
+            | (_said(o.call, o.said) if o.said else _refused(o.refusal))
+        )  # fmt: skip
+    yield from _of_the_arbiter()
+
+
+def _of_the_arbiter() -> Iterator[dict[str, Any]]:
+    """Each of its errors once: its answers are compared one by one in tests/differential/test_arbiter.py."""
+    found: dict[str, dict[str, Any]] = {}
+    names = {abi.selector(entry): name for name, entry in artifacts.load("Arbiter").entries("error").items()}
+    block = worlds()["begun"].fork().later().block
+    for function, arguments, output in questions.refused():
+        entry = abi.function("Arbiter", function)
+        data = abi.selector(entry) + abi._encoded(entry["inputs"], arguments)
+        error = names[output[:4]]
+        found.setdefault(error, {
+            "scene": "begun", "caller": "poor", "says": f"Arbiter.{function}(..)", "number": block.number,
+            "time": block.time, "contract": "Arbiter", "sender": ACCOUNTS["poor"], "data": "0x" + data.hex(),
+            "error": error, "output": "0x" + output.hex(),
+        })  # fmt: skip
+    return iter(found.values())
+
+
+def _says(call: MarketCall) -> str:
+    return f"{call.contract}.{call.function}({', '.join(map(shown, call.arguments))})"
+
+
+def _call(block: Block, call: MarketCall) -> dict[str, Any]:
+    return {
+        "number": block.number, "time": block.time, "contract": call.contract, "sender": call.sender,
+        "data": "0x" + call.data.hex(),
+    }  # fmt: skip
+
+
+def _said(call: MarketCall, said: Said) -> dict[str, Any]:
+    output = abi.returned(call.contract, call.function, said.returned)
+    logs = [(AT[event.contract], *abi.log_of(event)) for event in said.events]
+    entries = [
+        {"address": at, "topics": ["0x" + topic.hex() for topic in topics], "data": "0x" + data.hex()}
+        for at, topics, data in logs
+    ]
+    events = [_text(event.name, event.values) for event in said.events]
+    return {"events": events, "output": "0x" + output.hex(), "logs": "0x" + recordings.digest(entries).hex()}
+
+
+def _refused(refusal: Reverted | None) -> dict[str, Any]:
+    assert refusal is not None
+    return {"error": refusal.rule, "output": "0x" + abi.reverted(refusal).hex()}
+
+
+# -- forge -------------------------------------------------------------------------------------------------------------
+
+
+def recording(document: Any) -> Iterator[bytes]:
+    """All scenes and rows: each scene's state is kept for those that begin with it."""
+    asked: dict[str, list[Any]] = {}
+    for row in document["rows"]:
+        asked.setdefault(row["scene"], []).append(row)
+    yield from _deployment()
+    kept: list[str] = []
+    for scene in _in_depth(document["scenes"]):
+        while kept and kept[-1] != scene["after"]:
+            kept.pop()
+        now = START
+        if kept:
+            yield recordings.back(len(kept) - 1)
+        for call in scene["calls"]:
+            block = _block(call)
+            yield from _mined(now, block)
+            now = block
+            yield recordings.act(
+                recordings.CALL, *_when(block), sender=call["sender"], to=AT[call["contract"]], name=scene["scene"],
+                data=_bytes(call["data"]), success=True, output=_bytes(call["output"]), logs=_bytes(call["logs"]),
+            )  # fmt: skip
+        yield recordings.keep(len(kept))
+        kept.append(scene["scene"])
+        for row in asked.get(scene["scene"], ()):
+            block = _block(row)
+            yield from _mined(now, block)
+            yield recordings.act(
+                recordings.ASK, *_when(block), sender=row["sender"], to=AT[row["contract"]],
+                name=f"{scene['scene']}: {row['caller']} {row['says']}", data=_bytes(row["data"]),
+                success="error" not in row, output=_bytes(row["output"]), logs=_bytes(row.get("logs", "")),
+            )  # fmt: skip
+
+
+def _in_depth(scenes: list[Any]) -> Iterator[Any]:
+    """Each scene directly before those that begin with it."""
+
+    def below(name: str) -> Iterator[Any]:
+        for scene in scenes:
+            if scene["after"] == name:
+                yield scene
+                yield from below(scene["scene"])
+
+    return below("")
+
+
+def _deployment() -> Iterator[bytes]:
+    at = AT
+    others = [at[name] for name in ("DisputeGame", "Validator", "Witnesses", "Availability")]
+    pair = [at["JobMarket"], at["StakeVault"]]
+    arguments: dict[str, list[Any]] = {
+        "StakeVault": [at["TestToken"], at["JobMarket"], others[0], *others[2:], UNBOND],
+        "JobMarket": [at["TestToken"], at["StakeVault"], *others, 1, 0],
+        "DisputeGame": [*pair, at["Arbiter"]], "Validator": pair[:1], "Witnesses": pair, "Availability": pair,
+    }  # fmt: skip
+    for nonce, contract in enumerate(CONTRACTS.values()):
+        given = arguments.get(contract, [])
+        kinds = ["address" if isinstance(value, str) else "uint256" for value in given]
+        name = f"{contract}.sol:{contract}"
+        yield recordings.creation(name, encode(kinds, given), at[contract], DEPLOYER, nonce)
+
+
+def _mined(before: Block, after: Block) -> Iterator[bytes]:
+    for block in blocks(before, after):
+        yield recordings.act(recordings.BLOCK, *_when(block))
+
+
+def _block(call: Any) -> Block:
+    return Block(call["number"], call["time"], START.hashes, START.base_fee)
+
+
+def _when(block: Block) -> recordings.When:
+    return block.number, block.time, block.base_fee, bytes(keccak(word(block.number - 1)))
+
+
+def _bytes(text: str) -> bytes:
+    return bytes.fromhex(text.removeprefix("0x")) or bytes(0)

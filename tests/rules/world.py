@@ -1,0 +1,291 @@
+"""A world of the contracts in which scenes are built: the Python twin, and every call of it written down.
+
+A `World` is a point of a history. `do` adds a call to it, `fork` begins another history from there. Accounts have names
+and keys; block n has the hash keccak(n).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from enum import IntEnum
+from functools import cached_property
+from typing import Any
+
+from eth_account import Account
+from eth_account.signers.local import LocalAccount
+
+from lockstep.chain.deployment import create_address
+from lockstep.chain.memory import abi
+from lockstep.numerics.arbiter import ReferenceArbiter
+from lockstep.protocol import merkle
+from lockstep.protocol.hashing import keccak
+from lockstep.protocol.jobs import JobParams, Receipt, Reveal
+from lockstep.protocol.market import ids
+from lockstep.protocol.market.calls import MAX_UINT, Block, Emitted, MarketCall
+from lockstep.protocol.market.state import Deployment, State
+from lockstep.protocol.transition import VIEWS, execute, view
+from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, Digest, JobId, Seconds
+from tests.support.constant import ConstantClaim, Lie
+from tests.support.histories import CHAIN_ID, BlockHashes
+from tests.support.params import amended
+from tests.support.replay import recover
+from tests.support.wander import params_of
+
+CONTRACTS = {
+    "token": "TestToken", "arbiter": "Arbiter", "vault": "StakeVault", "market": "JobMarket", "game": "DisputeGame",
+    "validator": "Validator", "witnesses": "Witnesses", "demands": "Availability",
+}  # fmt: skip
+"""Short names, in the order in which the deployer creates them."""
+DEPLOYER = Address("0x" + "d0" * 20)
+AT = {contract: create_address(DEPLOYER, nonce) for nonce, contract in enumerate(CONTRACTS.values())}
+PEOPLE = ("requester", "aggregator", "worker-0", "worker-1", "worker-2", "verifier", "witness", "mallory", "poor")
+KEYS: Mapping[str, LocalAccount] = {name: Account.from_key(keccak(name.encode())) for name in PEOPLE}
+ACCOUNTS: dict[str, Address] = {name: Address(key.address) for name, key in KEYS.items()} | {
+    short: AT[contract] for short, contract in CONTRACTS.items()
+}
+"""Everybody who calls by name; contracts call each other."""
+NAMES = {address: name for name, address in ACCOUNTS.items()}
+UNBOND = Seconds(3_600)
+WALLET, STAKE = 10**6, 10**5
+START = Block(1_000, Seconds(1_700_000_000), BlockHashes(), 7)
+PARAMS = amended(
+    params_of(random.Random(0), ACCOUNTS["aggregator"]), slots=3, min_slots=2, rounds=3, max_lead=3, max_fail=1,
+    carry_period=2, challenge_seconds=300, witnesses=1, witness_fee=11, witness_stake=223, audit_seconds=40,
+)  # fmt: skip
+DEPLOYMENT = Deployment(
+    CHAIN_ID, AT["TestToken"], AT["StakeVault"], AT["JobMarket"], AT["DisputeGame"], AT["Validator"], AT["Witnesses"],
+    AT["Availability"], UNBOND, AT["Arbiter"], recover=recover, arbiter=ReferenceArbiter(),
+)  # fmt: skip
+
+
+def job_of(params: JobParams, nonce: int = 1) -> JobId:
+    """The job that the requester creates with these parameters."""
+    return ids.job_id(CHAIN_ID, AT["JobMarket"], ACCOUNTS["requester"], nonce, params)
+
+
+JOB = job_of(PARAMS)
+
+
+@dataclass(frozen=True)
+class Said:
+    """What came of a call: what it returned and logged."""
+
+    returned: Any
+    events: tuple[Emitted, ...]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A call in its block, and what came of it."""
+
+    block: Block
+    call: MarketCall
+    said: Said
+
+
+@dataclass
+class World:
+    """A point of a history."""
+
+    state: State = field(default_factory=lambda: State.empty(DEPLOYMENT))
+    block: Block = START
+    sent: list[Sent] = field(default_factory=list)
+    """Since the scene before."""
+    held: dict[ClaimId, ConstantClaim] = field(default_factory=dict)
+    """What was claimed."""
+    logged: list[Emitted] = field(default_factory=list)
+    """All events so far."""
+    job: JobId = JOB
+
+    # -- acting
+
+    def call(self, sender: str, function: str, *arguments: Any) -> MarketCall:
+        """Calls read "market.join"; accounts among the arguments may be named."""
+        short, _, name = function.partition(".")
+        given = tuple(ACCOUNTS.get(a, a) if isinstance(a, str) else a for a in arguments)
+        call = MarketCall(CONTRACTS[short], name, ACCOUNTS[sender], given)
+        return replace(call, data=abi.data_of(call))
+
+    def ask(self, call: MarketCall) -> tuple[State, Said]:
+        """The state after a call and what it said; nothing stays. Raises what the contract reverts with."""
+        if (call.contract, call.function) in VIEWS:
+            return self.state, Said(view(self.state, self.block, call.contract, call.function, *call.arguments), ())
+        after, events, returned = execute(self.state, self.block, call)
+        return after, Said(returned, events)
+
+    def do(self, sender: str, function: str, *arguments: Any) -> Any:
+        """One call that succeeds; what it returns."""
+        call = self.call(sender, function, *arguments)
+        self.state, said = self.ask(call)
+        self.sent.append(Sent(self.block, call, said))
+        self.logged += said.events
+        return said.returned
+
+    def then(self, sender: str, function: str, *arguments: Any) -> World:
+        """The same; the world."""
+        self.do(sender, function, *arguments)
+        return self
+
+    def later(self, seconds: int = 1, blocks: int = 1) -> World:
+        """The next call is in a later block."""
+        self.block = replace(self.block, number=self.block.number + blocks, time=Seconds(self.block.time + seconds))
+        return self
+
+    def until(self, time: int) -> World:
+        """The next call is at that time."""
+        return self.later(time - self.block.time)
+
+    def fork(self) -> World:
+        """Another history from here."""
+        return replace(self, sent=[], held=dict(self.held), logged=list(self.logged))
+
+    # -- what there is
+
+    @cached_property
+    def params(self) -> JobParams:
+        """Of the job."""
+        found = self.state.params[self.job]
+        assert found is not None
+        return found
+
+    def round(self, r: int = 0) -> Any:
+        """As stored."""
+        return self.state.rounds[self.job, r]
+
+    def claim(self, slot: int, r: int = 0) -> ClaimId:
+        """Of a slot, in the round's present attempt; of the merge."""
+        ro = self.round(r)
+        return ro.merge_claim if slot == MERGE_SLOT else ids.claim_id(self.job, r, ro.attempt, slot)
+
+    # -- a round
+
+    def made(self, slot: int, r: int = 0, lie: Lie = Lie.NONE) -> ConstantClaim:
+        """What a slot claims."""
+        role, claim = PARAMS.role, self.claim(slot, r)
+        if claim not in self.held:
+            base, steps = self.round(r).base, r * role.inner_steps
+            self.held[claim] = ConstantClaim.of_slot(base, role.zero_carry, steps, lie)
+        return self.held[claim]
+
+    def opened(self, slot: int, r: int = 0, carries: bool = False, **changed: Any) -> Reveal:
+        """The reveal of a slot's claim."""
+        made, claim = self.made(slot, r), self.claim(slot, r)
+        proof = tuple(merkle.proof(made.levels, 1))
+        return replace(
+            Reveal(made.body, Digest(keccak(claim + b"nonce")), proof, "trace", "payload", carries), **changed
+        )
+
+    def commitment(self, slot: int, r: int = 0, **changed: Any) -> Digest:
+        """What the slot's worker commits to."""
+        opened = self.opened(slot, r, **changed)
+        return ids.commitment(self.claim(slot, r), ACCOUNTS[f"worker-{slot}"], opened)
+
+    def start(self, r: int = 0, slots: tuple[int, ...] = (0, 1, 2)) -> World:
+        """The round is open, and these slots are taken."""
+        self.do("requester", "market.startRound", self.job, r)
+        for slot in slots:
+            self.do(f"worker-{slot}", "market.join", self.job, r, slot)
+        return self
+
+    def seal(self, r: int = 0) -> World:
+        """The seed is drawn."""
+        self.later(2, 2).do("requester", "market.seal", self.job, r)
+        return self
+
+    def commit(
+        self, r: int = 0, slots: tuple[int, ...] = (0, 1, 2), lies: Mapping[int, Lie] | None = None, **changed: Any
+    ) -> World:
+        """These slots' workers commit."""
+        for slot in slots:
+            self.made(slot, r, (lies or {}).get(slot, Lie.NONE))
+            self.do(f"worker-{slot}", "market.commit", self.job, r, slot, self.commitment(slot, r, **changed))
+        return self
+
+    def reveal(self, r: int = 0, slots: tuple[int, ...] = (0, 1, 2), **changed: Any) -> World:
+        """These slots' workers reveal."""
+        for slot in slots:
+            self.do(f"worker-{slot}", "market.reveal", self.job, r, slot, self.opened(slot, r, **changed))
+        return self
+
+    def receipt(self, who: int, mask: int = 7, r: int = 0, by: str = "") -> Receipt:
+        """The word of a slot's worker, or of somebody else for it."""
+        attempt = self.round(r).attempt
+        digest = ids.receipt_hash(CHAIN_ID, AT["JobMarket"], self.job, r, attempt, who, mask)
+        return Receipt(who, mask, signature(by or f"worker-{who}", digest))
+
+    def attest(self, r: int = 0, slots: tuple[int, ...] = (0, 1, 2), mask: int = 7) -> World:
+        """These slots' workers give receipts."""
+        given = [self.receipt(slot, mask, r) for slot in slots]
+        self.do("poor", "market.attest", self.job, r, given)
+        return self
+
+    def bodies(self, r: int = 0, slots: tuple[int, ...] = (0, 1, 2)) -> list[Any]:
+        """What `freeze` takes."""
+        return [self.made(slot, r).body for slot in slots]
+
+    def freeze(self, r: int = 0, slots: tuple[int, ...] = (0, 1, 2)) -> World:
+        """The round's claims are fixed."""
+        self.until(self.round(r).attest_ends).do("poor", "market.freeze", self.job, r, self.bodies(r, slots))
+        return self
+
+    def merge(self, r: int = 0, rounds: int = 0, lie: Lie = Lie.NONE, by: str = "aggregator") -> World:
+        """The round is merged."""
+        made = ConstantClaim.of_merge(self.round(r).merge_in, lie)
+        self.do(by, "market.merge", self.job, r, made.body.out, made.body.out2, "checkpoint", rounds)
+        self.held[self.claim(MERGE_SLOT, r)] = made
+        return self
+
+    def to_revealed(self, r: int = 0, lies: Mapping[int, Lie] | None = None, **changed: Any) -> World:
+        """Everybody has revealed."""
+        return self.start(r).seal(r).commit(r, lies=lies, **changed).reveal(r, **changed)
+
+    def to_merged(
+        self, r: int = 0, rounds: int = 0, lies: Mapping[int, Lie] | None = None, lie: Lie = Lie.NONE, **changed: Any
+    ) -> World:
+        """Everybody has worked."""
+        return self.to_revealed(r, lies, **changed).attest(r).freeze(r).merge(r, rounds, lie)
+
+    def finalize(self, r: int = 0) -> World:
+        """The round is over and paid."""
+        self.until(self.round(r).merged_at + PARAMS.windows.challenge_seconds)
+        self.do("poor", "market.finalize", self.job, r)
+        return self
+
+
+def signature(name: str, digest: Digest) -> bytes:
+    """Of a digest, by an account."""
+    return bytes(KEYS[name].unsafe_sign_hash(digest).signature)  # type: ignore[arg-type]
+
+
+def begun() -> World:
+    """Everybody has tokens, and most have stakes."""
+    world = World()
+    for name in PEOPLE[:-1]:
+        world.do(name, "token.mint", name, WALLET)
+        world.do(name, "token.approve", "vault", MAX_UINT)
+        world.do(name, "vault.deposit", STAKE)
+    return world
+
+
+def blocks(before: Block, after: Block) -> Iterator[Block]:
+    """Those whose parents a chain has to know between two."""
+    for number in range(max(before.number + 1, after.number - 2), after.number + 1):
+        yield replace(after, number=number)
+
+
+def shown(value: Any) -> str:
+    """A value as people read it."""
+    if isinstance(value, str):
+        return NAMES.get(Address(value), value if value.startswith("0x") else repr(value))
+    if isinstance(value, bytes):
+        return f"0x{value.hex()}" if len(value) <= 8 else f"0x{value[:4].hex()}.."
+    if isinstance(value, IntEnum):
+        return value.name
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        return f"[{', '.join(map(shown, value))}]"
+    if is_dataclass(value) and not isinstance(value, type):
+        kind, parts = type(value).__name__, [getattr(value, part.name) for part in fields(value)]
+        return kind if len(parts) > 3 else f"{kind}({', '.join(map(shown, parts))})"
+    return str(value)
