@@ -126,6 +126,7 @@ ANYWHERE = moves.GameState(NO_CLAIM, 0, NO_DIGEST, NO_DIGEST, 0, 0)
 GAMES: dict[str, list[Row]] = {
     "begun": [row("PhaseWrong(NONE)", "poor", "game.provePadding", NO_GAME, ANYWHERE)],
     "liars": [
+        row("TracePublished", "worker-0", "witnesses.publish", lambda w: w.job, 0, 0, "list"),
         row("Opened Locked", "verifier", "game.open", *the_whole()),
         row("StakeTooLow(poor, 153, 0)", "poor", "game.open", *the_whole()),
         row("CommitmentMismatch", "verifier", "game.open", lambda w: w.claim(1), *the_whole()[1:]),

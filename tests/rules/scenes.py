@@ -12,6 +12,7 @@ from lockstep.protocol import merkle
 from lockstep.protocol.dispute import honest, moves
 from lockstep.protocol.dispute.game import game_id
 from lockstep.protocol.hashing import keccak
+from lockstep.protocol.jobs import ClaimStatus
 from lockstep.protocol.market import court, draws, ids
 from lockstep.protocol.market.availability import payload_answer, payload_demand_id, seed_of
 from lockstep.protocol.market.calls import MarketCall
@@ -60,11 +61,11 @@ def audit(w: World, r: int = 0) -> Any:
     return ids.audit_id(w.job, r, w.round(r).attempt)
 
 
-def word(w: World, state: StateRoot | None = None, agrees: bool = True, **changed: Any) -> Word:
-    """What the drawn witness says about the slot that it was given."""
-    duty, seen = w.state.duties[audit(w), 0], w.state.audits[audit(w)]
+def word(w: World, i: int = 0, state: StateRoot | None = None, agrees: bool = True, **changed: Any) -> Word:
+    """What the drawn witness says about the slot of its i-th duty."""
+    duty, seen = w.state.duties[audit(w), i], w.state.audits[audit(w)]
     made = w.made(duty.slot)
-    t = draws.step_of(preimage(duty.serial), seen.beacon, 0, made.transitions)
+    t = draws.step_of(preimage(duty.serial), seen.beacon, i, made.transitions)
     said = Word(
         preimage(duty.serial), state or made.trace[t - 1], Digest(keccak(b"salt")), agrees, made.body,
         tuple(merkle.proof(made.levels, t - 1)),
@@ -72,9 +73,9 @@ def word(w: World, state: StateRoot | None = None, agrees: bool = True, **change
     return replace(said, **changed)
 
 
-def bound(w: World, said: Word) -> Digest:
+def bound(w: World, said: Word, i: int = 0) -> Digest:
     """The commitment to a witness's word."""
-    duty = w.state.duties[audit(w), 0]
+    duty = w.state.duties[audit(w), i]
     return draws.commitment(w.claim(duty.slot), duty.account, said.state, said.preimage, said.salt)
 
 
@@ -109,6 +110,8 @@ HOLDING = defects.Evidence(
 """Of what is right."""
 NOTHING = defects.Evidence(defects.Subject.DATASET)
 """Evidence that shows nothing."""
+CHOSEN = Digest(keccak(b"chosen"))
+"""A preimage that is in no chain."""
 BY = "verifier", "validator.proveInvalid"
 
 
@@ -164,8 +167,27 @@ def _drawn(w: World) -> None:
     w.later(2, 2).do("poor", "witnesses.draw", w.job, 0)
 
 
-def _word_committed(w: World) -> None:
-    w.do("witness", "witnesses.commit", audit(w), 0, bound(w, word(w)))
+def _says(w: World, i: int = 0, **said: Any) -> World:
+    """The witness commits to a word."""
+    return w.then("witness", "witnesses.commit", audit(w), i, bound(w, word(w, i, **said), i))
+
+
+def _shows(w: World, i: int = 0, **said: Any) -> World:
+    """The witness opens its word."""
+    return w.then("witness", "witnesses.reveal", audit(w), i, word(w, i, **said))
+
+
+def _convicted(w: World, t: int, i: int = 0) -> World:
+    """The claim of a duty is convicted, at a step or without one."""
+    slot = w.state.duties[audit(w), i].slot
+    w.do("game", "market.onOpen", w.claim(slot), w.made(slot).body)
+    return w.then("game", "market.onConvicted", w.claim(slot), t, [ACCOUNTS["verifier"]], [])
+
+
+def _final(w: World) -> World:
+    """The round ends without the convicted."""
+    left = tuple(s for s in range(3) if w.state.claims[w.claim(s)].status == ClaimStatus.REVEALED)
+    return w.attest(slots=left).freeze(slots=left).merge().finalize()
 
 
 def _rewound(w: World) -> None:
@@ -203,6 +225,16 @@ def _swapped(w: World) -> None:
     for slot, who in enumerate(SWAPPED):
         said = ids.commitment(w.claim(slot, 1), ACCOUNTS[who], w.opened(slot, 1, carries=True))
         w.do(who, "market.commit", w.job, 1, slot, said)
+
+
+TWO = amended(PARAMS, witnesses=2)
+
+
+def _two_duties(w: World) -> None:
+    """One witness is drawn for two slots."""
+    _another(TWO, nonce=3)(w)
+    w.start().seal().then("witness", "witnesses.enrol", w.job, preimage(0)).commit().reveal()
+    _drawn(w)
 
 
 def _void(w: World) -> None:
@@ -287,17 +319,34 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "beacon forgotten": ("beacon fixed", lambda w: w.later(20, 258)),
     "drawn": ("beacon fixed", lambda w: w.later(2, 2).then("poor", "witnesses.draw", JOB, 0)),
     "silent witness": ("drawn", lambda w: w.later(40)),
-    "word committed": ("drawn", _word_committed),
+    "word committed": ("drawn", _says),
     "another preimage": ("drawn", lambda w: w.then(
         "witness", "witnesses.commit", audit(w), 0, bound(w, word(w, preimage=Digest(keccak(b"chosen")))))),
     "differing word": ("drawn", lambda w: w.then(
         "witness", "witnesses.commit", audit(w), 0, bound(w, word(w, state=StateRoot(keccak(b"garbage")))))),
     "word unrevealed": ("word committed", lambda w: w.later(80)),
     "word revealed": ("word committed", lambda w: w.then("witness", "witnesses.reveal", audit(w), 0, word(w))),
-    "witness slashed": ("word revealed", lambda w: w.then(
-        "game", "market.onOpen", w.claim(w.state.duties[audit(w), 0].slot),
-        w.made(w.state.duties[audit(w), 0].slot).body).then(
-        "game", "market.onConvicted", w.claim(w.state.duties[audit(w), 0].slot), 1, [ACCOUNTS["verifier"]], [])),
+    "witness slashed": ("word revealed", lambda w: _convicted(w, 1)),
+    "convicted without a proof": ("word revealed", lambda w: _final(_convicted(w, 0))),
+    "differed from what stands": ("differing word", lambda w: _final(
+        _shows(w, state=StateRoot(keccak(b"garbage")), agrees=False))),
+    "differed from what fell": ("differing word", lambda w: _convicted(
+        _shows(w, state=StateRoot(keccak(b"garbage")), agrees=False), 0)),
+    "differed, final": ("differed from what fell", _final),
+    "drawn for a void job": ("word committed", lambda w: w.then("validator", "market.onInvalid", JOB, "verifier")),
+    "three enrolled": ("enrolled", lambda w: w.then("verifier", "witnesses.enrol", JOB, preimage(0)).then(
+        "mallory", "witnesses.enrol", JOB, preimage(0))),
+    "first retired": ("three enrolled", lambda w: w.then("witness", "witnesses.retire", JOB)),
+    "worker enrolled": ("training", lambda w: w.then("worker-0", "witnesses.enrol", JOB, preimage(0)).commit().reveal(
+        ).then("poor", "witnesses.draw", JOB, 0).later(2, 2)),
+    "two duties": ("begun", _two_duties),
+    "one word of two": ("two duties", _says),
+    "two words": ("one word of two", lambda w: _says(w, 1)),
+    "second word first": ("two words", lambda w: _shows(w, 1)),
+    "another preimage behind": ("two duties", lambda w: _shows(_says(_says(w, 0, preimage=CHOSEN), 1), 1)),
+    "two silent": ("two duties", lambda w: w.later(40).then("poor", "witnesses.settle", audit(w), 0)),
+    "slashed with another": ("second word first", lambda w: _convicted(_shows(w, 0), 1).then(
+        "poor", "witnesses.settle", audit(w), 0)),
     "merged with a witness": ("word revealed", lambda w: w.attest().freeze().merge()),
     "witness to be paid": ("merged with a witness", lambda w: w.finalize()),
     # the merge

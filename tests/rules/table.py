@@ -25,6 +25,7 @@ from tests.rules.scenes import (
     ANSWER_ROW,
     BROKEN,
     BY,
+    CHOSEN,
     ENCODE,
     EVIDENCE,
     HOLDING,
@@ -588,6 +589,38 @@ RULES: dict[str, list[Row]] = {
     "witness slashed": [
         row("Retired Slashed Unlocked DutyClosed", "poor", "witnesses.settle", audit, 0),
     ],
+    "convicted without a proof": [row("DutyClosed", "poor", "witnesses.settle", audit, 0)],
+    "differed from what stands": [
+        row("Retired Slashed Unlocked Locked DutyClosed Unlocked", "poor", "witnesses.settle", audit, 0),
+    ],
+    "differed from what fell": [row("DutyOpen", "poor", "witnesses.settle", audit, 0)],
+    "differed, final": [row("DutyClosed Credited(witness, 11)", "poor", "witnesses.settle", audit, 0)],
+    "drawn for a void job": [row("DutyClosed", "poor", "witnesses.settle", audit, 0)],
+    "three enrolled": [row("Retired Unlocked", "witness", "witnesses.retire", JOB)],
+    "first retired": [
+        row("", "poor", "witnesses.accounts", JOB),
+        row("", "poor", "witnesses.witness", JOB, "mallory"),
+        row("", "poor", "witnesses.witness", JOB, "witness"),
+        row("Retired Unlocked", "mallory", "witnesses.retire", JOB),
+        row("NotWitness(witness)", "witness", "witnesses.retire", JOB),
+    ],
+    "worker enrolled": [row("AuditDrawn", "poor", "witnesses.draw", JOB, 0)],
+    "one word of two": [
+        row("TooEarly", "witness", "witnesses.reveal", audit, 0, word),
+        row("VerdictCommitted CommitsEnded", "witness", "witnesses.commit", audit, 1, OTHER),
+    ],
+    "second word first": [
+        row("VerdictRevealed", "witness", "witnesses.reveal", audit, 0, word),
+        row("DutyOpen", "poor", "witnesses.settle", audit, 0),
+    ],
+    "another preimage behind": [
+        row("PreimageWrong", "witness", "witnesses.reveal", audit, 0, lambda w: word(w, preimage=CHOSEN)),
+    ],
+    "two silent": [
+        row("Slashed Unlocked Locked DutyClosed Unlocked", "poor", "witnesses.settle", audit, 1),
+        row("AlreadyDone", "poor", "witnesses.settle", audit, 0),
+    ],
+    "slashed with another": [row("DutyClosed", "poor", "witnesses.settle", audit, 1)],
     "witness to be paid": [
         row("DutyClosed Credited(witness, 11)", "poor", "witnesses.settle", audit, 0),
     ],

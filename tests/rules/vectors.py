@@ -139,7 +139,38 @@ def rows() -> Iterator[dict[str, Any]]:
             {"scene": scene, "caller": NAMES[o.call.sender], "says": _says(o.call)} | _call(o.world.block, o.call)
             | (_said(o.call, o.said) if o.said else _refused(o.refusal))
         )  # fmt: skip
+    for scene, (before, _) in SCENES.items():
+        yield from _stored(scene, before)
     yield from _of_the_arbiter()
+
+
+STORED = {
+    "balances": ("token", "balanceOf"), "free": ("vault", "free"), "credits": ("vault", "credits"),
+    "unbonding": ("vault", "unbonding"), "locks": ("vault", "lockOf"), "delegate_of": ("vault", "delegateOf"),
+    "owner_of": ("vault", "ownerOf"), "proposed_owner_of": ("vault", "proposedOwnerOf"), "jobs": ("market", "job"),
+    "rounds": ("market", "round"), "claims": ("market", "claim"), "barred": ("market", "barred"),
+    "rewound": ("market", "rewound"), "enrolled": ("witnesses", "witness"), "lists": ("witnesses", "accounts"),
+    "audits": ("witnesses", "audit"), "duties": ("witnesses", "duty"), "demands": ("demands", "demand"),
+    "asked": ("demands", "asked"), "defending": ("game", "defending"), "games": ("game", "game"),
+}  # fmt: skip
+"""Tables of the twin's state, and the views that show an entry of them."""
+METERED = ("games",)
+"""Their entries hold the gas that the chain metered: shown where there is none."""
+
+
+def _stored(scene: str, before: str) -> Iterator[dict[str, Any]]:
+    """What a scene has changed, as anybody may read it."""
+    world = worlds()[scene].fork().later()
+    earlier = worlds()[before].state if before else World().state
+    for name, (short, function) in STORED.items():
+        old, new = (getattr(state, name) for state in (earlier, world.state))
+        for key, value in new.items():
+            if old[key] == value or (name in METERED and value.spent):
+                continue
+            call = world.call("poor", f"{short}.{function}", *(key if isinstance(key, tuple) else (key,)))
+            _, said = world.ask(call)
+            told = {"scene": scene, "caller": "poor", "says": _says(call)}
+            yield told | _call(world.block, call) | _said(call, said)
 
 
 def _of_the_arbiter() -> Iterator[dict[str, Any]]:

@@ -283,7 +283,9 @@ def shown(value: Any) -> str:
         return f"0x{value.hex()}" if len(value) <= 8 else f"0x{value[:4].hex()}.."
     if isinstance(value, IntEnum):
         return value.name
-    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+    if hasattr(value, "_fields"):
+        return type(value).__name__
+    if isinstance(value, list | tuple):
         return f"[{', '.join(map(shown, value))}]"
     if is_dataclass(value) and not isinstance(value, type):
         kind, parts = type(value).__name__, [getattr(value, part.name) for part in fields(value)]
