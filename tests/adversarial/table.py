@@ -1,8 +1,7 @@
 """The table of cheats: a row for each form of each, by what it attacks.
 
 A row says its name, which docs/threat-model.md has too, and its form; where it is told, a place in a transition or an
-act; its story; and what must come of it: a game's verdict or a rule, who finds it, who loses what. The rows of a group
-share what its first line says.
+act; its story; and what must come of it: a game's verdict or a rule, who finds it, who loses what.
 """
 
 from __future__ import annotations
@@ -348,4 +347,5 @@ RULES = (
 )
 """What a rule refuses, fines or voids."""
 
-TABLE = (*STEPS, *STATES, *PAYLOADS, *MERGES, *GAMES, *RULES)
+CLAIMS, INPUTS = (*STEPS, *STATES, *PAYLOADS, *MERGES), (*GAMES, *RULES)
+TABLE = (*CLAIMS, *INPUTS)

@@ -1,18 +1,16 @@
-"""Every row of the table ends as it says; the demo and the documents know the same cheats as the table."""
+"""Rows of the table together, for the normal suite; the demo and the documents know the same cheats as the table."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-import pytest
-
 from lockstep.demo.cheats.challenges import FALSE_CHALLENGE
 from lockstep.demo.cheats.lies import OF_MERGES, OF_SLOTS
 from lockstep.demo.cli import CHEAT_HELP
 from lockstep.demo.run import CHEATS
 from tests.adversarial import models
-from tests.adversarial.cheat import Cheat, ended, run
+from tests.adversarial.cheat import Cheat, ended
 from tests.adversarial.claims import NOISE, at_once, demo, drawn, of, payload
 from tests.adversarial.court import NOWHERE, Court, published
 from tests.adversarial.players import attack
@@ -26,12 +24,6 @@ def rows(*ids: str) -> list[Cheat]:
     by_id = {cheat.id: cheat for cheat in TABLE}
     assert len(by_id) == len(TABLE), "no two rows are alike"
     return [by_id[id_] for id_ in ids]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("cheat", TABLE, ids=lambda cheat: cheat.id)
-def test_a_cheat_ends_where_and_as_its_row_says(court: Court, cheat: Cheat) -> None:
-    run(court, cheat)
 
 
 def test_where_everybody_lies_everybody_is_convicted_where_its_row_says(court: Court) -> None:
