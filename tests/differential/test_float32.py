@@ -1,4 +1,7 @@
-"""Three writings of the scalar operations, one meaning: Python, C++ and Solidity give the same bits."""
+"""Scalar operations in C++ and Solidity: the golden vectors, what they cost in gas, and that a wrong line shows.
+
+Random vectors and whole small formats are compared in `tests/primitives`.
+"""
 
 import json
 from collections.abc import Iterator
@@ -7,12 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.float32 import FLOAT32, REQUIRED, WITHOUT_LIBRARY, Evm, evm, normal_operands
+from benchmarks.float32 import FLOAT32, WITHOUT_LIBRARY, Evm, evm, normal_operands
 from lockstep.numerics._native import apply_op
-from lockstep.numerics.scalar import Op, apply
+from lockstep.numerics.scalar import Op
 from lockstep.numerics.vectors import vectors
 
-FUNCTIONS = (Op.FEXP, Op.FLOG, Op.FTANH)
 MOST_GAS = {Op.FFMA: 900, Op.FADD: 600, Op.FMUL: 600, Op.FEXP: 17_000}
 """For normal numbers, on average: what a check of 256 terms can afford."""
 
@@ -44,29 +46,6 @@ MUTATIONS = [
 def chain() -> Iterator[Evm]:
     with evm() as machine:
         yield machine
-
-
-@pytest.mark.parametrize("op", Op, ids=lambda op: op.name)
-def test_native_is_the_specification(op: Op) -> None:
-    a, b, c = vectors(op, 600 if op in FUNCTIONS else 3000, seed=11)
-    want = [apply(op, *words) for words in zip(a.tolist(), b.tolist(), c.tolist(), strict=True)]
-    np.testing.assert_array_equal(apply_op(int(op), a, b, c), np.array(want, np.uint32))
-
-
-@pytest.mark.sampled(8)
-@pytest.mark.chain
-@pytest.mark.parametrize("op", [op for op in Op if op not in WITHOUT_LIBRARY], ids=lambda op: op.name)
-def test_solidity_is_native(chain: Evm, op: Op) -> None:
-    a, b, c = vectors(op, 6000, seed=12)
-    np.testing.assert_array_equal(chain.results(op, a, b, c), apply_op(int(op), a, b, c))
-
-
-@pytest.mark.chain
-@pytest.mark.slow
-@pytest.mark.parametrize("op", REQUIRED, ids=lambda op: op.name)
-def test_solidity_is_native_on_many_vectors(chain: Evm, op: Op) -> None:
-    a, b, c = vectors(op, 100_000, seed=13)
-    np.testing.assert_array_equal(chain.results(op, a, b, c), apply_op(int(op), a, b, c))
 
 
 @pytest.mark.chain

@@ -17,7 +17,7 @@ from tests.primitives.on_chain import OPS, REDUCED, SAMPLE, Format
 pytestmark = pytest.mark.chain
 
 BY_NAME = {"ids": lambda op: op.name}
-MILLION = 1_000_000
+FEW, MILLION = 6_000, 1_000_000
 HOURS = 6 * 3600
 
 
@@ -59,11 +59,11 @@ def test_tasks_cover_each_combination_once() -> None:
     assert len(triples) == len(np.unique(triples, axis=0)) == len(own.words) ** 3
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("op", OPS, **BY_NAME)
-def test_a_small_format_in_full(chain: Evm, reference: Reference, op: Op) -> None:
-    tasks = on_chain.format_tasks(op, SAMPLE)
-    assert_equal(chain, reference, tasks, len(SAMPLE[ARITY[op]].words) ** ARITY[op])
+def test_a_small_format_in_full_and_some_vectors(chain: Evm, reference: Reference, op: Op) -> None:
+    tasks = [*on_chain.format_tasks(op, SAMPLE), *on_chain.vector_tasks(op, FEW)]
+    assert_equal(chain, reference, tasks, len(SAMPLE[ARITY[op]].words) ** ARITY[op] + FEW)
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Cases of activations, losses, resampling and what else is made of other rules.
 
-`GRADIENTS` and `VALUES` are rows of the tables of `test_gradients.py`, named by their rules; `test_rules.py` runs the
-same functions on the graph alone.
+`GRADIENTS` and `VALUES` are rows of the tables of `test_gradients.py`, named by their rules.
 """
 
 from __future__ import annotations
