@@ -82,6 +82,8 @@ class RpcProxy:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+            wbufsize = -1
 
             def do_POST(self) -> None:
                 proxy._serve(self)

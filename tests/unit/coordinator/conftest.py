@@ -79,7 +79,7 @@ def claim_row(slot: int = 1) -> ClaimRow:
     )  # fmt: skip
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def dialect(request: pytest.FixtureRequest) -> str:
     """Which database it is."""
     return str(request.param)

@@ -36,6 +36,8 @@ def _handler(provider: MemoryProvider) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
         # A small answer goes out at once.
         disable_nagle_algorithm = True
+        # Head and body in one piece: between two the other side waits.
+        wbufsize = -1
 
         def do_POST(self) -> None:
             """One request, or a batch of them."""

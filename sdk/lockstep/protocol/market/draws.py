@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import ZERO_ADDRESS, word
@@ -66,8 +67,9 @@ def commitment(claim: ClaimId, account: Address, state: StateRoot, preimage: Dig
     return keccak(b"".join(word(part) for part in (claim, account, state, preimage, salt)))
 
 
+@lru_cache(maxsize=64)
 def chained(value: Digest, links: int) -> Digest:
-    """keccak applied `links` times."""
+    """keccak applied `links` times. Kept: a witness asks for the same link of thousands as long as a duty is open."""
     for _ in range(links):
         value = keccak(value)
     return value
