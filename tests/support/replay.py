@@ -14,8 +14,9 @@ from typing import Any
 
 from web3 import Web3
 
-from lockstep.chain import artifacts, reverts
+from lockstep.chain import reverts
 from lockstep.chain.addresses import Addresses
+from lockstep.chain.contracts import Contract
 from lockstep.chain.memory.abi import call_of, data_of, log_of, returned
 from lockstep.chain.memory.machine import FIELDS
 from lockstep.chain.signatures import recovered
@@ -70,12 +71,12 @@ class Replay:
 
     def __post_init__(self) -> None:
         at = self.addresses
-        market, vault = (self._contract(name).functions for name in ("JobMarket", "StakeVault"))
+        market, vault = (self._contract(name) for name in ("JobMarket", "StakeVault"))
         self.state = State.empty(
             Deployment(
                 at.chain_id, at.token, at.vault, at.market, at.game, at.validator, at.witnesses, at.availability,
-                Seconds(vault.unbondSeconds().call()), at.arbiter,
-                ChainTimes(Seconds(market.inclusionSeconds().call()), Seconds(market.censorSeconds().call())),
+                Seconds(vault.read("unbondSeconds")), at.arbiter,
+                ChainTimes(*(Seconds(market.read(name)) for name in ("inclusionSeconds", "censorSeconds"))),
                 recover, ReferenceArbiter(),
             )
         )  # fmt: skip
@@ -139,12 +140,12 @@ class Replay:
 
     def _metered(self, call: MarketCall, number: int) -> int:
         """What the chain's own meter added to a game in a block, the intrinsic gas apart."""
-        games = self._contract("DisputeGame").functions
+        games = self._contract("DisputeGame")
         if call.function == "open":
-            id_ = games.gameIdOf(call.arguments[0], call.sender, call.arguments[2]).call()
+            id_ = games.read("gameIdOf", call.arguments[0], call.sender, call.arguments[2])
         else:
             id_ = call.arguments[0]
-        _, spent, _ = games.game(id_).call(block_identifier=number)
+        _, spent, _ = games.read("game", id_, block=number)
         return int(spent) - self.state.games[id_].spent - TRANSACTION_GAS - BYTE_GAS * len(call.data)
 
     def _revert(self, hash_: str) -> str:
@@ -186,9 +187,8 @@ class Replay:
             )
 
     @cache  # noqa: B019 - as long as the replay
-    def _contract(self, name: str) -> Any:
-        address = Web3.to_checksum_address(getattr(self.addresses, FIELDS[name]))
-        return self.w3.eth.contract(address=address, abi=artifacts.load(name).abi)
+    def _contract(self, name: str) -> Contract:
+        return Contract(self.w3, Address(Web3.to_checksum_address(getattr(self.addresses, FIELDS[name]))), name)
 
     def __hash__(self) -> int:
         return id(self)

@@ -22,6 +22,7 @@ builtins.kept = AtTheEnd()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "code"), [("", -15), ("from lockstep.base.signals import ignore_stops; ignore_stops()", 0)]
 )

@@ -145,6 +145,7 @@ def test_a_bug_leaves_its_trace_in_a_file_and_exits_with_1(lockstep: Lockstep, m
     trace.unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("arguments", "missing", "extra"),
@@ -169,6 +170,7 @@ def test_a_part_that_is_not_installed_is_named_with_its_extra(
     assert f"lockstep-compute[{extra}]" in error["hint"]
 
 
+@pytest.mark.slow
 def test_help_imports_neither_web3_nor_torch() -> None:
     program = (
         "import sys, json, contextlib, io\n"
@@ -183,6 +185,7 @@ def test_help_imports_neither_web3_nor_torch() -> None:
     assert heavy & set(json.loads(done.stdout)) == set()
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     program = "from lockstep.cli.main import main; main(['train', '--help'])"
     running = subprocess.Popen(

@@ -119,6 +119,7 @@ def test_a_claim_is_defended_after_a_restart(
     assert list((tmp_path / "claims").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_no_torch_in_the_coordinators_process() -> None:
     import subprocess
 

@@ -18,6 +18,8 @@ import pytest
 from coordinator.supervisor import API_DRAIN_SECONDS, listen
 from lockstep.protocol.errors import DoctorError
 
+pytestmark = pytest.mark.slow
+
 PARENT = """
 import json, sys
 from fastapi import FastAPI

@@ -13,6 +13,8 @@ import pytest
 from lockstep.demo.processes import Group
 from lockstep.protocol.errors import LockstepError, TryLater
 
+pytestmark = pytest.mark.slow
+
 
 def serve(folder: Path) -> list[str]:
     """A `lockstep` program that serves until it is told to end."""

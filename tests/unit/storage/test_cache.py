@@ -116,6 +116,7 @@ def test_a_blob_of_another_size_leaves_no_file(store: Counted, size: int) -> Non
     assert store.fetched == SIZE
 
 
+@pytest.mark.slow
 def test_a_killed_download_goes_on_where_it_was(store: Counted) -> None:
     data = content()
     cid = store.put(data)
@@ -161,6 +162,7 @@ def test_sixteen_that_ask_at_once_fetch_it_once(store: Counted) -> None:
     assert sum(s.fetched for s in stores) == SIZE
 
 
+@pytest.mark.slow
 def test_processes_that_ask_at_once_fetch_it_once(store: Counted) -> None:
     data = content()
     cid = store.put(data)
@@ -171,6 +173,7 @@ def test_processes_that_ask_at_once_fetch_it_once(store: Counted) -> None:
     assert sum(s.count("leaf") for s in said) == -(-SIZE // CHUNK_BYTES)
 
 
+@pytest.mark.slow
 def test_nobody_waits_for_ever_for_a_process_that_was_stopped(store: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     data = content()
     cid = store.put(data)

@@ -106,6 +106,7 @@ def post(path: str, length: int) -> bytes:
     return f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("sent", "drip"),
@@ -124,6 +125,7 @@ def test_who_keeps_the_server_waiting_is_cut(site: Site, sent: bytes, drip: byte
     assert 0.5 < cut_after(site.connect(sent), drip) < 6
 
 
+@pytest.mark.slow
 def test_a_client_that_takes_no_answer_is_cut(site: Site) -> None:
     client = site.connect(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
     time.sleep(4)
@@ -139,6 +141,7 @@ def test_a_client_that_takes_no_answer_is_cut(site: Site) -> None:
     assert total < len(LARGE), "the answer was broken off"
 
 
+@pytest.mark.slow
 def test_a_client_that_takes_a_byte_at_a_time_is_cut(site: Site) -> None:
     client = site.connect(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
     time.sleep(0.5)
@@ -149,6 +152,7 @@ def test_a_client_that_takes_a_byte_at_a_time_is_cut(site: Site) -> None:
     assert time.monotonic() - began < 6
 
 
+@pytest.mark.slow
 def test_a_slow_but_steady_client_is_served(site: Site) -> None:
     client = site.connect(post("/echo", 5_000))
     for _ in range(5):
@@ -165,6 +169,7 @@ def test_a_slow_but_steady_client_is_served(site: Site) -> None:
         time.sleep(len(piece) / (16 << 20))
 
 
+@pytest.mark.slow
 def test_a_busy_connection_lives_longer_than_a_head_may_take(site: Site) -> None:
     with requests.Session() as session:
         for _ in range(12):
@@ -241,6 +246,7 @@ serve(DirectoryStore({str(folder)!r}), host="127.0.0.1", port=0, max_bytes=1 << 
         process.wait(20)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("silent", [64, 256])
 @pytest.mark.parametrize("sent", [b"", HEAD, HEAD + b"Content-Length: 999\r\n\r\nx"], ids=["silent", "head", "body"])

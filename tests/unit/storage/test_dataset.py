@@ -216,6 +216,7 @@ def test_damaged_and_missing_shards_are_told_apart(store: DirectoryStore) -> Non
         load_dataset(store, cid)
 
 
+@pytest.mark.slow
 def test_loading_needs_no_torch(store: DirectoryStore) -> None:
     dataset = Dataset(tokens(5, 5, 256), 256)
     done = subprocess.run(

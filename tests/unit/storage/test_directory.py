@@ -37,6 +37,7 @@ def test_block_lies_below_the_next_to_last_characters_of_its_cid(tmp_path: Path)
     assert list(DirectoryStore(tmp_path).blocks()) == [cid], "listed"
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("renamed", [0, 1, 4])
 def test_writer_killed_before_a_rename_shows_only_whole_blocks(tmp_path: Path, renamed: int) -> None:

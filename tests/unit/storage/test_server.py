@@ -181,6 +181,7 @@ def test_request_above_the_limit_is_refused_and_keeps_nothing(line: dict[str, An
     assert store.put(b"still serving"), "the next request is served"
 
 
+@pytest.mark.slow
 def test_damage_in_the_middle_of_a_stream_breaks_it_off_and_is_logged(tmp_path: Path) -> None:
     server = start(tmp_path)
     url = ready(server)["url"]
@@ -201,6 +202,7 @@ def test_damage_in_the_middle_of_a_stream_breaks_it_off_and_is_logged(tmp_path: 
     assert leaf in err, "the log names the block"
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_ends_the_server_with_code_0(tmp_path: Path, number: int) -> None:
@@ -209,6 +211,7 @@ def test_signal_ends_the_server_with_code_0(tmp_path: Path, number: int) -> None
     assert end(server, number) == (0, "", ""), "silent and clean"
 
 
+@pytest.mark.slow
 def test_request_in_flight_is_answered_before_the_end(tmp_path: Path) -> None:
     server = start(tmp_path)
     host, port = ready(server)["url"].removeprefix("http://").split(":")
@@ -229,6 +232,7 @@ def test_request_in_flight_is_answered_before_the_end(tmp_path: Path) -> None:
     server.communicate()
 
 
+@pytest.mark.slow
 def test_two_servers_run_side_by_side(tmp_path: Path) -> None:
     servers = [start(tmp_path / name) for name in "ab"]
     stores = [open_store(ready(server)["url"]) for server in servers]
@@ -252,6 +256,7 @@ def test_taken_port_is_an_error_of_the_set_up(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_failure_that_nobody_foresaw_is_told_by_its_kind(tmp_path: Path) -> None:
     program = (
         "from lockstep.cli.storage import storage_app; from lockstep.storage.directory import DirectoryStore;"

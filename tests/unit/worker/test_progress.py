@@ -129,6 +129,7 @@ train(run, Slow(Path(sys.argv[1]), bytes.fromhex("aa" * 32)), lambda: None, None
 """
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_any_moment_goes_on_with_the_same_bits(
     honest_run: ClaimRun, tmp_path: Path, repository: Path
 ) -> None:

@@ -179,6 +179,7 @@ def test_outside_of_its_hours(market: Market) -> None:
     told(found["state"], "hours", market.devnet.chain.head.time + 3000, "--hours")
 
 
+@pytest.mark.slow
 def test_a_store_that_is_gone(market: Market) -> None:
     shutil.copytree(market.folder / "blocks", market.folder / "served/blocks")
     serve = "from lockstep.cli.storage import storage_app; storage_app()"

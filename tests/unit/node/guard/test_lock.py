@@ -22,6 +22,7 @@ with lock.held(Path(sys.argv[1]), "worker"):
 """
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused_and_told_who_holds_the_home(tmp_path: Path) -> None:
     holder = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     try:
