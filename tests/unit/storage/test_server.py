@@ -20,6 +20,8 @@ from lockstep.protocol.errors import BlobCorrupt, PayloadInvalid, Unreachable
 from lockstep.storage import cid_of, cid_of_block, open_store
 from lockstep.storage.dagpb import FileNode
 from lockstep.storage.directory import DirectoryStore
+from lockstep.storage.server import application
+from tests.support.serving import Served
 
 SERVE = "from lockstep.cli.storage import storage_app; storage_app()"
 LAYOUT = {"cid-version": "1", "raw-leaves": "true"}
@@ -53,10 +55,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def line(home: Path) -> Iterator[dict[str, Any]]:
-    server = start(home, "--max-mib", "2")
-    yield ready(server)
-    code, out, _ = end(server)
-    assert (code, out) == (0, ""), "one line on stdout, a clean end"
+    with Served(application(DirectoryStore(home), max_bytes=2 * MIB)) as url:
+        yield {"url": url, "multiaddr": f"/ip4/127.0.0.1/tcp/{url.rpartition(':')[2]}/http"}
 
 
 @pytest.fixture
@@ -64,13 +64,18 @@ def api(line: dict[str, Any]) -> str:
     return f"{line['url']}/api/v0"
 
 
-def test_ready_line_says_where(line: dict[str, Any], home: Path) -> None:
+@pytest.mark.slow
+def test_ready_line_says_where(tmp_path: Path) -> None:
+    server = start(tmp_path, "--max-mib", "2")
+    line = ready(server)
     port = line["url"].rsplit(":", 1)[1]
     assert line["event"] == "ready"
     assert line["multiaddr"] == f"/ip4/127.0.0.1/tcp/{port}/http"
-    assert line["home"] == str(home)
+    assert line["home"] == str(tmp_path)
     with open_store(line["url"]) as store:
         store.check()
+    code, out, _ = end(server)
+    assert (code, out) == (0, ""), "one line on stdout, a clean end"
 
 
 def test_stock_ipfshttpclient_adds_cats_and_pins(line: dict[str, Any]) -> None:
