@@ -346,6 +346,7 @@ def both(tmp_path: Path, compared: Compared) -> Iterator[Both]:
 
 
 @pytest.mark.chain
+@pytest.mark.slow
 def test_some_histories_are_the_same_on_both_chains(both: Both) -> None:
     for seed in range(6):
         history(both, seed)

@@ -62,10 +62,16 @@ def sources(root: Path) -> Iterator[Path]:
         yield from sorted((root / package).rglob("*.py"))
 
 
+@cache
+def parsed(file: Path) -> ast.Module:
+    """A module's tree."""
+    return ast.parse(file.read_text())
+
+
 def hints(root: Path) -> Iterator[Text]:
     """Every text that a user may get as a hint: of an error, of a rule of the contracts, of an unpaid round."""
     for file in sources(root):
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(parsed(file)):
             for text in _hints_of(node):
                 yield Text(f"{file.relative_to(root)}:{node.lineno}", text)  # type: ignore[attr-defined]
 
@@ -89,7 +95,7 @@ def _hints_of(node: ast.AST) -> Iterator[str]:
 def code_texts(root: Path) -> Iterator[Text]:
     """Every string of the code, docstrings and help texts among them."""
     for file in sources(root):
-        tree = ast.parse(file.read_text())
+        tree = parsed(file)
         for node in tree.body:
             for text in strings(node):
                 yield Text(f"{file.relative_to(root)}:{node.lineno}", text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -51,6 +52,8 @@ class Counted(DirectoryStore):
     """A store that counts the bytes of the leaves that are read."""
 
     fetched = 0
+    whole: Cid
+    """Of `content()`, which it holds."""
 
     def fetch_leaves(self, cid: Cid, links: Sequence[Link], first: int = 0) -> Iterator[bytes]:
         for leaf in super().fetch_leaves(cid, links, first):
@@ -58,10 +61,21 @@ class Counted(DirectoryStore):
             yield leaf
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Cid]:
+    """A store's folder with `content()`."""
+    home = Path(tmp_path_factory.mktemp("whole"))
+    return home, DirectoryStore(home).put(content())
+
+
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counted:
+def store(tmp_path: Path, whole: tuple[Path, Cid], monkeypatch: pytest.MonkeyPatch) -> Counted:
     monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path / "cache"))
-    return Counted(tmp_path / "blocks")
+    home, cid = whole
+    shutil.copytree(home, tmp_path / "blocks", copy_function=os.link)
+    found = Counted(tmp_path / "blocks")
+    found.whole = cid
+    return found
 
 
 @cache
@@ -83,8 +97,7 @@ def child(store: Counted, cid: Cid, size: int, pause: float) -> subprocess.Popen
 
 
 def test_a_blob_is_fetched_once_and_mapped(store: Counted) -> None:
-    data = content()
-    cid = store.put(data)
+    data, cid = content(), store.whole
     found = store.blob(cid, SIZE)
     assert bytes(found) == data, "copied: views are compared one byte after the other"
     assert found.readonly, "nobody writes to what all processes see"
@@ -105,7 +118,7 @@ def test_a_small_blob_needs_no_file(store: Counted) -> None:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [SIZE - 1, SIZE + 1, MAPPED_BYTES])
 def test_a_blob_of_another_size_leaves_no_file(store: Counted, size: int) -> None:
-    cid = store.put(content())
+    cid = store.whole
     with pytest.raises(PayloadInvalid, match=f"{SIZE} bytes where {size} are due"):
         store.blob(cid, size)
     assert names(store) == []
@@ -118,8 +131,7 @@ def test_a_blob_of_another_size_leaves_no_file(store: Counted, size: int) -> Non
 
 @pytest.mark.slow
 def test_a_killed_download_goes_on_where_it_was(store: Counted) -> None:
-    data = content()
-    cid = store.put(data)
+    data, cid = content(), store.whole
     got = 0
     for _ in range(3):
         process = child(store, cid, SIZE, 0.002)
@@ -139,8 +151,7 @@ def test_a_killed_download_goes_on_where_it_was(store: Counted) -> None:
 
 
 def test_what_a_part_holds_is_believed_only_if_it_hashes(store: Counted) -> None:
-    data = content()
-    cid = store.put(data)
+    data, cid = content(), store.whole
     folder(store).mkdir(parents=True)
     part = bytearray(data[: SIZE // 2])
     part[3 * CHUNK_BYTES + 9] ^= 1
@@ -154,8 +165,7 @@ def test_what_a_part_holds_is_believed_only_if_it_hashes(store: Counted) -> None
 
 
 def test_sixteen_that_ask_at_once_fetch_it_once(store: Counted) -> None:
-    data = content()
-    cid = store.put(data)
+    data, cid = content(), store.whole
     stores = [Counted(store.home) for _ in range(16)]
     with ThreadPoolExecutor(16) as pool:
         assert all(bytes(found) == data for found in pool.map(lambda s: s.blob(cid, SIZE), stores))
@@ -164,8 +174,7 @@ def test_sixteen_that_ask_at_once_fetch_it_once(store: Counted) -> None:
 
 @pytest.mark.slow
 def test_processes_that_ask_at_once_fetch_it_once(store: Counted) -> None:
-    data = content()
-    cid = store.put(data)
+    data, cid = content(), store.whole
     processes = [child(store, cid, SIZE, 0.001) for _ in range(4)]
     said = [p.communicate(timeout=60)[0] for p in processes]
     assert [p.returncode for p in processes] == [0] * 4
@@ -175,8 +184,7 @@ def test_processes_that_ask_at_once_fetch_it_once(store: Counted) -> None:
 
 @pytest.mark.slow
 def test_nobody_waits_for_ever_for_a_process_that_was_stopped(store: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = content()
-    cid = store.put(data)
+    data, cid = content(), store.whole
     process = child(store, cid, SIZE, 0.01)
     assert process.stdout is not None
     process.stdout.readline()
@@ -193,8 +201,7 @@ def test_nobody_waits_for_ever_for_a_process_that_was_stopped(store: Counted, mo
 
 
 def test_what_breaks_off_is_kept_and_said(store: Counted) -> None:
-    data = content()
-    cid = store.put(data)
+    data, cid = content(), store.whole
     leaves = [link for _, links in module.leaf_nodes(store, cid, SIZE) for link in links]
     missing = store.home / "blocks" / leaves[100].cid[-3:-1] / leaves[100].cid
     block = missing.read_bytes()
@@ -211,7 +218,7 @@ def test_what_breaks_off_is_kept_and_said(store: Counted) -> None:
 
 
 def test_a_file_that_was_cut_off_is_fetched_again(store: Counted) -> None:
-    cid = store.put(content())
+    cid = store.whole
     store.blob(cid, SIZE)
     os.truncate(folder(store) / cid, 99)
     assert bytes(store.blob(cid, SIZE)) == content()
@@ -219,8 +226,7 @@ def test_a_file_that_was_cut_off_is_fetched_again(store: Counted) -> None:
 
 
 def test_a_damaged_file_is_fetched_again_once_a_root_tells(store: Counted) -> None:
-    data = content()
-    cid = store.put(data)
+    data, cid = content(), store.whole
     store.blob(cid, SIZE)
     store.cache.refresh(cid)
     store.blob(cid, SIZE)
@@ -316,7 +322,7 @@ def test_a_part_that_is_being_fetched_is_not_put_out(store: Counted, tmp_path: P
 
 
 def test_a_full_disk_is_said_with_its_figures(store: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    cid = store.put(content())
+    cid = store.whole
 
     def full(file: int, data: memoryview, at: int) -> int:
         raise OSError(28, "No space left on device")
@@ -336,7 +342,7 @@ def test_a_full_disk_is_said_with_its_figures(store: Counted, monkeypatch: pytes
 def test_a_cache_that_cannot_be_is_unreachable_and_nobodys_fault(
     store: Counted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cid = store.put(content())
+    cid = store.whole
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "open").mkdir(mode=0o755)
     for place, what in (("file/cache", "cannot be a cache"), ("open", "open to others")):
