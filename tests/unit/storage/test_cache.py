@@ -174,7 +174,7 @@ def test_sixteen_that_ask_at_once_fetch_it_once(store: Counted) -> None:
 
 @pytest.mark.slow
 def test_processes_that_ask_at_once_fetch_it_once(store: Counted) -> None:
-    data, cid = content(), store.whole
+    cid = store.whole
     processes = [child(store, cid, SIZE, 0.001) for _ in range(4)]
     said = [p.communicate(timeout=60)[0] for p in processes]
     assert [p.returncode for p in processes] == [0] * 4
