@@ -1,10 +1,8 @@
-"""JobMarket: rounds on Anvil, verdicts, money to the wei. The rules one by one:
-tests/unit/protocol/market/test_rounds.py.
-"""
+"""JobMarket: rounds on Anvil, verdicts, money to the wei. The rules one by one: tests/rules."""
 
 from hashlib import sha256
 
-from brownie import accounts, chain
+from brownie import accounts
 from conftest import (
     BOND,
     BURN,
@@ -19,7 +17,6 @@ from conftest import (
     later,
     leaf,
     node,
-    params,
     reverts,
 )
 
@@ -47,21 +44,6 @@ def plain(value):
     return bytes(value) if isinstance(value, bytes) else value
 
 
-def test_parameters_are_read_as_they_were_written(bench):
-    roots = ("specDigest", "stepProgram", "encodeProgram", "mergeProgram", "datasetRoot", "genesisShared")
-    roots = {name: leaf(name.encode()) for name in (*roots, "genesisOuter", "zeroCarry", "zeroPayload")}
-    distinct = params(
-        **roots, datasetRows=2, rowLength=3, sharedDepth=4, carryDepth=4, payloadDepth=5, innerSteps=6, rounds=7,
-        slots=8, minSlots=1, maxLead=9, maxFail=10, joinSeconds=11, trainSeconds=12, revealSeconds=13,
-        attestSeconds=14, turnSeconds=15, challengeSeconds=116, clockSeconds=117, stepSeconds=18, slotPrice=1,
-        mergePrice=2, slotStake=1041, mergeStake=22, bond=23, witnesses=24, auditSeconds=25, witnessFee=26,
-        witnessStake=520, answerSeconds=28, gasPrice=0, feeCap=29,
-    )  # fmt: skip
-    tx = bench.market.create(distinct, 5, 7 * (8 + 2 + 24 * 26), {"from": accounts[1]})
-    stored = bench.market.params(tx.events["JobCreated"]["job"])
-    assert plain(stored) == plain(distinct)
-
-
 def test_an_honest_job_pays_everybody_and_refunds_the_rest(parts):
     job = Job(parts, escrow=ESCROW + 13)
     for r in range(2):
@@ -81,13 +63,7 @@ def test_an_honest_job_pays_everybody_and_refunds_the_rest(parts):
     assert parts.vault.credits(job.requester) == 13 + DEPOSIT
     assert parts.vault.totalEscrow() == 0
     assert books(parts) == parts.token.balanceOf(parts.vault), "nothing locked, nothing lost"
-
-
-def test_the_market_has_no_token_of_its_own(parts):
-    job = Job(parts)
-    job.to_lead()
-    assert parts.token.balanceOf(parts.market) == 0
-    assert parts.market.balance() == 0
+    assert parts.token.balanceOf(parts.market) == parts.market.balance() == 0
 
 
 def test_a_worker_that_never_reveals_pays_the_price_of_its_slot(bench):
@@ -105,35 +81,6 @@ def test_a_worker_that_never_reveals_pays_the_price_of_its_slot(bench):
     assert tx.events["Frozen"]["mask"] == 3
     assert bench.vault.free(job.workers[2]) == 10**5 - PRICE
     assert status(job, job.claim(2)) == ABSENT
-
-
-def test_a_seed_is_drawn_within_256_blocks_or_never(bench):
-    job = Job(bench)
-    job.start()
-    job.join()
-    with reverts("TooEarly"):
-        bench.market.seal.call(job.id, 0, {"from": accounts[8]})
-    chain.mine(257)
-    bench.market.seal(job.id, 0, {"from": accounts[8]})
-    assert job.phase() == "Failed"
-    assert all(bench.vault.free(w) == 10**5 for w in job.workers)
-    with reverts("RoundNotStartable"):
-        job.start(1)
-    bench.market.finish(job.id, {"from": accounts[8]})
-    assert bench.vault.credits(job.requester) == ESCROW + DEPOSIT, "maxFail 0: one failure ends the job"
-
-
-def test_verdicts_are_the_games_alone(bench):
-    job = Job(bench)
-    merge = job.to_lead()
-    for call, args in (
-        (bench.market.onOpen, (merge, job.body(merge))),
-        (bench.market.onConvicted, (merge, 1, [accounts[5]], [])),
-        (bench.market.onRejected, (merge,)),
-    ):
-        for stranger in (job.requester, job.aggregator, accounts[0]):
-            with reverts("Unauthorized"):
-                call(*args, {"from": stranger})
 
 
 def test_a_convicted_slot_is_slashed_to_the_wei_and_earns_nothing(bench):
@@ -189,20 +136,6 @@ def test_a_convicted_merge_rewinds_the_job_and_the_next_in_line_merges_the_same(
     later(101)
     job.finalize(0)
     assert bench.vault.credits(merger) == 2 * PRICE + MERGE_PRICE
-
-
-def test_an_open_game_holds_up_the_pay(bench):
-    game = {"from": accounts[GAME]}
-    job = Job(bench)
-    job.to_lead()
-    bench.market.onOpen(job.claim(0), job.body(job.claim(0)), game)
-    later(101)
-    with reverts("GamesOpen"):
-        job.finalize()
-    with reverts("WindowClosed"):
-        bench.market.onOpen(job.claim(0), job.body(job.claim(0)), game)
-    bench.market.onRejected(job.claim(0), game)
-    job.finalize()
 
 
 # -- with the real game: a defender that does not answer

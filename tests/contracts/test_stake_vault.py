@@ -2,22 +2,13 @@
 
 import pytest
 from brownie import TestToken, accounts, chain, web3
-from conftest import BURN, UNBOND_SECONDS, ZERO, Job, later, leaf, reverts
+from conftest import BURN, UNBOND_SECONDS, later, leaf, reverts
 from eth_account import Account
 from eth_account.messages import encode_typed_data
 
 KEY = leaf(b"key")
 ALL = 2**256 - 1
 NOBODY = "0x" + "00" * 20
-
-
-def test_deposit_needs_tokens_and_gives_free_stake(bench):
-    before = bench.token.balanceOf(bench.vault)
-    bench.vault.deposit(77, {"from": accounts[3]})
-    assert bench.vault.free(accounts[3]) == 10**5 + 77
-    assert bench.token.balanceOf(bench.vault) == before + 77
-    with reverts("ERC20InsufficientAllowance"):
-        bench.vault.deposit(1, {"from": accounts[8]})
 
 
 def test_one_permit_stakes_in_one_transaction(bench):
@@ -92,35 +83,6 @@ def test_unbonding_takes_its_time_and_a_further_request_starts_it_anew(bench):
         bench.vault.withdrawUnbonded({"from": worker})
 
 
-def test_only_the_market_and_the_game_move_stakes(bench):
-    stranger = {"from": accounts[5]}
-    for call, args in (
-        (bench.vault.lock, (accounts[3], KEY, 1)),
-        (bench.vault.takeBond, (KEY, accounts[5], 1)),
-        (bench.vault.slash, (KEY, 0, [accounts[5]], [], accounts[5])),
-        (bench.vault.slashLiveness, (KEY, 1)),
-        (bench.vault.escrow, (accounts[3], 1)),
-        (bench.vault.escrowWithPermit, (accounts[3], 1, 0, 0, ZERO, ZERO)),
-        (bench.vault.credit, (accounts[5], 1)),
-    ):
-        with reverts("Unauthorized"):
-            call(*args, stranger)
-
-
-def test_the_game_cannot_touch_what_the_market_locked(bench):
-    job = Job(bench)
-    job.start()
-    job.join()
-    game = {"from": accounts[9]}
-    for call, args in ((bench.vault.unlock, ()), (bench.vault.takeBond, (accounts[9], 1))):
-        with reverts("WrongKeeper"):
-            call(job.claim(0), *args, game)
-    with reverts("Unauthorized"):
-        bench.vault.slash(job.claim(0), 0, [accounts[9]], [], accounts[9], game)
-    with reverts("AlreadyLocked"):
-        bench.vault.lock(accounts[3], job.claim(0), 1, game)
-
-
 def test_a_lost_bond_goes_to_the_defender_and_to_nobody(bench):
     game, challenger, defender = {"from": accounts[9]}, accounts[6], accounts[3]
     bench.vault.lock(challenger, KEY, 99, game)
@@ -151,18 +113,6 @@ def test_credits_are_pulled_and_the_burned_is_pushed_by_anyone(bench):
             call({"from": defender})
 
 
-def test_delegates_and_node_keys_are_their_accounts_own_affair(bench):
-    owner, delegate = accounts[3], accounts[7]
-    assert bench.vault.mayAct(owner, owner)
-    assert not bench.vault.mayAct(owner, delegate)
-    bench.vault.setDelegate(delegate, {"from": owner})
-    assert bench.vault.mayAct(owner, delegate)
-    bench.vault.setDelegate("0x" + "00" * 20, {"from": owner})
-    assert not bench.vault.mayAct(owner, "0x" + "00" * 20)
-    tx = bench.vault.registerNode(KEY, {"from": owner})
-    assert tx.events["NodeRegistered"]["account"] == owner
-
-
 def test_an_owner_is_paid_what_leaves_and_the_stolen_key_nothing(bench):
     operator, owner, thief = accounts[3], accounts[6], accounts[8]
     game = {"from": accounts[9]}
@@ -173,22 +123,9 @@ def test_an_owner_is_paid_what_leaves_and_the_stolen_key_nothing(bench):
     tx = bench.vault.setOwner(owner, {"from": operator})
     assert dict(tx.events["OwnerSet"]) == {"account": operator, "owner": owner}
 
-    for call, args in (
-        (bench.vault.setOwner, (thief,)),
-        (bench.vault.setOwner, (NOBODY,)),
-        (bench.vault.requestUnbond, (1,)),
-        (bench.vault.setDelegate, (thief,)),
-        (bench.vault.requestUnbondFor, (operator, 1)),
-        (bench.vault.withdrawUnbondedFor, (operator,)),
-        (bench.vault.withdrawFor, (operator,)),
-        (bench.vault.setDelegateFor, (operator, thief)),
-        (bench.vault.proposeOwner, (operator, thief)),
-    ):
-        for sender in (operator, thief):
-            if sender == thief and args[0] != operator:
-                continue
-            with reverts("NotOwner"):
-                call(*args, {"from": sender})
+    for attempt in (bench.vault.requestUnbond, bench.vault.setOwner):
+        with reverts("NotOwner"):
+            attempt(1 if attempt == bench.vault.requestUnbond else thief, {"from": operator})
 
     # Whoever pushes, the owner is paid: what was earned, and what was unbonding before there was an owner.
     wallets = [bench.token.balanceOf(a) for a in (operator, owner, thief)]
@@ -203,42 +140,6 @@ def test_an_owner_is_paid_what_leaves_and_the_stolen_key_nothing(bench):
     assert paid == [0, 60 + 400 + 600, 0]
     with reverts("NothingDue"):
         bench.vault.withdrawFor(operator, {"from": owner})
-
-
-def test_an_operator_with_an_owner_stakes_locks_and_is_slashed_as_before(bench):
-    operator, owner, game = accounts[3], accounts[6], {"from": accounts[9]}
-    bench.vault.setOwner(owner, {"from": operator})
-    bench.vault.deposit(77, {"from": operator})
-    assert bench.vault.free(operator) == 10**5 + 77
-    job = Job(bench)
-    job.start()
-    job.join()
-    assert bench.vault.lockOf(job.claim(0))[0] == operator
-    bench.vault.lock(operator, KEY, 10, game)
-    bench.vault.slashLiveness(KEY, 4, game)
-    bench.vault.registerNode(KEY, {"from": operator})
-    assert bench.vault.mayAct(operator, operator)
-
-
-def test_an_owner_hands_on_in_two_steps_and_names_the_delegate(bench):
-    operator, owner, heir, typo = accounts[3], accounts[6], accounts[7], accounts[8]
-    bench.vault.setOwner(owner, {"from": operator})
-    bench.vault.proposeOwner(operator, typo, {"from": owner})
-    tx = bench.vault.proposeOwner(operator, heir, {"from": owner})
-    assert dict(tx.events["OwnerProposed"]) == {"account": operator, "owner": heir}
-    assert (bench.vault.ownerOf(operator), bench.vault.proposedOwnerOf(operator)) == (owner, heir)
-    for sender in (typo, operator, owner):
-        with reverts("Unauthorized"):
-            bench.vault.acceptOwner(operator, {"from": sender})
-    bench.vault.acceptOwner(operator, {"from": heir})
-    assert (bench.vault.ownerOf(operator), bench.vault.proposedOwnerOf(operator)) == (heir, NOBODY)
-    with reverts("NotOwner"):
-        bench.vault.setDelegateFor(operator, typo, {"from": owner})
-    bench.vault.setDelegateFor(operator, typo, {"from": heir})
-    assert bench.vault.mayAct(operator, typo)
-    for wrong in (NOBODY, bench.vault.address):
-        with reverts("OwnerInvalid"):
-            bench.vault.setOwner(wrong, {"from": accounts[5]})
 
 
 @pytest.mark.parametrize("name", ["vault", "market", "game", "arbiter"])

@@ -149,163 +149,12 @@ def test_an_honest_witness_is_paid_from_escrow_when_the_round_is_final(bench):
     assert bench.vault.free(accounts[7]) == 10**5
 
 
-def test_enrolling_needs_a_stake_and_a_job_with_audits(bench):
-    with reverts("WrongJobStatus"):
-        Audited(bench, witnesses=0)
-
-
-def test_one_enrolment_an_account_and_only_the_listed_retire(bench):
-    job = Audited(bench)
-    with reverts("AlreadyDone"):
-        job.witnesses.enrol(job.id, leaf(b"head"), {"from": accounts[7]})
-    with reverts("StakeTooLow"):
-        job.witnesses.enrol(job.id, leaf(b"head"), {"from": accounts[8]})
-    with reverts("NotWitness"):
-        job.witnesses.retire(job.id, {"from": accounts[6]})
-    assert job.witnesses.witness(job.id, accounts[7])["standing"] == LISTED
-
-
-def test_the_last_of_the_list_takes_the_place_of_who_retires(bench):
-    job = Audited(bench, enrolled=(5, 6, 7))
-    job.witnesses.retire(job.id, {"from": accounts[5]})
-    assert job.witnesses.accounts(job.id) == (accounts[7], accounts[6])
-    assert [job.witnesses.witness(job.id, accounts[k])["place"] for k in (7, 6)] == [0, 1]
-    job.witnesses.retire(job.id, {"from": accounts[7]})
-    assert job.witnesses.accounts(job.id) == (accounts[6],)
-    assert job.wealth(accounts[5]) == job.wealth(accounts[7]) == 10**5
-
-
-def test_the_list_stands_still_between_the_beacon_and_the_draw(bench):
-    job = Audited(bench, enrolled=(6, 7))
-    job.to_revealed()
-    job.witnesses.draw(job.id, 0, {"from": job.requester})
-    assert job.status() == DRAWING
-    with reverts("TooEarly"):
-        job.witnesses.retire(job.id, {"from": accounts[7]})
-    job.witnesses.retire(job.id, {"from": accounts[7]})
-    assert job.status() == DRAWN, "retiring drew first"
-    with reverts("AlreadyDone"):
-        job.witnesses.draw(job.id, 0, {"from": job.requester})
-
-
-def test_a_beacon_older_than_256_blocks_draws_nobody(bench):
-    job = Audited(bench)
-    job.to_revealed()
-    job.witnesses.draw(job.id, 0, {"from": job.requester})
-    chain.mine(258, timedelta=1)
-    job.witnesses.draw(job.id, 0, {"from": job.requester})
-    assert job.status() == SKIPPED
-    assert bench.market.job(job.id)["feesDue"] == 0
-
-
-def test_witnesses_are_drawn_while_receipts_are_given_and_at_no_other_time(bench):
-    job = Audited(bench)
-    job.start()
-    with reverts("WrongPhase"):
-        job.witnesses.draw(job.id, 0, {"from": job.requester})
-    job.join()
-    job.seal()
-    Job.commit(job)
-    Job.reveal(job)
-    later(100)
-    with reverts("WrongPhase"):
-        job.witnesses.draw(job.id, 0, {"from": job.requester})
-
-
-def test_lists_are_published_by_their_owner_once_nobody_can_copy(bench):
-    job, audit = drawn(bench)
-    with reverts("WindowClosed"):
-        job.witnesses.publish(job.id, 0, 0, b"list", {"from": job.workers[0]})
-    job.commit(audit)
-    with reverts("NotSlotOwner"):
-        job.witnesses.publish(job.id, 0, 0, b"list", {"from": job.workers[1]})
-    tx = job.witnesses.publish(job.id, 0, 0, b"list", {"from": job.workers[0]})
-    assert tx.events["TracePublished"]["traceCid"] == "0x" + b"list".hex()
-
-
-def test_lists_of_a_round_without_witnesses_are_published_once_none_can_be_drawn(bench):
-    job = Audited(bench, enrolled=(), witnesses=0)
-    job.to_revealed()
-    tx = job.witnesses.publish(job.id, 0, 2, b"at once", {"from": job.workers[2]})
-    assert tx.events["TracePublished"]["claim"] == "0x" + job.claim(2).hex()
-    job = Audited(bench)
-    job.start()
-    job.join()
-    with reverts("WindowClosed", job.audit_id()):
-        job.witnesses.publish(job.id, 0, 0, b"before it is revealed", {"from": job.workers[0]})
-    job.seal()
-    Job.commit(job)
-    Job.reveal(job)
-    with reverts("WindowClosed", job.audit_id()):
-        job.witnesses.publish(job.id, 0, 0, b"somebody may be drawn", {"from": job.workers[0]})
-    later(100)
-    tx = job.witnesses.publish(job.id, 0, 0, b"nobody was", {"from": job.workers[0]})
-    assert tx.events["TracePublished"]["traceCid"] == "0x" + b"nobody was".hex()
-
-
-def test_nobody_is_drawn_for_its_own_slot(bench):
-    job = Audited(bench, enrolled=(3,), witnesses=3)
-    job.to_revealed()
-    audit = job.draw()
-    assert job.witnesses.audit(audit)["duties"] == 2
-    assert {job.duty(audit, i)["slot"] for i in range(2)} == {1, 2}, "accounts[3] has slot 0"
-    assert bench.market.job(job.id)["feesDue"] == 2 * FEE
-
-
 def test_a_drawn_witness_gives_a_receipt(bench):
     job, _ = drawn(bench)
     with reverts("SignatureInvalid", accounts[7].address.lower()):
         bench.market.attest(job.id, 0, [job.receipt(64, 5, by=accounts[6])], {"from": accounts[8]})
     tx = bench.market.attest(job.id, 0, [job.receipt(64, 5, by=accounts[7])], {"from": accounts[8]})
     assert (tx.events["Attested"]["account"], tx.events["Attested"]["mask"]) == (accounts[7], 5)
-
-
-def test_only_the_drawn_account_speaks_once_and_as_it_committed(bench):
-    job, audit = drawn(bench)
-    with reverts("NotWitness"):
-        job.witnesses.commit(audit, 0, leaf(b"c"), {"from": accounts[6]})
-    with reverts("AlreadyDone"):
-        job.speak(audit)
-    job.commit(audit)
-    with reverts("AlreadyDone"):
-        job.commit(audit)
-    for changed in ({"state": leaf(b"other")}, {"salt": leaf(b"other")}, {"preimage": leaf(b"other")}):
-        with reverts("CommitmentMismatch"):
-            job.speak(audit, job.word(audit, **changed))
-    with reverts("NotWitness"):
-        job.witnesses.reveal(audit, 0, job.word(audit)[0], {"from": accounts[6]})
-    job.speak(audit)
-
-
-def test_a_preimage_of_ones_own_choice_is_refused(bench):
-    job, audit = drawn(bench)
-    chosen = job.word(audit, preimage=leaf(b"chosen for its t*"))
-    job.commit(audit, chosen)
-    with reverts("PreimageWrong"):
-        job.speak(audit, chosen)
-
-
-def test_a_preimage_out_of_the_chains_order_is_refused(bench):
-    job, audit = drawn(bench, witnesses=2)
-    chosen = job.word(audit, 0, preimage=leaf(b"chosen for its t*"))
-    job.commit(audit, chosen, 0)
-    job.commit(audit, i=1)
-    job.speak(audit, i=1)
-    with reverts("PreimageWrong"):
-        job.speak(audit, chosen, 0)
-    later(3 * AUDIT_SECONDS)
-    assert job.settle(audit, 0) == FINED, "the later preimage implies the earlier one"
-
-
-def test_who_agrees_shows_the_claim_that_it_agrees_with(bench):
-    job, audit = drawn(bench)
-    (*said, body, proof), t = job.word(audit)
-    other = [*said, [*body[:2], leaf(b"another out2")], proof], t
-    job.commit(audit, other)
-    with reverts("CommitmentMismatch"):
-        job.speak(audit, other)
-    job.speak(audit)
-    assert job.duty(audit)["t"] == t
 
 
 def test_who_has_not_looked_cannot_agree_and_pays_for_differing(bench):
@@ -333,42 +182,6 @@ def test_silence_costs_the_fee(bench):
     assert bench.vault.free(accounts[7]) == 10**5 - FEE, "the rest of its stake is free"
 
 
-def test_silence_costs_each_duty_its_fee(bench):
-    job, audit = drawn(bench, witnesses=2)
-    later(AUDIT_SECONDS)
-    assert [job.settle(audit, i) for i in range(2)] == [FINED, FINED]
-    assert bench.vault.free(accounts[7]) == 10**5 - 2 * FEE
-    assert bench.vault.credits(BURN) == 2 * FEE
-    assert job.witnesses.accounts(job.id) == ()
-
-
-def test_no_verdict_is_shown_while_others_may_commit(bench):
-    job, audit = drawn(bench, witnesses=2)
-    job.commit(audit)
-    with reverts("TooEarly", job.witnesses.audit(audit)["commitEnds"]):
-        job.speak(audit)
-    later(AUDIT_SECONDS)
-    job.speak(audit)
-
-
-def test_a_duty_of_a_void_job_earns_and_costs_nothing(bench):
-    job, audit = drawn(bench)
-    job.commit(audit)
-    bench.market.onInvalid(job.id, accounts[8], {"from": accounts[8]})
-    assert job.settle(audit) == VOID
-    assert job.wealth(accounts[7]) == 10**5
-    assert bench.market.job(job.id)["feesDue"] == 0
-
-
-def test_a_committed_verdict_that_is_not_revealed_costs_the_fee(bench):
-    job, audit = drawn(bench)
-    job.commit(audit)
-    later(2 * AUDIT_SECONDS)
-    with reverts("WindowClosed"):
-        job.speak(audit)
-    assert job.settle(audit) == FINED
-
-
 def test_who_attested_a_step_that_a_proof_shows_wrong_loses_its_stake(bench):
     job, audit = drawn(bench)
     word = job.word(audit)
@@ -378,16 +191,6 @@ def test_who_attested_a_step_that_a_proof_shows_wrong_loses_its_stake(bench):
     assert job.settle(audit) == LOST
     assert job.wealth(accounts[7]) == 10**5 - WITNESS_STAKE
     assert job.witnesses.witness(job.id, accounts[7])["standing"] == 0, "forgotten"
-
-
-def test_a_conviction_without_a_proof_takes_no_witness_along(bench):
-    job, audit = drawn(bench)
-    job.commit(audit)
-    job.speak(audit)
-    job.convict(job.duty(audit)["slot"], 0)
-    job.to_final()
-    assert job.settle(audit) == VOID
-    assert job.wealth(accounts[7]) == 10**5
 
 
 def test_who_differs_is_paid_if_the_claim_falls(bench):
@@ -401,16 +204,3 @@ def test_who_differs_is_paid_if_the_claim_falls(bench):
     job.to_final()
     assert job.settle(audit) == PAID
     assert job.wealth(accounts[7]) == 10**5 + FEE
-
-
-def test_a_slashed_witness_earns_nothing_with_its_other_duties(bench):
-    job, audit = drawn(bench, witnesses=3)
-    for i in range(3):
-        job.commit(audit, i=i)
-    for i in (2, 0, 1):
-        job.speak(audit, i=i)
-    job.convict(job.duty(audit, 0)["slot"], 1)
-    assert job.settle(audit, 0) == LOST
-    assert job.witnesses.witness(job.id, accounts[7])["standing"] == SLASHED
-    assert [job.settle(audit, i) for i in (1, 2)] == [VOID, VOID]
-    assert job.wealth(accounts[7]) == 10**5 - WITNESS_STAKE

@@ -14,7 +14,6 @@ import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
 import {DEFENDER_GAS, GAME_GAS, STAKE_GAMES} from "../../contracts/libraries/Constants.sol";
 import "../../contracts/libraries/Errors.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
-import {Prices} from "../../contracts/libraries/Prices.sol";
 import {States} from "../../contracts/libraries/States.sol";
 import {TestToken} from "../../contracts/test/TestToken.sol";
 import {AuditId, ClaimId, JobId} from "../../contracts/types/Ids.sol";
@@ -127,126 +126,7 @@ contract MarketTest {
         require(vault.totalEscrow() - held == pulled && token.balanceOf(owner) == 5, "its tokens");
     }
 
-    function test_only_the_requester_cancels_and_only_once() external {
-        _reverts(stranger, abi.encodeCall(market.cancel, (job)), abi.encodeWithSelector(Unauthorized.selector, stranger));
-        _start(0);
-        CHEATS.prank(requester);
-        market.cancel(job);
-        require(vault.credits(requester) == _pay(), "one round of two is in flight: its pay stays");
-        bytes memory over = abi.encodeWithSelector(WrongJobStatus.selector, job);
-        _reverts(requester, abi.encodeCall(market.cancel, (job)), over);
-        _reverts(abi.encodeCall(market.startRound, (job, 1)), over);
-        _reverts(abi.encodeCall(market.finish, (job)), abi.encodeWithSelector(JobUnfinished.selector));
-    }
-
     // -- rounds
-
-    function test_rounds_start_in_order_and_not_too_far_ahead() external {
-        _notStartable(1);
-        _start(0);
-        _notStartable(0);
-        _notStartable(1);
-        _toLead(0);
-        _start(1);
-        _notStartable(2);
-        _toLead(1);
-        _notStartable(2);
-        CHEATS.warp(block.timestamp + terms.windows.challengeSeconds);
-        market.finalize(job, 0);
-        _notStartable(ROUNDS);
-    }
-
-    function _notStartable(uint32 r) private {
-        _reverts(abi.encodeCall(market.startRound, (job, r)), abi.encodeWithSelector(RoundNotStartable.selector, r));
-    }
-
-    /// @dev The phases of a round that is played through, and every act in each of them.
-    function test_every_act_has_its_phase() external {
-        _requireRefused(IJobMarket.Phase.None);
-        _start(0);
-        _requireRefused(IJobMarket.Phase.Joining);
-        _join(0);
-        _requireRefused(IJobMarket.Phase.Sealing);
-        _seal(0);
-        _requireRefused(IJobMarket.Phase.Training);
-        for (uint32 s = 0; s < SLOTS; s++) _commit(0, s);
-        _requireRefused(IJobMarket.Phase.Revealing);
-        for (uint32 s = 0; s < SLOTS; s++) _reveal(0, s);
-        _requireRefused(IJobMarket.Phase.Attesting);
-        CHEATS.warp(market.round(job, 0).attestEnds);
-        _requireRefused(IJobMarket.Phase.Freezing);
-        market.freeze(job, 0, _bodies(0));
-        _requireRefused(IJobMarket.Phase.Merging);
-        _merge(0, aggregator);
-        _requireRefused(IJobMarket.Phase.Lead);
-    }
-
-    /// @dev Every act of another phase says which job and round it is not the time of.
-    function _requireRefused(IJobMarket.Phase at) private {
-        require(market.phase(job, 0) == at, "the phase");
-        require((market.mergerOf(job, 0) != address(0)) == (at == IJobMarket.Phase.Merging), "who may merge");
-        bytes memory expected = abi.encodeWithSelector(WrongPhase.selector, job, uint32(0));
-        IJobMarket.Reveal memory opened = _opened(market.claimIdOf(job, 0, 0));
-        bytes[10] memory acts = [
-            abi.encodeCall(market.join, (job, 0, 0)),
-            abi.encodeCall(market.leave, (job, 0, 0)),
-            abi.encodeCall(market.seal, (job, 0)),
-            abi.encodeCall(market.commit, (job, 0, 0, bytes32(0))),
-            abi.encodeCall(market.reveal, (job, 0, 0, opened)),
-            abi.encodeCall(market.attest, (job, 0, new IJobMarket.Receipt[](0))),
-            abi.encodeCall(market.onDrawn, (job, 0, 1)),
-            abi.encodeCall(market.onDemanded, (job, 0, 0, false)),
-            abi.encodeCall(market.freeze, (job, 0, new IJobMarket.Body[](0))),
-            abi.encodeCall(market.merge, (job, 0, bytes32(0), bytes32(0), "", 0))
-        ];
-        uint8[10] memory phases = [1, 1, 2, 3, 4, 5, 5, 5, 6, 7];
-        for (uint256 i = 0; i < acts.length; i++) {
-            if (phases[i] != uint8(at)) _reverts(acts[i], expected);
-        }
-        if (at != IJobMarket.Phase.Lead) _reverts(abi.encodeCall(market.finalize, (job, 0)), expected);
-        _reverts(abi.encodeCall(market.release, (job, 0)), expected);
-    }
-
-    function test_a_slot_has_one_owner() external {
-        _start(0);
-        _reverts(_account(2), abi.encodeCall(market.join, (job, 0, SLOTS)), abi.encodeWithSelector(NoSuchSlot.selector, SLOTS));
-        CHEATS.prank(_account(2));
-        market.join(job, 0, 0);
-        _reverts(_account(3), abi.encodeCall(market.join, (job, 0, 0)), abi.encodeWithSelector(SlotTaken.selector, 0));
-        bytes memory notYours = abi.encodeWithSelector(NotSlotOwner.selector, 0);
-        _reverts(_account(3), abi.encodeCall(market.leave, (job, 0, 0)), notYours);
-        uint256 staked = vault.lockOf(ClaimId.unwrap(market.claimIdOf(job, 0, 0))).amount;
-        CHEATS.prank(_account(2));
-        market.leave(job, 0, 0);
-        require(staked == terms.roles[0].slotStake && vault.free(_account(2)) == DEPOSIT, "the stake came back");
-        _join(0);
-        _seal(0);
-        _reverts(_account(3), abi.encodeCall(market.commit, (job, 0, 0, bytes32(0))), notYours);
-        _commit(0, 0);
-        CHEATS.warp(market.round(job, 0).commitEnds);
-        IJobMarket.Reveal memory opened = _opened(market.claimIdOf(job, 0, 0));
-        _reverts(_account(3), abi.encodeCall(market.reveal, (job, 0, 0, opened)), notYours);
-    }
-
-    function test_a_roster_closes_with_fewer_than_all_and_not_with_too_few() external {
-        _start(0);
-        for (uint32 s = 0; s < 2; s++) {
-            CHEATS.prank(_account(2 + s));
-            market.join(job, 0, s);
-        }
-        uint256 clean = CHEATS.snapshotState();
-        CHEATS.warp(market.round(job, 0).joinEnds);
-        market.seal(job, 0);
-        require(market.round(job, 0).seedBlock == block.number + 1, "two of three are enough: a block is named");
-        _seal(0);
-        require(market.phase(job, 0) == IJobMarket.Phase.Training && market.round(job, 0).joined == 2, "they train");
-        CHEATS.revertToState(clean);
-        CHEATS.prank(_account(3));
-        market.leave(job, 0, 1);
-        CHEATS.warp(market.round(job, 0).joinEnds);
-        market.seal(job, 0);
-        require(market.phase(job, 0) == IJobMarket.Phase.Failed && vault.free(_account(2)) == DEPOSIT, "one is not");
-    }
 
     function test_a_seed_is_the_hash_of_a_block_to_come() external {
         _start(0);
@@ -258,73 +138,6 @@ contract MarketTest {
         CHEATS.setBlockhash(due, keccak256("hash"));
         market.seal(job, 0);
         require(market.round(job, 0).seed == keccak256(abi.encode(keccak256("hash"), job, 0, 0)), "of that block");
-    }
-
-    // -- claims
-
-    function test_a_claim_is_made_once_and_shown_as_it_was_made() external {
-        _start(0);
-        _join(0);
-        _seal(0);
-        for (uint32 s = 0; s < 2; s++) _commit(0, s);
-        bytes memory done = abi.encodeWithSelector(AlreadyDone.selector);
-        _reverts(_account(2), abi.encodeCall(market.commit, (job, 0, 0, bytes32(0))), done);
-        CHEATS.warp(market.round(job, 0).commitEnds);
-        IJobMarket.Reveal memory late = _opened(market.claimIdOf(job, 0, 2));
-        _reverts(_account(4), abi.encodeCall(market.reveal, (job, 0, 2, late)), done);
-        IJobMarket.Reveal memory own = _opened(market.claimIdOf(job, 0, 0));
-        own.nonce = ~own.nonce;
-        bytes memory other = abi.encodeWithSelector(CommitmentMismatch.selector);
-        _reverts(_account(2), abi.encodeCall(market.reveal, (job, 0, 0, own)), other);
-        own.nonce = ~own.nonce;
-        own.proofT[0] = ~own.proofT[0];
-        bytes memory unproven = abi.encodeWithSelector(ProofInvalid.selector);
-        _reverts(_account(2), abi.encodeCall(market.reveal, (job, 0, 0, own)), unproven);
-        _reveal(0, 0);
-        own.proofT[0] = ~own.proofT[0];
-        _reverts(_account(2), abi.encodeCall(market.reveal, (job, 0, 0, own)), done);
-        require(market.claim(market.claimIdOf(job, 0, 0)).digest == keccak256(abi.encode(own.body)), "what it says");
-    }
-
-    function test_what_claims_write_into_a_log_is_bounded() external {
-        _start(0);
-        _join(0);
-        _seal(0);
-        for (uint32 s = 0; s < SLOTS; s++) _commit(0, s);
-        (bytes memory longest, bytes memory longer) = (new bytes(128), new bytes(129));
-        bytes memory refused = abi.encodeWithSelector(CidTooLong.selector, 129);
-        IJobMarket.Reveal memory own = _opened(market.claimIdOf(job, 0, 0));
-        (own.traceCid, own.payloadCid) = (longer, longest);
-        _reverts(_account(2), abi.encodeCall(market.reveal, (job, 0, 0, own)), refused);
-        (own.traceCid, own.payloadCid) = (longest, longer);
-        _reverts(_account(2), abi.encodeCall(market.reveal, (job, 0, 0, own)), refused);
-        own.payloadCid = longest;
-        CHEATS.prank(_account(2));
-        market.reveal(job, 0, 0, own);
-        for (uint32 s = 1; s < SLOTS; s++) _reveal(0, s);
-        CHEATS.warp(market.round(job, 0).attestEnds);
-        market.freeze(job, 0, _bodies(0));
-        _reverts(aggregator, abi.encodeCall(market.merge, (job, 0, bytes32(0), bytes32(0), longer, 0)), refused);
-        CHEATS.prank(aggregator);
-        market.merge(job, 0, 0, 0, longest, 0);
-        require(market.phase(job, 0) == IJobMarket.Phase.Lead, "128 bytes are a CID");
-    }
-
-    function test_what_is_merged_is_what_was_revealed() external {
-        _toAttesting(0);
-        CHEATS.warp(market.round(job, 0).attestEnds);
-        IJobMarket.Body[] memory bodies = _bodies(0);
-        bytes memory other = abi.encodeWithSelector(CommitmentMismatch.selector);
-        for (uint256 s = 0; s < SLOTS; s++) {
-            bodies[s].out = ~bodies[s].out;
-            _reverts(abi.encodeCall(market.freeze, (job, 0, bodies)), other);
-            bodies[s].out = ~bodies[s].out;
-        }
-        IJobMarket.Body[] memory few = new IJobMarket.Body[](SLOTS - 1);
-        for (uint256 s = 0; s < few.length; s++) few[s] = bodies[s];
-        _reverts(abi.encodeCall(market.freeze, (job, 0, few)), other);
-        market.freeze(job, 0, bodies);
-        require(market.round(job, 0).mask == 7, "nobody spoke: all are taken");
     }
 
     // -- receipts

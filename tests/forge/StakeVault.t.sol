@@ -85,24 +85,6 @@ contract VaultTest {
         require(vault.free(address(this)) == (1 << 90) - amount, "and no more");
     }
 
-    function test_a_lock_is_raised_where_there_is_one_and_to_88_bits() external {
-        vault.deposit(1 << 90);
-        _reverts(abi.encodeCall(vault.raise, (KEY, 1)), abi.encodeWithSelector(NotLocked.selector, KEY));
-        vault.lock(address(this), KEY, (1 << 88) - 5);
-        vault.raise(KEY, 4);
-        _reverts(abi.encodeCall(vault.raise, (KEY, 1)), abi.encodeWithSelector(AmountTooLarge.selector, 1 << 88));
-        require(vault.lockOf(KEY).amount == (1 << 88) - 1, "as much as fits");
-        require(vault.free(address(this)) == (1 << 90) - (1 << 88) + 1, "and no more");
-    }
-
-    function test_unbonding_holds_192_bits() external {
-        vault.deposit(1 << 200);
-        vault.requestUnbond((1 << 192) - 1);
-        _reverts(abi.encodeCall(vault.requestUnbond, (1)), abi.encodeWithSelector(AmountTooLarge.selector, 1 << 192));
-        (uint256 amount, uint256 availableAt) = vault.unbonding(address(this));
-        require(amount == (1 << 192) - 1 && availableAt == block.timestamp + UNBOND_SECONDS, "as asked for");
-    }
-
     function testFuzz_stake_leaves_after_the_delay_to_the_second(uint256 amount) external {
         amount = 1 + amount % 1e30;
         vault.deposit(amount);
@@ -117,84 +99,7 @@ contract VaultTest {
         _reverts(abi.encodeCall(vault.withdrawUnbonded, ()), abi.encodeWithSelector(NothingDue.selector));
     }
 
-    // -- what is short
-
-    function test_nobody_spends_what_is_not_there() external {
-        vault.deposit(10);
-        _reverts(
-            abi.encodeCall(vault.requestUnbond, (11)),
-            abi.encodeWithSelector(StakeTooLow.selector, address(this), 11, 10)
-        );
-        _reverts(
-            abi.encodeCall(vault.lock, (address(this), KEY, 11)),
-            abi.encodeWithSelector(StakeTooLow.selector, address(this), 11, 10)
-        );
-        vault.lock(address(this), KEY, 10);
-        _reverts(
-            abi.encodeCall(vault.slashLiveness, (KEY, 11)),
-            abi.encodeWithSelector(StakeTooLow.selector, address(this), 11, 10)
-        );
-        vault.slashLiveness(KEY, 10);
-        require(vault.credits(vault.BURN()) == 10 && vault.free(address(this)) == 0, "to the last of it");
-        vault.escrow(address(this), 5);
-        _reverts(
-            abi.encodeCall(vault.credit, (ALICE, 6)), abi.encodeWithSelector(EscrowTooLow.selector, uint256(6), uint256(5))
-        );
-        vault.credit(ALICE, 5);
-        require(vault.credits(ALICE) == 5 && vault.totalEscrow() == 0, "to the last of it");
-        _requireBooksMatch();
-    }
-
-    function test_one_key_is_locked_once_and_taken_once() external {
-        vault.deposit(10);
-        _reverts(abi.encodeCall(vault.unlock, (KEY)), abi.encodeWithSelector(NotLocked.selector, KEY));
-        vault.lock(address(this), KEY, 4);
-        _reverts(
-            abi.encodeCall(vault.lock, (address(this), KEY, 4)), abi.encodeWithSelector(AlreadyLocked.selector, KEY)
-        );
-        vault.unlock(KEY);
-        require(vault.free(address(this)) == 10, "as before");
-        _reverts(abi.encodeCall(vault.unlock, (KEY)), abi.encodeWithSelector(NotLocked.selector, KEY));
-        _requireBooksMatch();
-    }
-
     // -- who may
-
-    function test_a_lock_is_its_keepers_alone() external {
-        vault.deposit(100);
-        address[4] memory keepers = [address(this), GAME, WITNESSES, AVAILABILITY];
-        for (uint256 i = 0; i < 4; i++) {
-            CHEATS.prank(keepers[i]);
-            vault.lock(address(this), KEY, 10);
-            require(uint8(vault.lockOf(KEY).keeper) == i, "market, game, witnesses, availability");
-            for (uint256 k = 0; k < 4; k++) {
-                if (k == i) continue;
-                bytes memory wrong = abi.encodeWithSelector(WrongKeeper.selector, KEY);
-                _reverts(keepers[k], abi.encodeCall(vault.unlock, (KEY)), wrong);
-                _reverts(keepers[k], abi.encodeCall(vault.slashLiveness, (KEY, 1)), wrong);
-                if (k > 0) _reverts(keepers[k], abi.encodeCall(vault.takeBond, (KEY, ALICE, 1)), wrong);
-            }
-            CHEATS.prank(keepers[i]);
-            vault.slashLiveness(KEY, 1);
-        }
-        require(vault.free(address(this)) == 96 && vault.credits(vault.BURN()) == 4, "each burned one");
-        _requireBooksMatch();
-    }
-
-    function test_a_stake_behind_a_claim_is_no_bond() external {
-        vault.deposit(100);
-        vault.lock(address(this), KEY, 10);
-        bytes memory refused = abi.encodeWithSelector(Unauthorized.selector, address(this));
-        _reverts(abi.encodeCall(vault.takeBond, (KEY, ALICE, 1)), refused);
-        address[3] memory keepers = [GAME, WITNESSES, AVAILABILITY];
-        for (uint256 i = 0; i < 3; i++) {
-            CHEATS.prank(keepers[i]);
-            vault.lock(address(this), keccak256(abi.encode(i)), 11);
-            CHEATS.prank(keepers[i]);
-            vault.takeBond(keccak256(abi.encode(i)), ALICE, type(uint256).max);
-        }
-        require(vault.credits(ALICE) == 18 && vault.credits(vault.BURN()) == 15, "60 % of 11, rounded down, thrice");
-    }
 
     function testFuzz_a_bond_is_taken_in_parts_and_no_unit_of_it_is_lost(uint88 bond, uint256[4] calldata parts) external {
         vault.deposit(bond);

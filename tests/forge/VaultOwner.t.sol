@@ -207,15 +207,6 @@ contract VaultOwner {
 
     // -- one guard after the other
 
-    function test_an_account_names_its_owner_once() external {
-        _reverts(operator, abi.encodeCall(vault.setOwner, (thief)), abi.encodeWithSelector(NotOwner.selector, operator, owner));
-        _reverts(operator, abi.encodeCall(vault.setOwner, (owner)), abi.encodeWithSelector(NotOwner.selector, operator, owner));
-        _reverts(thief, abi.encodeCall(vault.setOwner, (address(0))), abi.encodeWithSelector(OwnerInvalid.selector, address(0)));
-        _reverts(
-            thief, abi.encodeCall(vault.setOwner, (address(vault))), abi.encodeWithSelector(OwnerInvalid.selector, address(vault))
-        );
-    }
-
     function test_a_proposal_of_before_falls_with_the_owner_that_made_it() external {
         // The scene's operator proposed the thief before it named its owner.
         _reverts(thief, abi.encodeCall(vault.acceptOwner, (operator)), abi.encodeWithSelector(Unauthorized.selector, thief));

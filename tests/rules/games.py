@@ -120,11 +120,22 @@ def spoiled(mover: str, function: str, slot: int = 0) -> Iterator[Row]:
 
 
 NO_GAME = NO_DIGEST = Digest(bytes(32))
+NO_PROOF = court.OperandProof(b"", 0, b"", (), b"")
 ANYWHERE = moves.GameState(NO_CLAIM, 0, NO_DIGEST, NO_DIGEST, 0, 0)
+
+MOVES: dict[str, tuple[Any, ...]] = {
+    "reveal": ([],), "pick": (0, NO_DIGEST, []), "adjacent": (moves.NO_TRANSITION,),
+    "defend": (b"", NO_DIGEST, NO_DIGEST, [], []), "revealTensor": (b"", b"", [], NO_DIGEST, []), "postLeaf": (b"",),
+    "pickElement": (0,), "postPartials": (b"",), "pickPartial": (0, b""), "stage": (NO_PROOF,), "proveOp": (NO_PROOF,),
+    "proveAlias": (b"", b"", NO_DIGEST, []), "provePadding": (), "resolve": (),
+}  # fmt: skip
+"""Every move, with as little as it takes."""
 
 # fmt: off
 GAMES: dict[str, list[Row]] = {
-    "begun": [row("PhaseWrong(NONE)", "poor", "game.provePadding", NO_GAME, ANYWHERE)],
+    "begun": [
+        *(row("PhaseWrong(NONE)", "poor", f"game.{move}", NO_GAME, ANYWHERE, *rest) for move, rest in MOVES.items()),
+    ],
     "liars": [
         row("TracePublished", "worker-0", "witnesses.publish", lambda w: w.job, 0, 0, "list"),
         row("Opened Locked", "verifier", "game.open", *the_whole()),
@@ -210,8 +221,7 @@ GAMES: dict[str, list[Row]] = {
     ],
     "convicted elsewhere": [row("Resolved Unlocked", "poor", "game.resolve", game, standing)],
     "game over": [
-        row("PhaseWrong(CLOSED)", "worker-0", "game.reveal", game, ANYWHERE, []),
-        row("PhaseWrong(CLOSED)", "poor", "game.resolve", game, ANYWHERE),
+        *(row("PhaseWrong(CLOSED)", "worker-0", f"game.{move}", game, ANYWHERE, *rest) for move, rest in MOVES.items()),
         row("GameExists", "verifier", "game.open", *the_whole()),
     ],
     "delegated": [

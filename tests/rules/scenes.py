@@ -29,6 +29,17 @@ from tests.support.params import amended
 
 SHORT = amended(PARAMS, rounds=1, max_fail=0, witnesses=0, witness_fee=0, carry_period=0)
 """A job of one round that draws nobody."""
+DISTINCT = amended(
+    PARAMS, dataset_rows=2, row_length=3, shared_depth=4, payload_depth=5, inner_steps=6, rounds=7, slots=8,
+    min_slots=1, max_lead=9, max_fail=10, join_seconds=11, train_seconds=12, reveal_seconds=13, attest_seconds=14,
+    turn_seconds=15, challenge_seconds=116, clock_seconds=117, step_seconds=18, slot_price=1, merge_price=2,
+    slot_stake=1041, merge_stake=22, bond=23, witnesses=24, audit_seconds=25, witness_fee=26, witness_stake=520,
+    answer_seconds=28, fee_cap=29, carry_period=0, **{
+        root: keccak(root.encode()) for root in ("spec_digest", "step_program", "encode_program", "merge_program",
+        "dataset_root", "genesis_shared", "genesis_outer", "zero_carry", "zero_payload")
+    },
+)  # fmt: skip
+"""A job no two of whose terms are the same."""
 BROKEN = amended(SHORT, dataset_rows=1 << 31)
 """A job of a dataset that no Program can read."""
 KEY = {keeper: Digest(keccak(keeper.encode())) for keeper in ("market", "game", "witnesses", "demands")}
@@ -294,6 +305,7 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "cancelled": ("job", lambda w: w.then("requester", "market.cancel", JOB)),
     "finished": ("cancelled", lambda w: w.then("poor", "market.finish", JOB)),
     "joining": ("job", lambda w: w.start(slots=(0,))),
+    "cancelled meanwhile": ("joining", lambda w: w.then("requester", "market.cancel", JOB)),
     "too late to leave": ("joining", lambda w: w.later(30)),
     "short of workers": ("joining", lambda w: w.later(60)),
     "enough workers": ("joining", lambda w: w.then("worker-1", "market.join", JOB, 0, 1).later(57)),
@@ -353,6 +365,7 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "freezing": ("attesting", lambda w: w.attest().until(w.round().attest_ends)),
     "merging": ("freezing", lambda w: w.freeze()),
     "owners merge": ("merging", lambda w: w.later(60)),
+    "nobody merged": ("merging", lambda w: w.later(4 * 60).then("poor", "market.finalize", JOB, 0)),
     "nobody merges": ("merging", lambda w: w.later(4 * 60)),
     "merged": ("merging", lambda w: w.merge()),
     "backed": ("merging", lambda w: w.merge(rounds=2)),
@@ -374,8 +387,10 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "void, first released": ("void", lambda w: w.then("poor", "market.release", JOB, 0)),
     "void, released": ("void, first released", lambda w: w.then("poor", "market.release", JOB, 1)),
     # a job of one round
+    "distinct job": ("begun", _another(DISTINCT)),
     "short job": ("begun", _another(SHORT)),
     "short job failed": ("short job", lambda w: w.start(slots=(0,)).later(60).then("poor", "market.seal", w.job, 0)),
+    "short job's window over": ("short job", lambda w: w.to_merged().later(300)),
     "short job over": ("short job", lambda w: w.to_merged().finalize()),
     # demands
     "demanded": ("attesting", lambda w: w.then("verifier", "demands.unavailable", JOB, 0, 0, 1 << 70)),
@@ -418,6 +433,8 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "broken job": ("begun", _another(BROKEN)),
     "evidence committed": ("broken job", lambda w: w.then(
         "verifier", "validator.commit", [committed(w, "verifier", "validator.proveInvalid", w.job, EVIDENCE)])),
+    "evidence copied": ("evidence committed", lambda w: w.then(
+        "poor", "validator.commit", [committed(w, "verifier", "validator.proveInvalid", w.job, EVIDENCE)])),
     "evidence ready": ("evidence committed", lambda w: w.later(1)),
     "evidence of nothing": ("short job", lambda w: w.then(
         "verifier", "validator.commit", [committed(w, *BY, w.job, HOLDING), committed(w, *BY, w.job, NOTHING),

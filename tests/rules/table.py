@@ -26,6 +26,7 @@ from tests.rules.scenes import (
     BROKEN,
     BY,
     CHOSEN,
+    DISTINCT,
     ENCODE,
     EVIDENCE,
     HOLDING,
@@ -35,6 +36,7 @@ from tests.rules.scenes import (
     SHORT,
     WRONG_ANSWERS,
     audit,
+    committed,
     demand,
     shown,
     word,
@@ -75,6 +77,11 @@ def receipts(*speakers: int, **said: Any) -> Callable[[World], Any]:
 def bodies(*slots: int) -> Callable[[World], Any]:
     """What `freeze` takes."""
     return lambda w: w.bodies(slots=slots)
+
+
+def but_for(slot: int) -> Callable[[World], Any]:
+    """What `freeze` takes, with one body wrong."""
+    return lambda w: [OTHER_BODY if s == slot else said for s, said in enumerate(w.bodies())]
 
 
 def merger(w: World) -> str:
@@ -118,6 +125,31 @@ CALLBACKS: tuple[tuple[tuple[str, ...], str, tuple[Any, ...]], ...] = (
     (("market",), "vault.credit", ("mallory", 1)),
 )
 KEEPERS = ("market", "game", "witnesses", "demands")
+
+ACTS: tuple[tuple[str, str, tuple[Any, ...], str], ...] = (
+    ("worker-0", "market.join", (JOB, 0, 2), "JOINING"), ("worker-0", "market.leave", (JOB, 0, 0), "JOINING"),
+    ("poor", "market.seal", (JOB, 0), "SEALING"), ("worker-0", "market.commit", (JOB, 0, 0, OTHER), "TRAINING"),
+    ("worker-0", "market.reveal", (JOB, 0, 0, lambda w: w.opened(0)), "REVEALING"),
+    ("poor", "market.attest", (JOB, 0, []), "ATTESTING"), ("witnesses", "market.onDrawn", (JOB, 0, 1), "ATTESTING"),
+    ("demands", "market.onDemanded", (JOB, 0, 0, False), "ATTESTING"),
+    ("poor", "market.freeze", (JOB, 0, []), "FREEZING"),
+    ("aggregator", "market.merge", (JOB, 0, OTHER, OTHER, "", 0), "MERGING"),
+    ("aggregator", "market.back", (JOB, 0, 1), "LEAD"), ("poor", "market.finalize", (JOB, 0), "LEAD"),
+    ("poor", "market.release", (JOB, 0), "VOID"),
+)  # fmt: skip
+"""Acts of a round, each with its phase."""
+PHASES = {
+    "job": "NONE", "joining": "JOINING", "roster to close": "SEALING", "roster closed": "SEALING",
+    "training": "TRAINING", "too late to commit": "REVEALING", "attesting": "ATTESTING", "freezing": "FREEZING",
+    "merging": "MERGING", "merged": "LEAD", "final": "FINAL", "nobody merged": "FAILED",
+}  # fmt: skip
+"""Scenes, each with the phase that the first round is in."""
+
+
+def out_of_phase(phase: str) -> list[Row]:
+    """Every act of another phase says which job and round it is not the time of."""
+    return [row("WrongPhase", sender, function, *arguments) for sender, function, arguments, at in ACTS if at != phase]
+
 
 # fmt: off
 RULES: dict[str, list[Row]] = {
@@ -274,6 +306,11 @@ RULES: dict[str, list[Row]] = {
     ],
     "owned": [
         row("NotOwner(mallory, verifier)", "mallory", "vault.setOwner", "poor"),
+        row("Deposited Transfer", "mallory", "vault.deposit", 77),
+        row("Locked", "game", "vault.lock", "mallory", KEY["game"], 10),
+        row("NodeRegistered", "mallory", "vault.registerNode", OTHER),
+        *(row("", "poor", "vault.mayAct", account, actor) for account in ("mallory", "worker-0")
+          for actor in (account, "verifier", ZERO)),
         row("NotOwner(mallory, verifier)", "mallory", "vault.requestUnbond", 1),
         row("NotOwner(mallory, verifier)", "mallory", "vault.setDelegate", "poor"),
         row("NotOwner(mallory, verifier)", "mallory", "vault.proposeOwner", "mallory", "poor"),
@@ -291,12 +328,15 @@ RULES: dict[str, list[Row]] = {
         *(row("AlreadyLocked", who, "vault.lock", "mallory", key, 1) for who, key in KEY.items()),
         *(row("Unlocked", who, "vault.unlock", key) for who, key in KEY.items()),
         *(row("WrongKeeper", who, "vault.unlock", key) for who in KEY for other, key in KEY.items() if other != who),
-        *(row("WrongKeeper", who, "vault.slashLiveness", KEY["market"], 1) for who in KEY if who != "market"),
+        *(row("WrongKeeper", who, "vault.slashLiveness", key, 1) for who in KEY for other, key in KEY.items()
+          if other != who),
+        *(row("WrongKeeper", who, "vault.takeBond", key, "mallory", 1) for who in KEEPERS[1:]
+          for other, key in KEY.items() if other != who),
+        *(row("Slashed Unlocked", who, "vault.slashLiveness", key, 1) for who, key in KEY.items()),
         *only(*KEEPERS, function="vault.unlock", arguments=(KEY["market"],)),
         *only(*KEEPERS, function="vault.lock", arguments=("mallory", OTHER, 1)),
         *only(*KEEPERS, function="vault.slashLiveness", arguments=(KEY["market"], 1)),
         *only(*KEEPERS[1:], function="vault.takeBond", arguments=(KEY["game"], "mallory", 1)),
-        row("WrongKeeper", "game", "vault.takeBond", KEY["market"], "mallory", 1),
         row("BondTaken Credited(mallory, 600)", "game", "vault.takeBond", KEY["game"], "mallory", MAX_UINT),
         row("BondTaken Credited(mallory, 4)", "witnesses", "vault.takeBond", KEY["witnesses"], "mallory", 7),
         row("BondTaken Credited(mallory, 600)", "demands", "vault.takeBond", KEY["demands"], "mallory", 1_000),
@@ -401,7 +441,6 @@ RULES: dict[str, list[Row]] = {
                 ("release", ()),
             )
         ),
-        row("WrongPhase", "worker-0", "market.reveal", JOB, 0, 0, opened(0)),
         row("WrongPhase", "poor", "witnesses.draw", JOB, 0),
         row("WindowClosed", "worker-0", "witnesses.publish", JOB, 0, 0, "list"),
         row("NotSlotOwner(0)", "worker-1", "witnesses.publish", JOB, 0, 0, "list"),
@@ -456,7 +495,7 @@ RULES: dict[str, list[Row]] = {
         row("ProofInvalid", "worker-0", "market.reveal", JOB, 0, 0, opened(0, proof_t=(OTHER,))),
         row("CidTooLong(129)", "worker-0", "market.reveal", JOB, 0, 0, opened(0, trace_cid=LONG)),
         row("CidTooLong(129)", "worker-0", "market.reveal", JOB, 0, 0, opened(0, payload_cid=LONG)),
-        row("Revealed", "worker-0", "market.reveal", JOB, 0, 0, opened(0, trace_cid=LONG[:-1])),
+        row("Revealed", "worker-0", "market.reveal", JOB, 0, 0, opened(0, trace_cid=LONG[:-1], payload_cid=LONG[:-1])),
     ],
     "carry from nowhere": [
         row("NoCarry(0)", "worker-0", "market.reveal", JOB, 0, 0, opened(0, carries=True)),
@@ -513,7 +552,12 @@ RULES: dict[str, list[Row]] = {
         row("WrongPhase", "verifier", "demands.unavailable", JOB, 0, 0, 0),
         row("TracePublished", "worker-0", "witnesses.publish", JOB, 0, 0, "list"),
     ],
+    "cancelled meanwhile": [
+        row("JobUnfinished", "poor", "market.finish", JOB),
+        row("WrongJobStatus", "poor", "market.startRound", JOB, 1),
+    ],
     "one left out": [
+        *(row("CommitmentMismatch", "poor", "market.freeze", JOB, 0, but_for(slot)) for slot in range(3)),
         row("Frozen", "poor", "market.freeze", JOB, 0, bodies(0, 1, 2)),
         row("CommitmentMismatch", "poor", "market.freeze", JOB, 0, bodies(0, 1)),
         row("CommitmentMismatch", "poor", "market.freeze", JOB, 0, [OTHER_BODY] * 3),
@@ -634,6 +678,7 @@ RULES: dict[str, list[Row]] = {
         row("NotYourTurn(aggregator)", "worker-0", "market.merge", JOB, 0, OTHER, OTHER, "checkpoint", 0),
         row("CidTooLong(129)", "aggregator", "market.merge", JOB, 0, OTHER, OTHER, LONG, 0),
         row("StakeTooLow", "aggregator", "market.merge", JOB, 0, OTHER, OTHER, "", 60_000),
+        row("Merged Locked", "aggregator", "market.merge", JOB, 0, OTHER, OTHER, LONG[:-1], 2),
         row("RoundNotStartable(1)", "poor", "market.startRound", JOB, 1),
         row("WrongPhase", "poor", "market.finalize", JOB, 0),
         row("WrongPhase", "poor", "market.freeze", JOB, 0, bodies(0, 1, 2)),
@@ -751,6 +796,12 @@ RULES: dict[str, list[Row]] = {
         row("RoundNotStartable(1)", "poor", "market.startRound", job_of(SHORT, 2), 1),
         row(f"Credited(requester, {SHORT.escrow + SHORT.deposit}) JobDone", "poor", "market.finish", job_of(SHORT, 2)),
     ],
+    "distinct job": [row("", "poor", "market.params", job_of(DISTINCT, 2))],
+    "short job's window over": [
+        row("WindowClosed", "game", "market.onOpen", claim(0), body(0)),
+        row("RoundFinal " + 3 * "Unlocked Paid Credited " + "Unlocked Paid Credited(aggregator, 57)", "poor",
+            "market.finalize", job_of(SHORT, 2), 0),
+    ],
     "short job over": [
         row("RoundNotStartable(1)", "poor", "market.startRound", job_of(SHORT, 2), 1),
         row(f"Credited(requester, {SHORT.deposit}) JobDone", "poor", "market.finish", job_of(SHORT, 2)),
@@ -824,6 +875,12 @@ RULES: dict[str, list[Row]] = {
         row("EvidenceWrong", *BY, JOB, NOTHING),
         row("ProofInvalid", *BY, JOB, HOLDING),
     ],
+    "evidence copied": [
+        row("", "poor", "validator.committedAt",
+            lambda w: committed(w, "verifier", "validator.proveInvalid", w.job, EVIDENCE)),
+        row("Invalid JobVoid", "verifier", "validator.proveInvalid", job_of(BROKEN, 2), EVIDENCE),
+        row("NotCommitted", "poor", "validator.proveInvalid", job_of(BROKEN, 2), EVIDENCE),
+    ],
     "evidence ready": [
         row("Invalid JobVoid", "verifier", "validator.proveInvalid", job_of(BROKEN, 2), EVIDENCE),
         row("NotCommitted", "poor", "validator.proveInvalid", job_of(BROKEN, 2), EVIDENCE),
@@ -831,5 +888,8 @@ RULES: dict[str, list[Row]] = {
 }
 
 # fmt: on
-TABLE = {scene: [*RULES.get(scene, ()), *GAMES.get(scene, ())] for scene in dict.fromkeys((*RULES, *GAMES))}
+TABLE = {
+    scene: [*RULES.get(scene, ()), *GAMES.get(scene, ()), *(out_of_phase(PHASES[scene]) if scene in PHASES else ())]
+    for scene in dict.fromkeys((*RULES, *GAMES, *PHASES))
+}
 """All rows, by the scene that they are tried in."""
