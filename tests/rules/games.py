@@ -138,6 +138,9 @@ GAMES: dict[str, list[Row]] = {
     ],
     "liars": [
         row("TracePublished", "worker-0", "witnesses.publish", lambda w: w.job, 0, 0, "list"),
+        row("WrongPhase", "poor", "witnesses.draw", lambda w: w.job, 0),
+        row("", "poor", "witnesses.auditIdOf", lambda w: w.job, 0, 3),
+        row("", "poor", "demands.payloadDemandId", lambda w: w.claim(0), 5),
         row("Opened Locked", "verifier", "game.open", *the_whole()),
         row("StakeTooLow(poor, 153, 0)", "poor", "game.open", *the_whole()),
         row("CommitmentMismatch", "verifier", "game.open", lambda w: w.claim(1), *the_whole()[1:]),

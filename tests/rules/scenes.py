@@ -238,7 +238,14 @@ def _swapped(w: World) -> None:
         w.do(who, "market.commit", w.job, 1, slot, said)
 
 
+AHEAD = amended(PARAMS, max_lead=2, carry_period=0)
 TWO = amended(PARAMS, witnesses=2)
+
+
+def _ahead(w: World) -> None:
+    """As many rounds are merged and not final as may be."""
+    _another(AHEAD, nonce=4)(w)
+    w.to_merged(rounds=2).later().to_merged(1, rounds=1)
 
 
 def _two_duties(w: World) -> None:
@@ -389,6 +396,8 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     # a job of one round
     "distinct job": ("begun", _another(DISTINCT)),
     "short job": ("begun", _another(SHORT)),
+    "two rounds ahead": ("begun", _ahead),
+    "one round settled": ("two rounds ahead", lambda w: w.finalize()),
     "short job failed": ("short job", lambda w: w.start(slots=(0,)).later(60).then("poor", "market.seal", w.job, 0)),
     "short job's window over": ("short job", lambda w: w.to_merged().later(300)),
     "short job over": ("short job", lambda w: w.to_merged().finalize()),

@@ -22,6 +22,7 @@ from lockstep.protocol.types import MERGE_SLOT, Digest, StateRoot, TraceRoot
 from tests.rules.games import GAMES
 from tests.rules.rows import Row, row
 from tests.rules.scenes import (
+    AHEAD,
     ANSWER_ROW,
     BROKEN,
     BY,
@@ -77,6 +78,11 @@ def receipts(*speakers: int, **said: Any) -> Callable[[World], Any]:
 def bodies(*slots: int) -> Callable[[World], Any]:
     """What `freeze` takes."""
     return lambda w: w.bodies(slots=slots)
+
+
+def other_body(part: str) -> Callable[[World], Any]:
+    """The first slot's reveal with one word of its body wrong."""
+    return lambda w: w.opened(0, body=replace(w.made(0).body, **{part: OTHER}))
 
 
 def but_for(slot: int) -> Callable[[World], Any]:
@@ -491,6 +497,8 @@ RULES: dict[str, list[Row]] = {
         row("NotSlotOwner(0)", "worker-1", "market.reveal", JOB, 0, 0, opened(0)),
         row("CommitmentMismatch", "worker-0", "market.reveal", JOB, 0, 0, opened(0, nonce=OTHER)),
         row("CommitmentMismatch", "worker-0", "market.reveal", JOB, 0, 0, opened(0, carries=True)),
+        *(row("CommitmentMismatch", "worker-0", "market.reveal", JOB, 0, 0, other_body(part))
+          for part in ("trace_root", "out", "out2")),
         row("ProofInvalid", "worker-0", "market.reveal", JOB, 0, 0, opened(0, proof_t=())),
         row("ProofInvalid", "worker-0", "market.reveal", JOB, 0, 0, opened(0, proof_t=(OTHER,))),
         row("CidTooLong(129)", "worker-0", "market.reveal", JOB, 0, 0, opened(0, trace_cid=LONG)),
@@ -792,6 +800,8 @@ RULES: dict[str, list[Row]] = {
     "short job": [
         row("WrongJobStatus", "witness", "witnesses.enrol", job_of(SHORT, 2), OTHER),
     ],
+    "two rounds ahead": [row("RoundNotStartable(2)", "poor", "market.startRound", job_of(AHEAD, 4), 2)],
+    "one round settled": [row("RoundStarted", "poor", "market.startRound", job_of(AHEAD, 4), 2)],
     "short job failed": [
         row("RoundNotStartable(1)", "poor", "market.startRound", job_of(SHORT, 2), 1),
         row(f"Credited(requester, {SHORT.escrow + SHORT.deposit}) JobDone", "poor", "market.finish", job_of(SHORT, 2)),
@@ -808,6 +818,7 @@ RULES: dict[str, list[Row]] = {
     ],
     # demands
     "demanded": [
+        row("TooEarly", "poor", "demands.missing", claim(0)),
         row("TooEarly", "poor", "demands.answer", demand, body(0), ENCODE, []),
         row("TooEarly", "poor", "demands.seedOf", demand),
         row("TooEarly", "poor", "demands.settle", demand),
@@ -827,6 +838,7 @@ RULES: dict[str, list[Row]] = {
             in shown(w, demand(w))]),
     ],
     "answer late": [
+        row("", "poor", "demands.missing", claim(0)),
         row("DemandClosed", "poor", "demands.answer", demand, body(0), ENCODE, lambda w: shown(w, demand(w))),
         row("Settled Unlocked", "poor", "demands.settle", demand),
     ],
@@ -834,7 +846,10 @@ RULES: dict[str, list[Row]] = {
         row("DemandClosed", "poor", "demands.answer", demand, body(0), ENCODE, lambda w: shown(w, demand(w))),
         row("DemandClosed", "poor", "demands.settle", demand),
     ],
-    "payload missing": [row("DemandClosed", "poor", "demands.settle", demand)],
+    "payload missing": [
+        row("DemandClosed", "poor", "demands.settle", demand),
+        row("", "poor", "demands.missing", claim(0)),
+    ],
     "frozen too early": [row("TooEarly", "poor", "market.freeze", JOB, 0, bodies(0, 1, 2))],
     "row demanded": [
         row("AlreadyDone", "verifier", "demands.demandRow", JOB, 0),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.protocol import merkle
-from lockstep.protocol.errors import ChainError, FundsError, LockstepError
+from lockstep.protocol.errors import ChainError, FundsError
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import (
     ZERO,
@@ -265,17 +265,6 @@ def test_one_stake_backs_one_claim(scene: Scene) -> None:
     scene.refused("StakeTooLow", scene.market.join, scene.block, ANYONE, scene.job, 0, 2)
 
 
-def test_leaving_frees_the_slot_and_the_stake(scene: Scene) -> None:
-    scene.market.start_round(scene.block, scene.job, 0)
-    scene.market.join(scene.block, LAZY, scene.job, 0, 2)
-    scene.refused("NotSlotOwner", scene.market.leave, scene.block, HONEST, scene.job, 0, 2)
-    scene.market.leave(scene.block, LAZY, scene.job, 0, 2)
-    assert scene.free(LAZY) == 10_000
-    scene.market.join(scene.block, HONEST, scene.job, 0, 2)
-    scene.later(100)
-    scene.refused("WrongPhase", scene.market.leave, scene.block, HONEST, scene.job, 0, 2)
-
-
 def test_too_small_a_roster_fails_the_round_without_fines(scene: Scene) -> None:
     scene.market.start_round(scene.block, scene.job, 0)
     scene.join(workers=WORKERS[:1])
@@ -285,16 +274,6 @@ def test_too_small_a_roster_fails_the_round_without_fines(scene: Scene) -> None:
     assert scene.phase() == Phase.FAILED
     assert scene.free(HONEST) == 10_000
     assert scene.market.jobs[scene.job].settled == 1
-
-
-def test_the_seed_is_of_a_block_that_nobody_knew(scene: Scene) -> None:
-    scene.market.start_round(scene.block, scene.job, 0)
-    scene.join()
-    fixed = scene.market.rounds[scene.job, 0].seed_block
-    assert fixed == scene.block.number + 1
-    scene.refused("TooEarly", scene.market.seal, scene.block, scene.job, 0)
-    scene.seal()
-    assert scene.market.rounds[scene.job, 0].seed == ids.seed(BlockHashes()[fixed], scene.job, 0, 0)
 
 
 def test_a_round_that_nobody_sealed_in_time_fails_and_is_not_drawn_again(scene: Scene) -> None:
@@ -1066,15 +1045,6 @@ def test_a_void_job_stays_void_once_it_is_done(scene: Scene) -> None:
     assert scene.phase(0) == Phase.VOID
 
 
-def test_leaving_ends_with_the_first_half_of_the_join_window(scene: Scene) -> None:
-    scene.market.start_round(scene.block, scene.job, 0)
-    scene.join(0, [HONEST, LIAR])
-    scene.later(49)
-    scene.market.leave(scene.block, HONEST, scene.job, 0, 0)
-    scene.later(1)
-    scene.refused("WrongPhase", scene.market.leave, scene.block, LIAR, scene.job, 0, 1)
-
-
 def test_a_void_job_pays_no_seat_and_its_requester_loses_a_rounds_pay(scene: Scene) -> None:
     scene.market.start_round(scene.block, scene.job, 0)
     scene.join(0)
@@ -1176,24 +1146,6 @@ def test_two_games_on_one_claim_end_with_the_first_conviction(scene: Scene) -> N
 # -- the job's end
 
 
-def test_rounds_start_in_order_and_at_most_max_lead_ahead(scene: Scene) -> None:
-    scene.refused("RoundNotStartable", scene.market.start_round, scene.block, scene.job, 1)
-    scene.market.start_round(scene.block, scene.job, 0)
-    scene.refused("RoundNotStartable", scene.market.start_round, scene.block, scene.job, 1)
-    scene.join()
-    scene.seal()
-    scene.commit()
-    scene.reveal()
-    scene.attest(0, 7)
-    scene.freeze(0)
-    scene.merge()
-    scene.to_lead(1)
-    scene.refused("RoundNotStartable", scene.market.start_round, scene.block, scene.job, 2)
-    scene.later(100)
-    scene.market.finalize(scene.block, scene.job, 0)
-    scene.market.start_round(scene.block, scene.job, 2)
-
-
 def test_more_failed_rounds_than_allowed_end_the_job_with_a_full_refund(scene: Scene) -> None:
     for r in range(2):
         scene.refused("JobUnfinished", scene.market.finish, scene.job)
@@ -1226,12 +1178,6 @@ def test_an_escrow_below_the_whole_job_is_refused() -> None:
         Scene(escrow=PARAMS.escrow - 1)
 
 
-def test_one_nonce_is_one_job(scene: Scene) -> None:
-    scene.refused("JobExists", scene.market.create, REQUESTER, PARAMS, 0, PARAMS.escrow)
-    other = scene.market.create(REQUESTER, PARAMS, 1, PARAMS.escrow)
-    assert other != scene.job
-
-
 # -- the vault
 
 
@@ -1248,22 +1194,6 @@ def test_locked_stake_cannot_leave_and_unbonding_waits() -> None:
     with pytest.raises(ChainError, match="NothingDue"):
         books.withdraw_unbonded(HONEST, Seconds(50))
     assert books.owed == books.tokens == 60
-
-
-def test_a_lock_obeys_its_keeper_and_is_made_once() -> None:
-    books = Books.of(Seconds(1))
-    books.deposit(HONEST, Wei(10))
-    books.lock(HONEST, b"bond", Wei(5), Keeper.GAME)
-    for broken, act in (
-        ("AlreadyLocked", lambda: books.lock(HONEST, b"bond", Wei(5))),
-        ("WrongKeeper", lambda: books.unlock(b"bond")),
-        ("WrongKeeper", lambda: books.slash(b"bond", Wei(0), (CHALLENGER,), (), REQUESTER)),
-        ("NotLocked", lambda: books.unlock(b"none")),
-    ):
-        with pytest.raises(LockstepError, match=broken):
-            act()
-    books.take_bond(b"bond", LIAR)
-    assert (books.credits[LIAR], books.credits[BURN]) == (3, 2)
 
 
 @pytest.mark.parametrize("stake", [1, 2, 3, 7, 99, 10**18 + 1])

@@ -85,25 +85,6 @@ def test_an_owner_unbonds_and_is_paid(scene: Scene) -> None:
     assert scene.refused(OWNER, "withdrawFor", OPERATOR) == "NothingDue"
 
 
-def test_a_stranger_owns_nobody(scene: Scene) -> None:
-    for verb, *arguments in (
-        ("requestUnbondFor", 1), ("withdrawFor",), ("withdrawUnbondedFor",), ("setDelegateFor", THIEF),
-        ("proposeOwner", THIEF),
-    ):  # fmt: skip
-        assert scene.refused(THIEF, verb, OPERATOR, *arguments) == "NotOwner", verb
-    assert scene.refused(THIEF, "acceptOwner", OPERATOR) == "Unauthorized"
-    # Naming an owner gives it power over one's own account alone.
-    scene.do(THIEF, "setOwner", OPERATOR)
-    assert scene.refused(THIEF, "requestUnbondFor", OPERATOR, 1) == "NotOwner"
-    scene.do(OPERATOR, "requestUnbond", 100)
-
-
-@pytest.mark.parametrize("nobody", ["zero", "vault"])
-def test_what_can_own_nothing_is_refused(scene: Scene, nobody: str) -> None:
-    address = ZERO_ADDRESS if nobody == "zero" else scene.ledger.state.at.vault
-    assert scene.refused(OPERATOR, "setOwner", address) == "OwnerInvalid"
-
-
 def test_an_owner_hands_on_in_two_steps_and_a_typo_loses_nothing(scene: Scene) -> None:
     scene.do(OPERATOR, "setOwner", OWNER)
     scene.do(OWNER, "proposeOwner", OPERATOR, THIEF)

@@ -15,7 +15,7 @@ from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import ZERO_ADDRESS, ClaimStatus, JobStatus, Phase
 from lockstep.protocol.market import draws
 from lockstep.protocol.market.types import BURN, AuditStatus, DutyStatus, Outcome, Standing
-from lockstep.protocol.types import Address, AuditId, Digest, StateRoot, Wei
+from lockstep.protocol.types import Address, AuditId, Digest, StateRoot
 from tests.support.auditing import (
     ANYONE,
     CARTEL,
@@ -83,20 +83,6 @@ def test_enrolling_locks_the_stake_and_retiring_frees_it() -> None:
     assert stage.witnesses.lists[stage.job] == (HONEST,)
 
 
-def test_a_witness_needs_its_stake() -> None:
-    stage = Stage()
-    stage.market.books.request_unbond(HONEST, Wei(FUNDS - STAKE + 1), stage.block.time)
-    refused("StakeTooLow", stage.enrol, HONEST)
-    assert not stage.witnesses.witnesses, "nothing happened"
-
-
-def test_a_job_without_audits_enrols_nobody() -> None:
-    stage = Stage(amended(PARAMS, witnesses=0))
-    refused("WrongJobStatus", stage.enrol, HONEST)
-    stage.to_revealed()
-    refused("WrongPhase", stage.witnesses.draw, stage.block, stage.job, 0)
-
-
 def test_one_that_retires_with_a_duty_open_keeps_its_stake_locked_until_it_closes() -> None:
     stage, audit = one_witness(HONEST)
     stage.witnesses.retire(stage.block, HONEST, stage.job)
@@ -147,18 +133,6 @@ def test_the_list_stands_still_until_the_draw() -> None:
     stage.enrol(COPYING)
     assert COPYING not in {d.account for d in stage.duties(stage.audit()).values()}, "who comes later is not drawn"
     assert len(stage.duties(stage.audit())) == 2, "the draw came first"
-
-
-def test_an_audit_that_nobody_draws_within_256_blocks_is_skipped() -> None:
-    stage = Stage()
-    stage.enrol(HONEST)
-    stage.to_revealed()
-    stage.witnesses.draw(stage.block, stage.job, 0)
-    stage.later(blocks=258)
-    stage.witnesses.draw(stage.block, stage.job, 0)
-    assert stage.witnesses.audits[stage.audit()].status == AuditStatus.SKIPPED
-    assert stage.market.jobs[stage.job].fees_due == 0
-    stage.witnesses.publish(stage.block, WORKERS[0], stage.job, 0, 0)
 
 
 def test_a_round_that_nobody_asks_to_draw_in_time_has_no_audit() -> None:
@@ -258,34 +232,6 @@ def test_commits_end_early_once_every_duty_has_committed() -> None:
     a = stage.witnesses.audits[audit]
     assert (a.commit_ends, a.reveal_ends) == (stage.block.time, stage.block.time + 2 * PARAMS.windows.audit_seconds)
     stage.reveal(audit, 0, stage.seen(audit, 0))
-
-
-def test_only_the_drawn_account_speaks_and_once() -> None:
-    stage, audit = one_witness(HONEST)
-    word = stage.seen(audit, 0)
-    refused("NotWitness", stage.witnesses.commit, stage.block, LAZY, audit, 0, keccak(b""))
-    refused("NotWitness", stage.witnesses.commit, stage.block, LAZY, audit, 7, keccak(b""))
-    stage.commit(audit, 0, word)
-    refused("AlreadyDone", stage.commit, audit, 0, word)
-    refused("NotWitness", stage.witnesses.reveal, stage.block, LAZY, audit, 0, word)
-    stage.reveal(audit, 0, word)
-    refused("AlreadyDone", stage.reveal, audit, 0, word)
-
-
-def test_a_verdict_is_opened_as_it_was_committed() -> None:
-    stage, audit = one_witness(HONEST)
-    word = stage.seen(audit, 0)
-    stage.commit(audit, 0, word)
-    for other in (
-        replace(word, state=StateRoot(keccak(b"other"))),
-        replace(word, salt=keccak(b"other")),
-        replace(word, preimage=keccak(b"other")),
-        replace(word, body=replace(word.body, out=StateRoot(keccak(b"other")))),
-    ):
-        refused("CommitmentMismatch", stage.reveal, audit, 0, other)
-    refused("ProofInvalid", stage.reveal, audit, 0, replace(word, proof=word.proof[:-1]))
-    refused("ProofInvalid", stage.reveal, audit, 0, replace(word, proof=(*word.proof[:-1], keccak(b"other"))))
-    stage.reveal(audit, 0, word)
 
 
 def test_a_preimage_of_ones_own_choice_is_refused() -> None:
