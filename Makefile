@@ -265,7 +265,7 @@ differ-planted: setup ## the seconds that the random Programs need to find each 
 	$(BIN)/python -m tests.differ planted $(if $(CASES),--cases $(CASES)) $(DIFFER_ARGS)
 
 .PHONY: differ-covered
-differ-covered: setup ## the lines of the planner that the random Programs never reach (it wants gcov)
+differ-covered: setup ## the lines and branches of the planner that the random Programs never reach (gcc 12 or later)
 	$(BIN)/python -m tests.differ covered $(DIFFER_LIMIT) $(DIFFER_ARGS)
 
 # -- contracts ---------------------------------------------------------------------------------------------------------------

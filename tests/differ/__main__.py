@@ -6,7 +6,7 @@
     python -m tests.differ planted [NAME ..] [--cases N]                                   defects, until each is found
     python -m tests.differ sanitized [--cases N | --seconds S]                             under ASAN and UBSAN
     python -m tests.differ small [--cases N | --seconds S]                                 with small limits of size
-    python -m tests.differ covered [--cases N | --seconds S]                               lines that are not reached
+    python -m tests.differ covered [--cases N | --seconds S]                               lines, branches never reached
 
 Seed N of a kind is the same case in every run. What fails is made smaller and kept in out/differ.
 """

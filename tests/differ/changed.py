@@ -23,7 +23,7 @@ def changed(program: Program, rng: random.Random) -> Program:
     shown: list[int] = [a.index for a in program.outputs if a.kind == Alias.OP_KIND]
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         i = rng.randrange(len(ops))
-        ops[i] = _changed(ops[i], i, rng)
+        ops[i] = changed_op(ops[i], i, rng)
         if rng.random() < 0.15:
             shown.append(rng.randrange(len(ops)))
         if rng.random() < 0.1 and len(shown) > 1:
@@ -31,7 +31,7 @@ def changed(program: Program, rng: random.Random) -> Program:
     return finished(ops, program.inputs, program.consts, shown)
 
 
-def _changed(op: Op, i: int, rng: random.Random) -> Op:
+def changed_op(op: Op, i: int, rng: random.Random) -> Op:
     roll = rng.random()
     if roll < 0.45 and op.views:
         return _other_view(op, i, rng)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lockstep.numerics.validate import validate
 from lockstep.protocol.errors import ProgramInvalid
-from tests.differ import anything, changed, huge, layers, traced
+from tests.differ import anything, changed, huge, layers, nearly, traced
 from tests.differ.case import Case
 from tests.unit.numerics import test_fusion_random
 
@@ -31,6 +31,7 @@ KINDS: dict[str, Kind] = {
     "layers": Kind(layers.make, 8),
     "anything": Kind(anything.make, 4),
     "changed": Kind(changed.make, 5),
+    "nearly": Kind(nearly.make, 8),
     "strips": Kind(_strips, 2),
     "nets": Kind(traced.make, 1),
     "huge": Kind(huge.make, 1),

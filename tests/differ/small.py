@@ -15,7 +15,10 @@ LIMITS = [
     ),
     Change("strips.cpp", "kBlockWords = 1 << 15;", "kBlockWords = 1 << 7;"),
     Change("strips.cpp", "kMostRows = 64, kLeastRows = 16;", "kMostRows = 8, kLeastRows = 2;"),
+    Change("strips.cpp", "kMostMaskCells = 1 << 24;", "kMostMaskCells = 1 << 12;"),
+    Change("strips.cpp", "kMostMembers = 256;", "kMostMembers = 8;"),
     Change("batches.cpp", "kLeastBatches = 8;", "kLeastBatches = 2;"),
+    Change("batches.cpp", "kMostSteps = 256;", "kMostSteps = 8;"),
     Change("batches.cpp", "kLeastShare = 1 << 12;", "kLeastShare = 1 << 2;"),
     Change("arena.cpp", "kFitted = 4096;", "kFitted = 4;"),
     Change("loops.cpp", "kShortRow = 16;", "kShortRow = 2;"),
@@ -25,7 +28,11 @@ LIMITS = [
     Change("recompute.cpp", "kLong = 64;", "kLong = 4;"),
     Change("recompute.cpp", "kLeastWords = 1 << 12;", "kLeastWords = 1 << 2;"),
     Change("recompute.cpp", "kSmall = 8;", "kSmall = 2;"),
+    Change("sweep.cpp", "kMostAgain = 256;", "kMostAgain = 3;"),
+    Change("sweep.cpp", "kMostWork = 2;", "kMostWork = 1 << 6;"),
+    Change("sweep.cpp", "kMostRuns = 4;", "kMostRuns = 1;"),
     Change("planner.cpp", "kLong = 16;", "kLong = 3;"),
+    Change("planner.cpp", "kMostTerms = 1 << 20;", "kMostTerms = 1 << 7;"),
     Change("planner.cpp", "kLeastOutputs = 8;", "kLeastOutputs = 2;"),
 ]
 """The size from which a way is worth it, or up to which it is, on this build."""

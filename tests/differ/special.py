@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from tests.differ import builds
+from tests.differ.counts import counts_of
+from tests.differ.explained import EXPLAINED, Reached, reached
 from tests.differ.hunt import OUT, Failure, Hunt, hunt
 from tests.differ.planted import DEFECTS, HEADERS, VARIABLE, Defect, changes
 from tests.differ.small import LIMITS
 
+WITH_LOOPS = 2
+"""Cases of a covered run whose loops a compiler makes code of."""
 CASES = 3000
 """In which a planted defect is looked for."""
 CUDA = "sdk/lockstep/numerics/cuda"
@@ -108,69 +110,36 @@ def tell(failure: Failure) -> None:
 
 
 def covered(kinds: list[str], cases: int | None, seconds: float | None, jobs: int) -> int:
-    """Says which lines of the planner's sources the generators never reach, neither as the kernels are nor with small
-    limits: half of the cases each."""
-    report = OUT / "coverage"
-    shutil.rmtree(report, ignore_errors=True)
+    """Says which lines and branches of the planner's sources the generators never reach, neither as the kernels are nor
+    with small limits: half of the cases each, and a few with compiled loops."""
+    notes: dict[str, list[Path]] = {name: [] for name in COUNTED}
     for name, changes_ in (("covered", []), ("covered-small", LIMITS)):
         kernels = builds.build(name, changes_, options=("-DLOCKSTEP_LOOK=covered",))
-        for counts in kernels.parent.rglob("*.gcda"):
-            counts.unlink()
+        for path in kernels.parent.rglob("*.gcda"):
+            path.unlink()
         found = hunt(
             kinds, cases=cases and cases // 2, seconds=seconds and seconds / 2, jobs=jobs, kernels=kernels,
-            options=("--quick",), told=tell,
+            options=("--quick", "--few"), told=tell,
         )  # fmt: skip
         print(f"{name}: {sum(found.cases.values())} cases, {len(found.failures)} failures", flush=True)
-        (report / name).mkdir(parents=True)
-        wanted = [p for p in kernels.parent.rglob("*.gcda") if p.name.partition(".")[0] in COUNTED]
-        subprocess.run(
-            ["gcov", "--json-format", "--branch-probabilities", *map(str, wanted)],
-            cwd=report / name,
-            capture_output=True,
-            check=True,
-        )
-    for name in COUNTED:
-        lines, branches, missing = _counts(report, f"{name}.cpp")
-        print(f"{name + '.cpp':<16} lines {_share(lines)}  branches {_share(branches)}  never: {_ranges(missing)}")
+        found = hunt(["strips"], cases=WITH_LOOPS, jobs=jobs, kernels=kernels, options=("--compiled",), told=tell)
+        print(f"{name}, compiled loops: {sum(found.cases.values())} cases, {len(found.failures)} failures", flush=True)
+        for source in COUNTED:
+            notes[source] += kernels.parent.rglob(f"{source}.cpp.gcno")
+    total = Reached()
+    for name, paths in notes.items():
+        counts = counts_of(paths, f"{name}.cpp")
+        own, told = reached(counts, f"{name}.cpp")
+        total += own
+        print(f"{name + '.cpp':<16} lines {_share(counts.lines.values())}  {own}")
+        print("".join(f"    {line}\n" for line in told), end="")
+    print(f"{'together':<16} {total}")
+    for reason in EXPLAINED:
+        print(f"    {reason.branches} of {reason.file}, {reason.text}: {reason.why}")
     return 0
 
 
-def _share(counts: list[int]) -> str:
-    reached = sum(count > 0 for count in counts)
-    return f"{reached}/{len(counts)} ({100 * reached / max(1, len(counts)):.1f} %)"
-
-
-def _counts(report: Path, file: str) -> tuple[list[int], list[int], list[int]]:
-    """Counts of a source's lines and of their branches that are no exception's, and the lines never reached."""
-    lines: dict[int, int] = {}
-    branches: dict[tuple[int, int], int] = {}
-    for found in _reports(report):
-        for entry in found["files"]:
-            if Path(entry["file"]).name != file:
-                continue
-            for line in entry["lines"]:
-                number = line["line_number"]
-                lines[number] = lines.get(number, 0) + line["count"]
-                for i, branch in enumerate(b for b in line["branches"] if not b["throw"]):
-                    branches[number, i] = branches.get((number, i), 0) + branch["count"]
-    return list(lines.values()), list(branches.values()), sorted(n for n, count in lines.items() if not count)
-
-
-def _reports(report: Path) -> Iterator[dict]:
-    import gzip
-
-    for path in report.rglob("*.gcov.json.gz"):
-        yield json.loads(gzip.decompress(path.read_bytes()))
-
-
-def _ranges(numbers: Iterable[int]) -> str:
-    found: list[str] = []
-    first = last = None
-    for n in [*numbers, None]:
-        if last is not None and n == last + 1:
-            last = n
-            continue
-        if first is not None:
-            found.append(str(first) if first == last else f"{first}-{last}")
-        first = last = n
-    return " ".join(found) or "none"
+def _share(counts: Iterable[int]) -> str:
+    found = list(counts)
+    ran = sum(count > 0 for count in found)
+    return f"{ran}/{len(found)} ({100 * ran / max(1, len(found)):.1f} %)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from lockstep.protocol.programs.opcodes import Opcode
 from lockstep.protocol.programs.program import Alias, Kind
 from tests.differ import builds, shrink
 from tests.differ.case import Case
+from tests.differ.counts import counts_of
+from tests.differ.explained import EXPLAINED
 from tests.differ.hunt import Failure, hunt
 from tests.differ.kinds import KINDS, made, names
 from tests.differ.planted import DEFECTS, HEADERS, changes
@@ -133,6 +136,41 @@ def test_small_limits_are_in_the_sources_once() -> None:
     for change in LIMITS:
         source = (builds.ROOT / builds.KERNELS / change.file).read_text()
         assert change.apply(source) != source, change
+
+
+def test_explained_branches_stand_in_the_sources_once() -> None:
+    for reason in EXPLAINED:
+        source = (builds.ROOT / builds.KERNELS / reason.file).read_text()
+        assert source.count(reason.text) == 1, reason
+
+
+@pytest.mark.slow
+def test_branches_are_those_of_the_text_and_no_exceptions(tmp_path: Path) -> None:
+    text = """#include <string>
+    #include <vector>
+    int add(int n, bool never) {
+        std::vector<std::string> names;
+        for (int i = 0; i < n; ++i)
+            if (i % 2 && !never) names.push_back("odd");
+        try {
+            names.at(static_cast<std::size_t>(n));
+        } catch (...) {
+            return n > 2 ? 1 : 0;
+        }
+        return static_cast<int>(names.size());
+    }
+    int main() { return add(3, false) + add(0, false) - 1; }
+    """
+    (tmp_path / "a.cpp").write_text(text)
+    compiler = os.environ.get("CXX", "g++")
+    subprocess.run([compiler, "--coverage", "-O0", "-c", "a.cpp", "-o", "a.o"], cwd=tmp_path, check=True)
+    subprocess.run([compiler, "--coverage", "a.o", "-o", "a"], cwd=tmp_path, check=True)
+    subprocess.run([str(tmp_path / "a")], cwd=tmp_path, check=True)
+    counts = counts_of([tmp_path / "a.gcno"], "a.cpp")
+    assert {line for line, *_ in counts.branches} == {5, 6}, "a loop and a condition; neither throws nor handlers"
+    assert sorted(count for (line, *_), count in counts.branches.items() if line == 5) == [2, 3]
+    assert {line: sorted(times) for line, times in counts.missing().items()} == {6: ["0", "1", "1", "2"]}
+    assert counts.lines[12] == 0, "it never returned there"
 
 
 @pytest.mark.slow

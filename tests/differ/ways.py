@@ -24,6 +24,8 @@ THREADS = (1, 2, 3, 4)
 FORMS = ("run", "sweep", "keep", "some")
 SMALL = 1 << 18
 """Work of a case that runs on all ways; a larger one runs on a sample of them."""
+PLAIN = 4
+"""One case in so many runs every op by itself, too, as what takes too long to plan does."""
 SAMPLED = 300
 """Terms that Python's integers compute of a case."""
 
@@ -100,7 +102,13 @@ def differences(
     # A plan that its own check refuses is a defect of the planner, whatever runs in its place.
     if reason := getattr(executor, "plain", ""):
         yield Difference(f"planned, {reason}", 0, 0, 0, 0)
-    for path, threads, form in ways_of(case, seed) if ways is None else ways:
+    chosen = ways_of(case, seed) if ways is None else ways
+    if not compiled and seed % PLAIN == 0:
+        plain = kernels.Executor(case.program.header, list(case.program.descriptors), _consts(case), plain=True)
+        found = _ran(plain, case, list(case.state), *chosen[0][:2], "keep", [], due)
+        if (difference := _compared(found, due, "plain")) is not None:
+            yield difference
+    for path, threads, form in chosen:
         if compiled:
             if (path, threads) not in made:
                 made[path, threads] = paths.compile(case.program, path=path, threads=threads, fused="require")

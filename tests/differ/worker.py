@@ -48,6 +48,7 @@ def main() -> None:
     parser.add_argument("--kernels", type=Path)
     parser.add_argument("--emulated", action="store_true")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--few", action="store_true", help="a few ways of each case")
     parser.add_argument("--compiled", action="store_true", help="loops of every case")
     parser.add_argument("--header", type=Path, help="in the place of that of this name, for the emulated device")
     given = parser.parse_args()
@@ -63,7 +64,7 @@ def main() -> None:
         (name,) = names(given.kinds.split(","), at, 1)
         print(json.dumps({"begin": at, "name": name}), flush=True)
         t = time.monotonic()
-        said = tried(name, emulated_too=given.emulated, quick=given.quick, compiled=given.compiled)
+        said = tried(name, emulated_too=given.emulated, quick=given.quick, compiled=given.compiled, few=given.few)
         print(
             json.dumps({"end": at, "name": name, "said": said, "seconds": round(time.monotonic() - t, 3)}), flush=True
         )

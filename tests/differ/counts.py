@@ -1,0 +1,205 @@
+"""Lines and branches of a build with `--coverage`, out of the files that gcc 12 or later writes: .gcno and .gcda.
+
+What gcov prints takes for branches what none of our conditions decides. Of each block of machine code that ends in more
+than one way, these are left out, and nothing else:
+
+- a call that may throw: that it returns and that it throws are no branches;
+- what only an exception reaches: the clean-up of what goes out of scope, the choice of a handler and what that does;
+- functions of the standard library, and those that the compiler makes up: their text is not in our sources.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+FUNCTION, BLOCKS, ARCS, LINES, COUNTERS = 0x01000000, 0x01410000, 0x01430000, 0x01450000, 0x01A10000
+ON_TREE, FAKE, FALLTHROUGH = 1, 2, 4
+ENTRY, EXIT = 0, 1
+
+
+@dataclass
+class Arc:
+    """A way from one block to the next."""
+
+    begin: int
+    end: int
+    flags: int
+    count: int | None = None
+
+
+@dataclass
+class Function:
+    """Blocks of machine code, and the lines that they were made of."""
+
+    start: tuple[int, int] = (0, 0)
+    artificial: bool = False
+    arcs: list[Arc] = field(default_factory=list)
+    lines: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
+
+    def ends(self) -> dict[int, list[Arc]]:
+        """The arcs out of each block."""
+        found: dict[int, list[Arc]] = defaultdict(list)
+        for arc in self.arcs:
+            found[arc.begin].append(arc)
+        return found
+
+    def solve(self) -> None:
+        """Counts of all arcs from those that were counted: as often as a block is entered it is left."""
+        into: dict[int, list[Arc]] = defaultdict(list)
+        for arc in self.arcs:
+            into[arc.end].append(arc)
+        out = self.ends()
+        left = [arc for arc in self.arcs if arc.count is None]
+        while left:
+            before = len(left)
+            for block in {b for arc in left for b in (arc.begin, arc.end)} - {ENTRY, EXIT}:
+                unknown = [a for a in (*into[block], *out[block]) if a.count is None]
+                if len(unknown) == 1:
+                    given = sum(a.count or 0 for a in into[block]) - sum(a.count or 0 for a in out[block])
+                    unknown[0].count = -given if unknown[0] in into[block] else given
+            left = [arc for arc in left if arc.count is None]
+            if len(left) == before:
+                raise ValueError("the counts of a function do not tell how often each arc was taken")
+
+    def usual(self) -> set[int]:
+        """The blocks that are reached without an exception."""
+        out, found, todo = self.ends(), {ENTRY}, [ENTRY]
+        while todo:
+            arcs = out[todo.pop()]
+            throws = any(a.flags & FAKE for a in arcs)
+            for arc in arcs:
+                if arc.flags & FAKE or (throws and not arc.flags & FALLTHROUGH) or arc.end in found:
+                    continue
+                found.add(arc.end)
+                todo.append(arc.end)
+        return found
+
+    def branches(self) -> Iterator[tuple[str, int, list[int]]]:
+        """(file, line, how often it ended in each way) of the blocks with more than one way to end."""
+        out, usual = self.ends(), self.usual()
+        for block in sorted(usual):
+            if any(a.flags & FAKE for a in out[block]) or len(out[block]) < 2 or not self.lines.get(block):
+                continue
+            yield *self.lines[block][-1], [arc.count or 0 for arc in out[block]]
+
+    def executed(self) -> Iterator[tuple[str, int, int]]:
+        """(file, line, count) of each line of each block."""
+        times: dict[int, int] = defaultdict(int)
+        for arc in self.arcs:
+            times[arc.end if arc.end != EXIT else -1] += arc.count or 0
+        for block, lines in self.lines.items():
+            for file, line in lines:
+                yield file, line, times[block]
+
+
+class Bytes:
+    """Numbers and strings, one behind the other."""
+
+    def __init__(self, path: Path) -> None:
+        self.data, self.at = path.read_bytes(), 0
+
+    def word(self) -> int:
+        self.at += 4
+        return int(struct.unpack_from("<I", self.data, self.at - 4)[0])
+
+    def string(self) -> str:
+        length = self.word()
+        self.at += length
+        return self.data[self.at - length : self.at].rstrip(b"\0").decode()
+
+    def records(self) -> Iterator[tuple[int, int]]:
+        """(tag, length) of each record; what its reader leaves of it is passed over."""
+        while self.at + 8 <= len(self.data):
+            tag, length = self.word(), struct.unpack("<i", struct.pack("<I", self.word()))[0]
+            if tag == 0:
+                return
+            end = self.at + max(0, length)
+            yield tag, length
+            self.at = end
+
+
+def functions(notes: Path) -> list[Function]:
+    """The functions of a source with what was counted of them."""
+    given = Bytes(notes)
+    given.at = 16
+    given.string()
+    given.word()
+    found: dict[int, Function] = {}
+    own = Function()
+    for tag, length in given.records():
+        end = given.at + length
+        if tag == FUNCTION:
+            ident = given.word()
+            given.at += 8
+            given.string()
+            own = found[ident] = Function(artificial=bool(given.word()))
+            given.string()
+            own.start = (given.word(), given.word())
+        elif tag == ARCS:
+            begin = given.word()
+            while given.at < end:
+                own.arcs.append(Arc(begin, given.word(), given.word()))
+        elif tag == LINES:
+            block, file = given.word(), ""
+            while given.at < end:
+                if line := given.word():
+                    own.lines.setdefault(block, []).append((file, line))
+                elif name := given.string():
+                    file = name
+    counts = Bytes(notes.with_suffix(".gcda"))
+    counts.at = 16
+    ident = 0
+    for tag, length in counts.records():
+        if tag == FUNCTION and length:
+            ident = counts.word()
+        elif tag == COUNTERS and ident in found:
+            counted = [arc for arc in found[ident].arcs if not arc.flags & ON_TREE]
+            values = struct.unpack_from(f"<{length // 8}q", counts.data, counts.at) if length > 0 else ()
+            for arc, value in zip(counted, values or [0] * len(counted), strict=True):
+                arc.count = value
+    for function in found.values():
+        for arc in function.arcs:
+            if arc.count is None and not arc.flags & ON_TREE:
+                arc.count = 0
+        function.solve()
+    return [f for f in found.values() if not f.artificial]
+
+
+@dataclass
+class Counts:
+    """Of one source: how often each line ran, and how often each of its branches was taken."""
+
+    lines: dict[int, int] = field(default_factory=dict)
+    branches: dict[tuple[int, tuple[int, int], int, int], int] = field(default_factory=dict)
+    """By line, function, block of the function on that line, and way. Instances of a template are one function."""
+
+    def missing(self) -> dict[int, list[str]]:
+        """Lines with a branch that was never taken, and how often each of the line's branches was."""
+        found: dict[int, list[str]] = defaultdict(list)
+        for (line, *_), count in sorted(self.branches.items()):
+            found[line].append(str(count))
+        return {line: counts for line, counts in found.items() if "0" in counts}
+
+
+def counts_of(notes: Iterable[Path], file: str) -> Counts:
+    """The sum over several builds of the source of that name."""
+    found = Counts()
+    for path in notes:
+        for function in functions(path):
+            for source, line, count in function.executed():
+                if Path(source).name == file:
+                    found.lines[line] = found.lines.get(line, 0) + count
+            on_line: dict[int, int] = defaultdict(int)
+            for source, line, ways in function.branches():
+                if Path(source).name != file:
+                    continue
+                block = on_line[line]
+                on_line[line] += 1
+                for way, count in enumerate(ways):
+                    key = (line, function.start, block, way)
+                    found.branches[key] = found.branches.get(key, 0) + count
+    return found

@@ -1,0 +1,972 @@
+"""Small Programs of one form that the planner takes in a way of its own, and such as miss it by a field or two.
+
+Each form is built with random shapes; then some of its ops may get another opcode, register, stride, offset, extent or
+operand. What is valid still has to give the bits, whichever way it then takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import prod
+
+from lockstep.numerics.builder import Expression, Quantised, Tensor, row_major
+from lockstep.protocol.programs.opcodes import ARITY, Opcode
+from lockstep.protocol.programs.program import F32, I32, STOCHASTIC, Instr, Kind, Op, Tag, View
+from tests.differ.case import Case, filled, finished
+from tests.differ.changed import MOST, changed_op
+from tests.differ.layers import ENTRIES, Layers
+from tests.unit.numerics import test_fusion_random
+
+LATE = (4, 20, 70, 70)
+"""Ops between an early and a late reader."""
+
+
+class Nearly(Layers):
+    """One form, with what it reads."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.shown: list[int] = []
+        """Ops that are outputs."""
+        self.marks: list[int] = []
+        """Ops that the planner looks at closely, which are changed most often."""
+
+    # --- scatters ---------------------------------------------------------------------------------------------------
+
+    def one_hot(self) -> None:
+        """The gradient of an embedding, its table transposed by a copy, by a map, or not at all."""
+        pick = self.rng.choice
+        tokens, width, rows = pick((1, 3, 8, 33, 100, 300)), pick((1, 4, 8, 16, 33)), pick((1, 2, 7, 40))
+        parts = [t for t in (1, 2, 4, tokens) if tokens % t == 0]
+        lead = pick(parts)
+        index = self.b.input(ENTRIES).slice(0, 5, 5 + tokens)
+        index = replace(index, shape=(lead, tokens // lead), strides=(tokens // lead, 1))
+        if self.chance(0.2):
+            index = replace(index, strides=(index.strides[0], pick((0, 2 if tokens < 100 else 1))))
+        if self.chance(0.6):
+            index = replace(index, shape=(tokens,), strides=(index.strides[-1] if lead == 1 else 1,))
+        all_rows = rows + pick((0, 0, 2))
+        shape = (all_rows, *index.shape)
+        own, way = [self.b.iota(shape, 0), index.unsqueeze(0)], self.rng.randrange(24)
+        if way == 0:
+            own[0] = self.b.iota(shape, 0, 1)
+        elif way == 1:
+            own[1] = self.b.iota(shape, len(shape) - 1)
+        elif way == 2:
+            own[1] = replace(self.b.input(ENTRIES).slice(0, 0, 1), shape=shape, strides=(1, *(0,) * (len(shape) - 1)))
+        elif way == 3:
+            own.reverse()
+
+        def same(e: Expression, r: int, i: int) -> None:
+            a, b = {4: (i, r), 5: (r, r), 6: (i, i)}.get(way, (r, i))
+            found = e.ilt(a, b) if way == 7 else e.ieq(a, b)
+            e.i2f({8: r, 9: i}.get(way, found)) if way != 10 else e.fneg(found)
+
+        if way == 11:
+            flat = (all_rows * tokens,)
+            ones = self.b.map(flat, [self.b.iota(flat, 0)] * 2, same, dtype=F32)
+        else:
+            ones = self.b.map(shape, own, same, dtype=F32)
+        hot = ones.reshape(all_rows, tokens).slice(0, 0, rows)
+        if all_rows > rows and self.chance(0.5):
+            hot = ones.reshape(all_rows, tokens).slice(0, 1, rows + 1)
+        if self.chance(0.1):  # a row again and again, or all of them backwards
+            hot = replace(hot, strides=(0, 1)) if self.chance(0.5) else replace(
+                hot, offset=hot.offset + tokens * (rows - 1), strides=(-tokens, 1))  # fmt: skip
+        if self.chance(0.06):  # all along k elsewhere, though as many elements
+            hot = pick((
+                replace(hot, shape=(rows, tokens), strides=(0, 0)), replace(hot, strides=(tokens, 0)),
+            ))  # fmt: skip
+        if self.chance(0.06) and tokens > 1:
+            tokens //= 2
+            hot = hot.slice(1, 0, tokens)
+        if self.chance(0.05) and rows <= tokens:  # along the columns, too
+            width = max(1, min(width, tokens // rows))
+            hot = replace(hot, shape=(rows, width, tokens), strides=(0, 0, 1))
+            hot = replace(hot, strides=(pick((0, tokens)) if all_rows == rows else 0, 0, 1))
+            self.add(self.b.dot(hot, self.leaf((width, tokens))))
+            return
+        table = self.like((tokens, width)).permute(1, 0)
+        way = self.rng.randrange(4)
+        if way == 0:
+            table = self.copied(table)
+        elif way == 1:
+            both = [table, *(self.like((tokens, width)).permute(1, 0) for _ in range(pick((0, 1, 2))))]
+            table = self.b.map(table.shape, both, self.expression(len(both)), dtype=F32)
+        elif way == 2:
+            table = self.leaf((width, tokens))
+        if way == 1 and self.chance(0.3):
+            self.add(self.b.sum(table))
+        if way == 1 and self.chance(0.2):
+            table = table.slice(0, 0, 1).expand(width, tokens)
+        if table.strides[-1] not in (0, 1):
+            table = self.copied(table)
+        sides = [hot.unsqueeze(1), table.unsqueeze(0)]
+        if self.chance(0.3):
+            sides.reverse()
+        if self.chance(0.1):
+            sides = [side.unsqueeze(0) for side in sides]
+        self.add(self.b.dot(*sides))
+        if self.chance(0.2):
+            self.add(ones)
+
+    # --- quants -----------------------------------------------------------------------------------------------------
+
+    def limbs(self) -> None:
+        """Codes and scales, what they leave and its own, joined or apart, all there or in part."""
+        pick = self.rng.choice
+        words = pick((1, 1, 2, 4))
+        rows, groups = pick(((1,), (3,), (8,), (2, 9), (3, 2, 2))), pick((1, 2, 3, 5))
+        k = 4 * words * groups
+        single = self.chance(0.05)
+        if single:
+            rows, words, groups, k = (1,), 1, 1, 4
+        elif self.chance(0.15):
+            k -= pick((1, 2, 3)) if self.chance(0.5) else 4 * (words - 1)
+        way = self.rng.randrange(4)
+        if way == 0 and len(rows) == 2:
+            x = self.copied(self.like((rows[1], k, rows[0])).permute(2, 0, 1))
+        elif way == 1:
+            x = self.copied(self.like((k, *rows)).permute(*range(1, len(rows) + 1), 0))
+        else:
+            x = self.like((*rows, k))
+        if x.strides[-1] != 1:
+            x = self.copied(x)
+        power = self.chance(0.2)
+        q = self.b.quant(x, words, pick((0, STOCHASTIC)), power)
+        if k % (4 * words):
+            parts = [q.codes, q.scales]
+        else:
+            form = 4 if single else self.rng.randrange(16)
+            if form == 0 and k > 1:  # the last value is of no group
+                q = self.b.quant(x.slice(len(rows), 0, k - 1), words, 0, power)
+            r = self.rest(x, q)
+            if form == 1:
+                self.add(self.copied(r))
+            if form == 2 and rows[0] > 1:  # of the first rows alone
+                few = replace(q, codes=q.codes.slice(0, 0, 1), scales=q.scales.slice(0, 0, 1))
+                r = self.rest(x.slice(0, 0, 1).reshape(1, *x.shape[1:]) if x.strides == row_major(x.shape) else x, few)
+            if form in (3, 4, 5):
+                r = self.elsewhere(x, q, form)
+                self.add(r)
+                if form == 4:
+                    self.shown.append(r.index)
+            if form == 6 and prod(rows) % 2 == 0 and r.strides == row_major(r.shape):
+                r = r.reshape(prod(rows) // 2, 2 * k)
+            self.marks += [r.index] * 6 if r.tag == Tag.OP else []
+            parts = [q.codes, q.scales]
+            other = self.b.quant(
+                r.reshape(*reversed(rows), k) if self.chance(0.1) and r.shape == (*rows, k) else r,
+                pick((words, words, words, 2)),
+                pick((0, STOCHASTIC + 1)), power ^ self.chance(0.1)
+            )  # fmt: skip
+            parts += [other.codes, other.scales]
+            if self.chance(0.2) and form == 7:
+                self.add(self.copied(r))
+                parts = [q.codes, q.scales]
+            elif self.chance(0.25):
+                parts = [*parts[:2], parts[pick((2, 3))]]
+                self.b.ops.pop(-1 if parts[-1] is other.codes else -2)
+                if parts[-1] is other.scales:
+                    parts[-1] = replace(other.scales, index=len(self.b.ops) - 1)
+        for dtype in (I32, F32):
+            own = [p for p in parts if p.dtype == dtype and len(p.shape) == len(rows) + 1 and p.shape[:-1] == rows]
+            for _ in range(pick((0, 1, 1, 2))):
+                chosen = [pick(own) for _ in range(pick((1, 2, 3, 3)))] if own else []
+                if chosen and self.chance(0.1):
+                    chosen.append(self.b.word(chosen[0].shape, 0, dtype))
+                if chosen and self.chance(0.1):
+                    chosen[0] = chosen[0].slice(len(rows), 0, max(1, chosen[0].shape[-1] - 1))
+                axis = len(rows) if self.chance(0.85) else 0
+                if chosen and len({(p.shape[:axis], p.shape[axis + 1 :]) for p in chosen}) == 1:
+                    self.add(self.b.concat(chosen, axis))
+            if self.chance(0.05) and own:  # more places than a pass writes to
+                for _ in range(22):
+                    self.add(self.b.concat([own[0]] * 3, len(rows)))
+
+    def elsewhere(self, x: Tensor, q: Quantised, form: int) -> Tensor:
+        """x - codes x scales over other axes than rows, groups, words and lanes: as one, or with the values first."""
+        rows, k = x.shape[:-1], x.shape[-1]
+
+        def expression(e: Expression, v: int, code: int, up: int, scale: int) -> None:
+            e.fsub(v, e.fmul(e.i2f(e.ishr(e.ishl(code, up), e.i32(24))), scale))
+
+        if form == 4:  # of one group of one word: rank 1
+            n = (4,)
+            one = [replace(t, shape=n, strides=(s,)) for t, s in ((x, 1), (q.codes, 0), (q.scales, 0))]
+            return self.b.map(n, [one[0], one[1], self.b.iota(n, 0, 24, -8), one[2]], expression, dtype=F32)
+        shape = (k, *rows) if form == 3 else (*rows, k)
+        axis = 0 if form == 3 else len(rows)
+        operands = [
+            x,
+            q.codes.slice(len(rows), 0, 1).expand(*x.shape),
+            q.scales.slice(len(rows), 0, 1).expand(*x.shape),
+        ]
+        operands = [t.permute(len(rows), *range(len(rows))) if form == 3 else t for t in operands]
+        up = self.b.iota(shape, axis, 24, -8)
+        made = self.b.map(shape, [operands[0], operands[1], up, operands[2]], expression, dtype=F32)
+        return made.reshape(prod(rows), k) if form == 3 else made
+
+    def codes_of_parts(self) -> None:
+        """Products of codes whose groups are padded: of one size or of several, joined or not."""
+        pick = self.rng.choice
+        words, rows, columns = pick((2, 4, 16)), pick((1, 3, 17)), pick((1, 2, 8))
+        sizes = [pick((5, 9, 33)) for _ in range(pick((1, 2, 2, 3)))]
+        if self.chance(0.6):
+            sizes = [sizes[0]] * len(sizes)
+        mixed, doubled = self.chance(0.15), self.chance(0.15)
+        if mixed:  # as many groups, padded elsewhere
+            words = 2
+        sides: list[Quantised] = []
+        for n in (rows, columns):
+            own_sizes = ([5, 5], [9])[len(sides)] if mixed else sizes
+            n_parts = 2 * n if doubled else n
+            own = [self.b.quant(self.like((n_parts, k)), words, 0, self.chance(0.1)) for k in own_sizes]
+            if doubled:  # two rows as one
+                own = [
+                    replace(q, codes=q.codes.reshape(n, 2 * q.codes.shape[1]), scales=q.scales.reshape(n, 2 * q.groups))
+                    for q in own
+                ]
+            if self.chance(0.2) and n > 1:
+                own[0] = replace(own[0], codes=own[0].codes.slice(0, 0, 1).expand(n, own[0].codes.shape[1]))
+            if self.chance(0.1):
+                own[-1] = replace(own[-1], codes=self.b.map(own[-1].codes.shape, [own[-1].codes, own[-1].codes],
+                                                             lambda e, a, b: e.ior(a, b)))  # fmt: skip
+            codes, scales = self.b.concat([q.codes for q in own], 1), self.b.concat([q.scales for q in own], 1)
+            sides.append(replace(own[0], codes=codes, scales=scales))
+        a, b = sides
+        if a.groups != b.groups:
+            return
+        if self.chance(0.2):
+            half = max(1, a.groups // 2)
+            a, b = (
+                replace(q, codes=q.codes.slice(1, 0, half * words), scales=q.scales.slice(1, 0, half)) for q in sides
+            )
+        self.add(self.b.qdot(a.unsqueeze(1), b.unsqueeze(0)))
+
+    # --- layouts ----------------------------------------------------------------------------------------------------
+
+    def pieces(self) -> None:
+        """Sums over an image's channels, of a copy or a product that brings them to the front."""
+        pick = self.rng.choice
+        images, channels, places = pick((1, 2, 3, 5)), pick((2, 8, 12, 33)), pick((16, 32, 48, 20, 8))
+        shape = (images, channels, places)
+        x = [self.like(shape).permute(1, 0, 2) for _ in range(2)]
+        if self.chance(0.2) and channels % 4 == 0:  # channels of groups in another order
+            own = (images, 4, channels // 4, places)
+            x = [
+                self.copied(self.like(own).permute(2, 1, 0, 3)) if self.chance(0.1) else self.like(own)
+                for _ in range(2)
+            ]
+            x = [t if t.shape == (channels // 4, 4, images, places) else t.permute(2, 1, 0, 3) for t in x]
+            made = self.b.map(x[0].shape, x, lambda e, a, b: e.fmul(a, b), dtype=F32)
+            self.add(self.b.sum(made.reshape(channels, images * places)))
+            return
+        if self.chance(0.2):  # places further apart than pieces are long
+            wide = [self.leaf((channels, images, places + 3)).slice(2, 0, places) for _ in range(2)]
+            x = [pick((a, b)) for a, b in zip(x, wide, strict=True)]
+        if self.chance(0.2):
+            x[1] = self.leaf((channels, 1, 1)).expand(channels, images, places)
+        if self.chance(0.1):
+            x[1] = self.b.word((channels, images, places), 0x40000000, F32)
+        way = self.rng.randrange(3)
+        if way == 0:
+            made = self.copied(x[0])
+        else:
+            own = pick((x, x, [x[0]]))
+            made = self.b.map(x[0].shape, own, lambda e, *v: e.fmul(v[0], v[-1]), dtype=F32)
+        all_, k = prod(made.shape), images * places
+        if self.chance(0.1) and all_ % (2 * k) == 0 and channels > 2:  # cut elsewhere
+            self.add(self.b.sum(made.reshape(all_ // (2 * k), 2 * k)))
+        elif self.chance(0.1) and channels > 8:
+            self.add(self.b.sum(made.reshape(channels, k).slice(0, 0, 8)))
+        elif self.chance(0.1) and k % 32 == 0:
+            self.add(self.b.sum(made.reshape(channels * 2, k // 2)))
+        else:
+            self.add(self.b.sum(made.reshape(channels, k)))
+        if self.chance(0.1):
+            self.add(self.b.sum(self.b.map((1, 1 << 21), [self.b.input(0).slice(0, 0, 1)], dtype=F32)))
+
+    def columns(self) -> None:
+        """A fold of a map that transposes what it reads."""
+        pick = self.rng.choice
+        shape = [pick((1, 2, 3, 8, 17, 40)) for _ in range(pick((2, 2, 3)))]
+        n = len(shape)
+        order = self.rng.sample(range(n), n)
+        x = [self.like(shape).permute(*order) for _ in range(pick((1, 2, 2)))]
+        if self.chance(0.3):
+            x.append(self.b.iota(x[0].shape, 0) if self.chance(0.5) else self.leaf((1,) * n))
+        if self.chance(0.2):
+            x[0] = x[0].slice(0, 0, x[0].shape[0], 2) if x[0].shape[0] > 1 else x[0]
+            x = [t if t.shape == x[0].shape else self.leaf(x[0].shape) for t in x]
+        made = self.b.map(x[0].shape, x, self.expression(len([t for t in x if t.dtype == F32])), dtype=F32)
+        at = self.rng.randrange(n) if self.chance(0.5) else n - 1
+        kept = [e for i, e in enumerate(made.shape) if i < at]
+        self.add(pick((self.b.sum, self.b.max))(made.reshape(*kept, prod(made.shape[at:]))))
+
+    def padded(self) -> None:
+        """An image padded along one axis after another, by whole concats or nearly whole ones."""
+        pick = self.rng.choice
+        shape = [pick((1, 2, 3, 5)) for _ in range(pick((2, 3, 4)))]
+        x = self.like(shape)
+        for axis in self.rng.sample(range(len(shape)), pick((2, 2, len(shape)))):
+            own = list(x.shape)
+            own[axis] = pick((1, 2))
+            zeros = self.b.word(own, 0, F32)
+            again = x if self.chance(0.1) else zeros
+            if self.chance(0.1):
+                self.add(x)
+            if self.chance(0.1):
+                x = x.slice(axis, 0, max(1, x.shape[axis] - 1))
+            if self.chance(0.1):
+                x = x.reshape(*x.shape) if self.chance(0.5) else x.permute(*range(len(shape)))
+            x = self.b.concat(pick(([zeros, x, zeros], [x, zeros], [again, x])), axis)
+            if self.chance(0.15) and x.shape[-1] % 2 == 0:
+                x = x.reshape(*x.shape[:-2], x.shape[-2] * 2, x.shape[-1] // 2)
+        self.add(x)
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def steps(self, count: int) -> None:
+        """Ops that take their time, and nothing else."""
+        x = self.leaf((3,))
+        for _ in range(count):
+            x = self.b.map((3,), [x], lambda e, v: e.fneg(v))
+        self.add(x)
+
+    def waits(self) -> None:
+        """A tensor read early, and again or quantised much later."""
+        pick = self.rng.choice
+        n, k = pick((64, 65, 128)), pick((64, 72))
+        flat = self.chance(0.25)
+        shape = (n * k,) if flat else (n, k)
+        x, y, small = self.copied(self.leaf(shape)), self.leaf(shape), self.leaf((1,) if flat else (n, 1))
+        if self.chance(0.3):
+            y = self.copied(y)
+        own = [x, *pick(([], [small], [y], [y, small], [self.copied(y), small, self.copied(self.leaf(shape))]))]
+        dear = self.chance(0.3)
+
+        def expression(e: Expression, *v: int) -> None:
+            found = v[0]
+            for other in v[1:]:
+                found = e.fadd(found, other)
+            for _ in range(pick((1, 2, 4))):
+                found = e.fmul(found, e.f32(0.5))
+            (e.fexp if dear else e.fneg)(found)
+
+        made = self.b.map(shape, own, expression, dtype=F32)
+        if self.chance(0.4):
+            made = self.b.map(shape, [made, pick((x, y))], lambda e, a, b: e.fmul(a, b), dtype=F32)
+        self.add(self.b.max(made))
+        if self.chance(0.4):
+            self.add(self.b.max(x))
+        late = pick(LATE)
+        self.steps(late)
+        if self.chance(0.3):
+            self.add(self.b.sum(made))
+            self.steps(pick(LATE))
+        for _ in range(pick((1, 1, 2))):
+            way = self.rng.randrange(6)
+            if way == 0:
+                self.add(self.b.quant(made, 1).codes)
+            elif way == 1:
+                copy = self.b.map(shape, [made], lambda e, v: e.mov(v))
+                if flat and self.chance(0.3):
+                    self.add(copy)
+                    continue
+                self.add(self.b.quant(copy, pick((1, 4))).codes)
+                if self.chance(0.3):
+                    self.shown.append(copy.index)
+            elif way == 5:
+                self.add(self.b.quant(self.b.map(shape, [made], lambda e, v: e.fneg(v)), 1).codes)
+            elif way == 2:
+                q = self.b.quant(made, pick((1, 16)))
+                self.add(q.codes)
+                self.add(q.scales)
+            elif way == 3:
+                self.add(self.b.sum(self.b.map(shape, [made, x], lambda e, a, b: e.fsub(a, b), dtype=F32)))
+            else:
+                self.add(self.b.sum(made))
+        if self.chance(0.5):
+            self.add(self.b.sum(x))
+        if self.chance(0.2):
+            self.shown.append(made.index)
+
+    def probabilities(self) -> None:
+        """Attention by codes, whose probabilities are read again much later."""
+        pick = self.rng.choice
+        batch, heads, steps, size = pick(
+            ((1, 2, 48, 4), (2, 4, 64, 4), (1, 8, 64, 8), (2, 1, 70, 300), (1, 1, 20, 300), (1, 1, 64, 4))
+        )
+        words = pick((1, 1, 16))
+        q, k = (self.b.quant(self.like((batch, heads, steps, size)), words) for _ in range(2))
+        if self.chance(0.1):
+            codes = replace(self.b.input(ENTRIES).slice(0, 0, words), shape=k.codes.shape)
+            k = replace(k, codes=replace(codes, strides=(0, 0, 0, 1))) if k.codes.shape[-1] == words else k
+        elif self.chance(0.15):  # one head's keys for all
+            k = replace(k, codes=k.codes.slice(1, 0, 1).slice(0, 0, 1).expand(*k.codes.shape))
+        s = self.b.qdot(q.unsqueeze(3), k.unsqueeze(2))
+        shape = s.shape
+        s = self.b.map(shape, [s], lambda e, v: e.fmul(v, e.f32(0.1)), dtype=F32)
+        for _ in range(pick((0, 0, 0, 8))):
+            s = self.b.map(shape, [s], lambda e, v: e.fmul(v, v), dtype=F32)
+        e = self.b.map(shape, [s, self.b.max(s).unsqueeze(3)], lambda e, a, b: e.fexp(e.fsub(a, b)), dtype=F32)
+        p = self.b.map(shape, [e, self.b.sum(e).unsqueeze(3)], lambda e, a, b: e.fdiv(a, b), dtype=F32)
+        if self.chance(0.15):
+            p = self.b.map(shape, [p, self.leaf(shape[-1:]), s if self.chance(0.5) else e],
+                           lambda e, a, b, c: e.fadd(e.fmul(a, b), c), dtype=F32)  # fmt: skip
+        values = self.copied(self.like((batch, heads, size, steps)))
+        first = self.b.qdot(self.b.quant(p, words).unsqueeze(3), self.b.quant(values, words).unsqueeze(2))
+        self.add(first)
+        if self.chance(0.15):
+            self.add(pick((s, e, self.b.sum(e))))
+        self.steps(pick(LATE))
+        g = self.like(shape)
+        ds = self.b.map(shape, [p, g], lambda e, a, b: e.fmul(a, b), dtype=F32)
+        self.add(self.b.sum(ds))
+        turned = self.copied(ds.permute(0, 1, 3, 2)) if self.chance(0.5) else ds
+        self.add(self.b.qdot(self.b.quant(turned, words).unsqueeze(3), self.b.quant(values, words).unsqueeze(2)))
+
+    def shares(self) -> None:
+        """Steps over batches around a product of codes: quants of rows and of columns, maps, folds."""
+        pick = self.rng.choice
+        batch, rows, columns, k = pick((2, 3, 8, 9)), pick((1, 4, 16, 32, 70)), pick((4, 8, 16)), pick((4, 16, 32, 64))
+        rows = batch if self.chance(0.1) else rows
+        words = pick((1, 2, 4))
+        a, b = self.like((batch, rows, k)), self.like((batch, columns, k))
+        if self.chance(0.5):
+            turned = self.like((batch, k, rows))
+            if self.chance(0.4):  # all batches' rows side by side
+                turned = self.like((k, batch, rows)).permute(1, 0, 2)
+            if self.chance(0.5):
+                turned = self.b.map(turned.shape, [turned], lambda e, v: e.fabs(v))
+            a = self.copied(turned.permute(0, 2, 1))
+        if self.chance(0.3):
+            a = self.b.map(a.shape, [a, self.like(a.shape)], self.expression(2), dtype=F32)
+        if self.chance(0.3):
+            m = self.b.max(a).unsqueeze(2)
+            if self.chance(0.3):
+                m = replace(m, offset=m.offset + rows * (batch - 1), strides=(-m.strides[0], *m.strides[1:]))
+            a = self.b.map(a.shape, [a, m], self.expression(2), dtype=F32)
+        if self.chance(0.2):  # another batch's rows, or some of a batch's
+            a = pick((
+                replace(a, offset=a.offset + a.strides[0] * (batch - 1), strides=(-a.strides[0], *a.strides[1:])),
+                a.slice(0, 1, 2).expand(*a.shape), a.reshape(rows, batch, k).permute(1, 0, 2),
+                replace(a, offset=a.offset + a.strides[1] * (rows - 1), strides=(a.strides[0], -a.strides[1], 1)),
+            )) if a.strides == row_major(a.shape) else a  # fmt: skip
+        q, p = self.b.quant(a, words), self.b.quant(b, words)
+        if self.chance(0.2):
+            q = replace(q, codes=q.codes.slice(0, 0, 1).expand(*q.codes.shape))
+        if self.chance(0.2):
+            q = replace(q, scales=q.scales.slice(0, 0, 1).expand(*q.scales.shape))
+        if batch == rows and self.chance(0.5):
+            q, p = q.permute(1, 0), p if self.chance(0.5) or batch != columns else p.permute(1, 0)
+        y = self.b.qdot(q.unsqueeze(2), p.unsqueeze(1)) if self.chance(0.9) else self.b.qdot(q, q)
+        if self.chance(0.3) and len(y.shape) == 3:
+            y = self.b.map(y.shape, [y, y.slice(0, 0, 1).expand(*y.shape)], self.expression(2), dtype=F32)
+        if len(y.shape) == 3 and self.chance(0.3):
+            way = self.rng.randrange(6)
+            e, r, c = y.shape
+            if way == 0:  # rows that are no batches
+                self.add(self.b.max(y.reshape(e * r * c // 2, 2)) if e * r * c % 2 == 0 else self.b.max(y))
+                self.add(self.b.max(y.reshape(r, e, c)) if self.chance(0.5) else self.b.max(y.reshape(e * r, c)))
+            elif way == 1:  # backwards along the terms
+                back = self.copied(
+                    replace(y, offset=y.offset + c * (r - 1), shape=(e, c, r), strides=(y.strides[0], 1, -c))
+                )
+                self.add(self.b.sum(back))
+            elif way == 2:
+                back = replace(y, offset=y.offset + c * (r - 1), strides=(y.strides[0], -c, 1))
+                self.add(self.b.map(y.shape, [y, back], lambda e, a, b: e.fsub(a, b), dtype=F32))
+            elif way == 3 and c % 4 == 0:
+                self.add(self.b.quant(y.permute(1, 0, 2), 1).codes)
+            elif way == 4 and c % 8 == 0:
+                q = self.b.quant(y, 1)
+                q = replace(q, codes=q.codes.slice(2, 1, c // 4), scales=q.scales.slice(2, 1, c // 4))
+                self.add(self.b.qdot(q.unsqueeze(2), q.unsqueeze(1)))
+            elif way == 5 and r % 2 == 0 and c % 4 == 0:
+                q = self.b.quant(y.reshape(2 * e, r // 2, c), 1)
+                self.add(self.b.qdot(q.unsqueeze(2), q.unsqueeze(1)))
+        for _ in range(pick((0, 1, 2, 4))):
+            y = self.b.map(y.shape, [y, self.like(y.shape) if self.chance(0.3) else y], self.expression(2), dtype=F32)
+            if self.chance(0.3):
+                self.steps(pick((1, 6)))
+        if self.chance(0.5):
+            self.add(self.b.sum(y))
+        if y.shape[-1] % 4 == 0 and len(y.shape) == 3 and self.chance(0.6):
+            r = self.b.quant(y, 1)
+            if self.chance(0.3):
+                joined = [self.b.concat([t] * 2, 2) for t in (r.codes, r.scales)]
+                r = replace(r, codes=joined[0], scales=joined[1])
+            self.add(self.b.qdot(r.unsqueeze(2), r.unsqueeze(1)))
+            if self.chance(0.3):
+                self.add(r.codes)
+        self.add(y)
+
+    # --- loops ------------------------------------------------------------------------------------------------------
+
+    def many(self) -> None:
+        """Maps over the same elements: more of them, of their operands and of their instructions than a loop takes."""
+        pick = self.rng.choice
+        shape = pick(((24,), (3, 8), (5, 3, 2, 2), (2, 2, 2, 2, 2, 2, 2, 2), (600,), (17, 33), (4, *(2,) * 7)))
+        last, all_, wide = self.like(shape), [self.like(shape)], self.chance(0.2)
+        for _ in range(pick((2, 5, 12))):
+            own = [pick((last, pick(all_), self.leaf(shape))) for _ in range(pick((1, 2, 3, 6)))]
+            if self.chance(0.1):
+                own.append(self.b.iota(shape, len(shape) - 1))
+            if self.chance(0.1):
+                own.append(self.b.context(1))
+            if self.chance(0.1):
+                flat = last.tag == Tag.OP and last.strides == row_major(last.shape)
+                own[0] = last.reshape(prod(shape)).slice(0, 0, prod(shape)).reshape(*shape) if flat else own[0]
+            if self.chance(0.1):
+                order = self.rng.sample(range(len(shape)), len(shape))
+                own.append(
+                    self.leaf([shape[i] for i in order]).permute(*sorted(range(len(shape)), key=order.__getitem__))
+                )
+            if wide:
+                own = [last, *(self.leaf(shape) for _ in range(5))]
+            floats = [t for t in own if t.dtype == F32]
+            long = 1 if wide else pick((1, 1, 1, 10))
+
+            def expression(e: Expression, *v: int, n: int = len(floats), long: int = long) -> None:
+                for _ in range(long):
+                    self.expression(n)(e, *v[:n])
+
+            last = self.b.map(shape, sorted(own, key=lambda t: t.dtype), expression, dtype=F32)
+            all_.append(last)
+            if self.chance(0.2):
+                self.steps(pick((1, 3, 5)))
+            if self.chance(0.1):
+                self.add(self.b.max(last))
+            if self.chance(0.1):
+                last = self.b.map(
+                    shape, [self.leaf((1,) * len(shape)), last], lambda e, a, b: e.ffma(a, a, b), dtype=F32
+                )
+            if len(shape) == 8 and self.chance(0.5):
+                shape = (shape[1], shape[0], *shape[2:])
+                last, all_ = last.reshape(*shape), [t.reshape(*shape) for t in all_[-1:]]
+            if self.chance(0.15) and len(shape) > 1:
+                axis = self.rng.randrange(len(shape) - 1)
+                shape = (*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
+                last, all_ = last.reshape(*shape), [t.reshape(*shape) for t in all_[-1:]]
+        self.add(last)
+
+    # --- rows that are shared ---------------------------------------------------------------------------------------
+
+    def rows(self) -> None:
+        """Softmax of a product, masked or not, and what reads its rows: as attention does, or nearly so."""
+        pick = self.rng.choice
+        batch, heads = pick(((1, 2), (2, 1), (2, 2), (3, 1), (2, 3), (1, 4), (1, 4)))
+        clean = self.chance(0.4)
+        """As attention is, with a mask."""
+        if clean and self.chance(0.3):
+            steps = pick((70, 130))
+        steps, columns, size = pick((2, 6, 12, 33)), pick((2, 5, 12, 40)), pick((1, 2, 5))
+        if self.chance(0.08):
+            batch, heads, steps, columns, size = 2, 1, *pick(((270, 280, 1), (520, 24, 2), (300, 290, 2)))
+        q, v_shape = self.like((batch, heads, steps, size)), (batch, heads, columns, size)
+        k = self.like((batch, pick((heads, heads, 1)), columns, size)).expand(*v_shape)
+        shape: tuple[int, ...] = (batch, heads, steps, columns)
+        s = self.b.dot(q.unsqueeze(3), k.unsqueeze(2))
+        if self.chance(0.15) and k.strides == row_major(k.shape) and q.strides == row_major(q.shape):
+            flat = [t.reshape(batch * heads, *t.shape[2:]) for t in (q, k)]
+            self.b.ops.pop()
+            s = self.b.dot(flat[0].unsqueeze(2), flat[1].unsqueeze(1)).reshape(*shape)
+        twice = self.chance(0.1)
+        other = self.b.dot(self.like(q.shape).unsqueeze(3), self.like(k.shape).unsqueeze(2)) if twice else s
+        low = pick((float("-inf"), float("-inf"), -1e9, 0.0, 3.0))
+        if clean or self.chance(0.7):
+            s = self.masked(s, float("-inf") if clean and self.chance(0.7) else low)
+        if not clean and self.chance(0.1):
+            several = [self.copied(self.leaf(shape)) for _ in range(10)]
+            for at in (0, 5):
+                s = self.b.map(shape, [s, *several[at : at + 5]], self.expression(6), dtype=F32)
+        elif not clean and self.chance(0.2):
+            bias = pick((
+                self.leaf((heads, 1, 1)), self.b.map((columns,), [self.leaf((columns,))], self.expression(1)),
+                self.leaf((batch, 1, steps, 1)), self.copied(self.leaf(shape)),
+            ))  # fmt: skip
+            s = self.b.map(shape, [s, bias], lambda e, a, b: e.fadd(a, b), dtype=F32)
+        if self.chance(0.06):  # the product is read, and nothing of it used
+            s = self.b.map(shape, [s, self.leaf((steps, 1))], lambda e, a, b: e.fneg(b), dtype=F32)
+        top = self.b.max(s)
+        if self.chance(0.2):
+            top = self.b.map(top.shape, [top, self.b.min(s)], lambda e, a, b: e.fsub(a, b), dtype=F32)
+        x = self.b.map(shape, [s, top.unsqueeze(3)], lambda e, a, b: e.fexp(e.fsub(a, b)), dtype=F32)
+        total = self.b.sum(x)
+        p = self.b.map(shape, [x, total.unsqueeze(3)], lambda e, a, b: e.fdiv(a, b), dtype=F32)
+        if twice:
+            self.add(
+                self.b.sum(self.b.map(shape, [other, self.b.max(other).unsqueeze(3)], self.expression(2), dtype=F32))
+            )
+        if self.chance(0.15):
+            p = self.masked(p, pick((1.0, 0.0, float("nan"))))
+        if not clean and self.chance(0.1):
+            many = [self.leaf(pick((shape, (steps, 1), (columns,)))) for _ in range(5)]
+            for _ in range(4):
+                p = self.b.map(shape, [p, *many], self.expression(6), dtype=F32)
+        for _ in range(pick((0, 1, 1, 2, 3))):
+            self.reader(p, total, s, clean)
+        if self.chance(0.6):
+            self.backward([(p, q, k)])
+        elif self.chance(0.3):  # two of them, whose gradients are computed side by side
+            s = self.b.dot(k.unsqueeze(3), q.unsqueeze(2))
+            x = self.b.map(s.shape, [s, self.b.max(s).unsqueeze(3)], lambda e, a, b: e.fexp(e.fsub(a, b)), dtype=F32)
+            r = self.b.map(s.shape, [x, self.b.sum(x).unsqueeze(3)], lambda e, a, b: e.fdiv(a, b), dtype=F32)
+            self.backward([(p, q, k), (r, k, q)])
+
+    def turned(self, x: Tensor) -> Tensor:
+        """The last two axes in the other order, by a copy."""
+        return self.copied(x.permute(*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2))
+
+    def like(self, shape: Sequence[int]) -> Tensor:
+        """A tensor of a shape, contiguous along its last axis: by a copy, where it lies otherwise."""
+        x = super().like(shape)
+        return x if not x.shape or x.strides[-1] in (0, 1) else self.copied(x)
+
+    def masked(self, s: Tensor, low: float) -> Tensor:
+        """Where a condition on row and column forbids, one value, or several."""
+        pick, (rows, columns) = self.rng.choice, s.shape[-2:]
+        i, j = self.b.iota(s.shape, len(s.shape) - 2), self.b.iota(s.shape, len(s.shape) - 1)
+        operands, kind = [s, i, j], self.rng.randrange(9)
+        if kind == 3:
+            tokens = self.b.input(ENTRIES).slice(0, 0, rows)
+            operands.append(replace(tokens, shape=(rows, 1), strides=(1, 0)))
+        if kind == 8:
+            operands.append(self.leaf(s.shape))
+        n = pick((1, rows, columns, rows + columns))
+
+        def select(e: Expression, v: int, i: int, j: int, more: int = 0) -> None:
+            kept = {
+                1: lambda: e.ilt(e.iadd(i, j), e.i32(n)),
+                2: lambda: e.ieq(e.irem(j, e.i32(3)), e.i32(0)),
+                3: lambda: e.ilt(j, more),
+                4: lambda: e.select(e.ilt(i, e.i32(2)), e.ile(j, i), e.ilt(j, e.i32(n))),
+                5: lambda: e.ilt(j, e.i32(n)),
+            }.get(kind, lambda: e.ile(j, i))()
+            if kind == 6:
+                e.select(kept, v, e.i2f(j))
+            elif kind == 7:
+                e.select(kept, e.f32(low), v)
+            elif kind == 8:
+                e.select(kept, v, more)
+            else:
+                e.select(kept, v, e.f32(low))
+
+        return self.b.map(s.shape, operands, select, dtype=F32)
+
+    def reader(self, p: Tensor, total: Tensor, s: Tensor, clean: bool = False) -> None:
+        """One reader of a wide tensor: a product that uses it up, a fold of its rows, or what misses these."""
+        pick, (batch, heads, steps, columns) = self.rng.choice, p.shape
+        width, wide = pick((1, 2, 7)), pick((p, p, p, s))
+        lead = pick(((batch, heads), (batch, heads), (1, 1)))
+        v = self.leaf((*lead, width, columns)).expand(batch, heads, width, columns)
+        g = self.leaf((*lead, width, steps)).expand(batch, heads, width, steps)
+        flat = wide.strides == row_major(wide.shape)
+        way = pick((0, 2, 3, 5, 6, 7, 9, 21, 22, 23)) if clean else self.rng.randrange(26)
+        wide = p if clean else wide
+        if way in (0, 1):
+            self.add(self.b.dot(wide.unsqueeze(3), v.unsqueeze(2)))
+        elif way == 2:
+            self.add(self.b.dot(v.unsqueeze(3), wide.unsqueeze(2)))
+        elif way in (3, 4):
+            self.add(self.b.dot(self.turned(wide).unsqueeze(3), g.unsqueeze(2)))
+        elif way == 5:
+            self.add(self.b.dot(g.unsqueeze(3), self.turned(wide).unsqueeze(2)))
+        elif way == 6:  # two axes of its own
+            two = self.leaf((2, 3, columns))
+            self.add(self.b.dot(wide.unsqueeze(3).unsqueeze(3), two))
+        elif way == 7 and flat:  # batches as one
+            own = self.leaf((width, columns))
+            self.add(self.b.dot(wide.reshape(batch * heads, steps, 1, columns), own))
+        elif way == 8:
+            self.add(self.b.dot(wide.slice(pick((0, 1)), 0, 1).unsqueeze(3), self.leaf((width, columns))))
+        elif way == 9:
+            ones, apart = self.b.word(p.shape, 0x3F000000, F32), self.copied(self.leaf(p.shape))
+            one_row, one_column = p.slice(2, steps - 1, steps).expand(*p.shape), p.slice(3, 0, 1).expand(*p.shape)
+            others = (ones, apart, total.unsqueeze(3).expand(*p.shape), self.leaf(p.shape), s, one_row, one_column)
+            self.add(self.b.dot(wide, pick(others)))
+        elif way == 10 and columns > 2:
+            self.add(self.b.sum(wide.slice(3, 0, columns - 1)))
+        elif way == 11 and flat and steps % 2 == 0:
+            self.add(self.b.sum(wide.reshape(batch, heads, 2, steps // 2, columns)))
+        elif way == 12:
+            column = wide.slice(3, 0, 1)
+            self.add(self.b.map(total.shape, [replace(column, shape=total.shape, strides=column.strides[:3]), total],
+                                self.expression(2), dtype=F32))  # fmt: skip
+        elif way == 13:
+            self.add(self.b.dot(total.unsqueeze(2), self.leaf((width, steps))))
+        elif way == 14:
+            least = min(steps, columns)
+            diagonal = replace(wide, shape=(batch, heads, least), strides=(*wide.strides[:2], columns + 1))
+            v = replace(self.leaf((least, width)), shape=(least, width, 1), strides=(width, 1, 0))
+            self.add(self.b.dot(replace(diagonal, shape=(*diagonal.shape, 1, 1), strides=(*diagonal.strides, 0, 0)), v))
+        elif way == 15 and flat:
+            groups = self.b.quant(self.leaf((batch, heads, 4 * steps)), 1)
+            self.add(self.b.qdot(replace(groups, scales=total), groups))
+        elif way == 16:
+            self.add(self.b.concat([wide, self.b.word(wide.shape, 0, F32)], pick((0, 2, 3))))
+        elif way == 17 and flat:
+            self.add(
+                self.b.dot(wide.reshape(batch * heads * steps * columns), wide.reshape(batch * heads * steps * columns))
+            )
+        elif way == 18:
+            self.add(self.b.sum(wide.slice(2, 0, max(1, steps - 1))))
+        elif way == 19:  # an offset, and as many outputs
+            moved = wide.slice(2, steps - 1, steps).expand(*wide.shape)
+            self.add(self.b.dot(moved.unsqueeze(3), v.unsqueeze(2)))
+        elif way == 20 and flat:  # rows as columns
+            x = wide.reshape(batch, heads, columns, steps)
+            self.add(self.b.map(x.shape, [x, self.leaf(x.shape)], self.expression(2), dtype=F32))
+        elif way == 24 and flat and batch > 1:  # more rows than a batch has
+            x = replace(wide, shape=(heads, steps + 1, columns), strides=(steps * columns, columns, 1))
+            self.add(self.b.dot(x.unsqueeze(2), self.leaf((width, columns))))
+        elif way == 21:
+            order = (0, 1, 3, 2, 4)
+            self.add(self.b.dot(wide.unsqueeze(3).permute(*order), v.unsqueeze(2).permute(*order)))
+        elif way == 22:
+            order = (0, 1, 3, 2, 4)
+            x = self.turned(wide).unsqueeze(3)
+            self.add(self.b.dot(x.permute(*order), g.unsqueeze(2).permute(*order)))
+        else:
+            self.add((self.b.sum, self.b.min, self.b.max)[way % 3](wide))
+
+    def backward(self, of: Sequence[tuple[Tensor, Tensor, Tensor]]) -> None:
+        """The gradients of what `rows` makes, step by step, whose probabilities are computed again for them."""
+        pick = self.rng.choice
+        made = [self.gradient(p, q, k) for p, q, k in of]
+        both = [
+            self.b.map(p.shape, [gp, p], lambda e, a, b: e.fmul(a, b), dtype=F32)
+            for (p, *_), gp in zip(of, made, strict=True)
+        ]
+        inner = [
+            self.b.dot(gp, p) if self.chance(0.3) else self.b.sum(x)
+            for (p, *_), gp, x in zip(of, made, both, strict=True)
+        ]
+        for (p, q, k), gp, x, t in zip(of, made, both, inner, strict=True):
+            gs = self.b.map(p.shape, [x, p, t.unsqueeze(3)], lambda e, a, b, c: e.fsub(a, e.fmul(b, c)), dtype=F32)
+            for wide, other in ((gs, k), (self.turned(gs), q)):
+                turned = self.like((*other.shape[:2], other.shape[3], other.shape[2]))
+                self.add(self.b.dot(wide.unsqueeze(3), turned.unsqueeze(2)))
+            if self.chance(0.2):
+                self.reader(gs, t, gp)
+            if self.chance(0.1):
+                self.add(pick((self.b.max, self.b.sum))(p))
+
+    def gradient(self, p: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        """What the gradient begins with: a product of p's shape, over the same axes or others, or no product."""
+        pick, shape = self.rng.choice, p.shape
+        g, v = self.like(q.shape), self.like(k.shape)
+        lies = g.strides == row_major(g.shape) and v.strides == row_major(v.shape)
+        if self.chance(0.3) and lies:
+            flat = pick(((shape[0] * shape[1],), (2, shape[0] * shape[1] // 2)))
+            if prod(flat) == shape[0] * shape[1]:
+                g, v = (t.reshape(*flat, *t.shape[2:]) for t in (g, v))
+                n = len(flat) + 1
+                return self.b.dot(g.unsqueeze(n), v.unsqueeze(n - 1)).reshape(*shape)
+        if self.chance(0.25):
+            way = self.rng.randrange(5)
+            if way == 0:
+                return self.b.concat([self.leaf((1, *shape[1:])) for _ in range(shape[0])], 0)
+            if way == 1:
+                return self.b.max(self.leaf((*shape, 2)))
+            if way == 2:
+                return self.b.dot(self.leaf((*shape, 2)), self.leaf((*shape, 2)))
+            if way == 3:
+                return self.copied(self.leaf(shape))
+            return self.b.dot(g.slice(0, 0, 1).unsqueeze(3), v.slice(0, 0, 1).unsqueeze(2)).expand(*shape)
+        return self.b.dot(g.unsqueeze(3), v.unsqueeze(2))
+
+    # --- views ------------------------------------------------------------------------------------------------------
+
+    def far(self) -> None:
+        """Folds and products of copies read backwards, with steps, across their axes, or cut elsewhere."""
+        pick = self.rng.choice
+        a, b, c = pick((2, 3, 4)), pick((2, 4, 6)), pick((1, 3, 4, 16))
+        copy = self.copied(self.like((c, b, a)).permute(*self.rng.sample(range(3), 3)))
+        n = a * b * c
+        if self.chance(0.3):
+            copy = self.copied(self.flipped(copy.reshape(n)).permute(0))
+            n = copy.shape[0]
+        rows = pick([r for r in range(1, 9) if n // r >= 1])
+        k = pick([x for x in (1, 2, 3, 4, 5, 8) if x <= n // rows])
+        flat = replace(copy, shape=(n,), strides=(1,))
+        step = pick((k, k, 1)) if (rows - 1) * k + k <= n else 1
+        x = replace(flat, shape=(rows, k), strides=(step, 1))
+        if self.chance(0.4):
+            x = replace(x, offset=x.offset + step * (rows - 1), strides=(-step, 1))
+        if self.chance(0.4):
+            self.add(self.b.sum(x))
+            return
+        y = self.like((pick((2, 4, 8)), k))
+        self.add(
+            self.b.dot(x.unsqueeze(1), y.unsqueeze(0))
+            if self.chance(0.5)
+            else self.b.dot(y.unsqueeze(1), x.unsqueeze(0))
+        )
+
+    def overlapping(self) -> None:
+        """Products of windows that a copy lays out, read as they were laid out or otherwise, from front or back."""
+        pick = self.rng.choice
+        images, places, taps, inner = pick((1, 2, 3)), pick((2, 4, 6)), pick((1, 2, 3)), pick((1, 2, 4))
+        x = self.like((images, inner, places + taps - 1))
+        seen = replace(
+            x, shape=(images, places, inner, taps), strides=(x.strides[0], x.strides[2], x.strides[1], x.strides[2])
+        )
+        if self.chance(0.2):
+            seen = replace(
+                seen, offset=seen.offset + seen.strides[3] * (taps - 1), strides=(*seen.strides[:3], -seen.strides[3])
+            )
+        k = inner * taps
+        if self.chance(0.25):  # laid out with the places innermost, and copied once more
+            first = self.copied(seen.permute(0, 2, 3, 1)).reshape(images, k, places)
+            back = self.chance(0.5)
+            turned = replace(
+                first, offset=first.offset + back * (k - 1) * places, shape=(images, places, k),
+                strides=(first.strides[0], 1, -places if back else places),
+            )  # fmt: skip
+            w = self.like((pick((2, 8)), k))
+            self.add(self.b.dot(w.unsqueeze(0).unsqueeze(2), self.copied(turned).unsqueeze(1)))
+            return
+        copy = self.copied(seen)
+        if self.chance(0.2) and places % 2 == 0 and k > 1:  # rows that are no windows
+            copy = copy.reshape(images, places // 2, 2 * k)
+        elif self.chance(0.2) and k % 2 == 0:
+            copy = copy.reshape(images, places * 2, k // 2)
+        else:
+            copy = copy.reshape(images, places, k)
+        if self.chance(0.2):
+            turned = replace(copy, offset=copy.offset + copy.shape[2] - 1, strides=(*copy.strides[:2], -1))
+            copy = self.copied(turned)
+        if self.chance(0.2):
+            copy = replace(
+                copy, offset=copy.offset + copy.strides[0] * (images - 1), strides=(-copy.strides[0], *copy.strides[1:])
+            )
+        if self.chance(0.2):
+            m = copy.shape[1]
+            copy = replace(
+                copy, offset=copy.offset + copy.strides[1] * (m - 1), strides=(copy.strides[0], -copy.strides[1], 1)
+            )
+        w = self.like((pick((2, 8, 16)), copy.shape[2]))
+        sides = [w.unsqueeze(0).unsqueeze(2), copy.unsqueeze(1)]
+        if self.chance(0.3):
+            sides.reverse()
+        if self.chance(0.2):
+            sides = [side.permute(0, 2, 1, 3) for side in sides]
+        self.add(self.b.dot(*sides))
+
+    def long(self) -> None:
+        """More terms than two levels of partials take, and rows of more axes than a quant has."""
+        way = self.rng.choice((0, 1, 2, 2, 2, 3, 4, 4, 4))
+        if way == 0:
+            x = self.b.input(0).slice(0, 0, 1)
+            a = replace(x, shape=(2, 66_000), strides=(0, 0))
+            b = self.b.map((2, 66_000), [self.b.iota((2, 66_000), 1)], lambda e, v: e.i2f(v), dtype=F32)
+            self.add(self.b.dot(a.unsqueeze(1), b.unsqueeze(0)))
+        elif way == 1:
+            q = replace(self.b.input(0).slice(0, 0, 4), shape=(2, 2, 1), strides=(2, 1, 1))
+            k = replace(self.b.input(1).slice(0, 0, 1), shape=(2, 66_000, 1), strides=(1, 0, 1))
+            s = self.b.dot(q.unsqueeze(2), replace(k, strides=(0, 0, 1)).unsqueeze(1))
+            k = self.b.map((2, 66_000, 1), [self.b.iota((2, 66_000, 1), 1)], lambda e, v: e.i2f(v), dtype=F32)
+            s = self.b.dot(q.unsqueeze(2), k.unsqueeze(1))
+            e = self.b.map(s.shape, [s, self.b.max(s).unsqueeze(2)], lambda e, a, b: e.fexp(e.fsub(a, b)), dtype=F32)
+            ones = self.b.word((2, 1, 2, 66_000), 0x3F000000, F32)
+            pair = replace(self.b.input(2).slice(0, 0, 2), shape=ones.shape, strides=(0, 0, 1, 0))
+            self.add(self.b.dot(e.unsqueeze(2), ones if self.chance(0.3) else pair))
+        elif way in (2, 3):
+            copy = self.copied(self.like((4, 2, 2, 2, 2, 2, 2, 4)).permute(0, 2, 1, 3, 4, 5, 6, 7))
+            x = replace(copy, shape=(2, 128, 4), strides=(512, 4, 1))
+            self.add(self.b.quant(x, 1).codes)
+            column = self.copied(self.like((12, 5)).slice(1, 0, 1)).reshape(12)
+            self.add(self.b.quant(column, self.rng.choice((1, 2))).codes)
+        else:
+            m, n = self.rng.choice(((2, 3), (3, 2), (4, 7)))
+            rows = self.copied(self.like((n, m, 8)))
+            q = self.b.quant(rows, 1).permute(1, 0)
+            p = self.b.quant(self.like((4, 8)), 1)
+            self.add(self.b.qdot(q.unsqueeze(2), p))
+
+    # --- the whole --------------------------------------------------------------------------------------------------
+
+    def case(self, name: str, seed: int) -> Case | None:
+        forms: list[tuple[Callable[[], object], float]] = [
+            (self.one_hot, 5), (self.limbs, 9), (self.codes_of_parts, 2), (self.pieces, 3), (self.columns, 2),
+            (self.padded, 2), (self.waits, 4), (self.probabilities, 3), (self.shares, 5), (self.many, 3),
+            (self.rows, 14), (self.far, 3), (self.overlapping, 4), (self.long, 2), (self.attention, 1),
+            (self.convolution, 2),
+        ]  # fmt: skip
+        if self.chance(0.12):
+            program, _ = test_fusion_random.graph(self.rng.randrange(1 << 20))
+            ops, inputs, consts = list(program.ops), program.inputs, program.consts
+        else:
+            self.rng.choices([f for f, _ in forms], [weight for _, weight in forms])[0]()
+            if not self.b.ops:
+                return None
+            ops, inputs, consts = list(self.b.ops), self.b.finish([]).inputs, self.b.consts
+        for _ in range(self.rng.choice((0, 1, 1, 1, 2))):
+            i = self.rng.choice([*self.marks, *range(len(ops)), len(ops) - 1])
+            ops[i] = changed_op(ops[i], i, self.rng) if self.chance(0.4) else self.other(ops[i], i)
+        shown = [*self.shown, *(t.index for t in self.pool if t.tag == Tag.OP and self.chance(0.1))]
+        shown += [self.rng.randrange(len(ops))] if self.chance(0.15) else []
+        if any(op.header.elements * max(1, op.k_terms) > MOST for op in ops):
+            return None
+        return filled(name, finished(ops, inputs, consts, shown), seed)
+
+    def other(self, op: Op, i: int) -> Op:
+        """The op with one thing changed that leaves it valid more often than not."""
+        rng = self.rng
+        if op.instrs and self.chance(0.5):
+            at = rng.randrange(len(op.instrs))
+            old = op.instrs[at]
+            registers = len(op.views) + at
+            if old.op == Opcode.IMM:
+                new = replace(old, imm=rng.choice((0, 8, 16, 0x3F800000)))
+            elif self.chance(0.5):
+                alike = [o for o in Opcode if ARITY[o] == ARITY[Opcode(old.op)] and o != Opcode.IMM]
+                new = replace(old, op=rng.choice(alike))
+            elif self.chance(0.4):
+                new = replace(old, a=old.b, b=old.a) if ARITY[Opcode(old.op)] == 2 else replace(old, a=0)
+            else:
+                fields = ("a", "b", "c")[: ARITY[Opcode(old.op)]]
+                new = replace(old, **{rng.choice(fields): rng.randrange(registers)}) if registers else old
+            if self.chance(0.1):
+                return replace(op, instrs=(*op.instrs, Instr(Opcode.MOV, registers)))
+            return replace(op, instrs=(*op.instrs[:at], new, *op.instrs[at + 1 :]))
+        if not op.views:
+            return op
+        at = rng.randrange(len(op.views))
+        view = op.views[at]
+        axes = [a for a, e in enumerate(op.extents) if e > 1]
+        strides = list(view.strides)
+        if axes and self.chance(0.6):
+            axis = rng.choice(axes)
+            e, s = op.extents[axis], strides[axis]
+            roll = rng.random()
+            if roll < 0.35:  # backwards
+                strides[axis] = -s
+                view = replace(view, offset=view.offset + s * (e - 1))
+            elif roll < 0.7:
+                strides[axis] = 0
+            elif len(axes) > 1:
+                b = rng.choice([a for a in axes if a != axis])
+                strides[axis], strides[b] = strides[b], strides[axis]
+            view = replace(view, strides=tuple(strides))
+        elif self.chance(0.5):
+            same = [v for v in op.views if v.tag == Tag.OP and v.index < i] + [View(Tag.STATE, 0, 0, ())]
+            chosen = rng.choice(same)
+            view = replace(view, tag=chosen.tag, index=chosen.index)
+        elif op.kind == Kind.MAP:
+            view = replace(view, tag=Tag.IOTA, index=0) if self.chance(0.5) else replace(view, offset=view.offset + 1)
+        else:
+            view = replace(view, offset=max(0, view.offset - 1))
+        return replace(op, views=(*op.views[:at], view, *op.views[at + 1 :]))
+
+
+def make(seed: int, name: str) -> Case | None:
+    """The case of a seed."""
+    return Nearly(seed).case(name, seed)
+
+
+__all__ = ["Nearly", "Tensor", "make"]
