@@ -107,7 +107,7 @@ class Nearly(Layers):
             sides.reverse()
         if self.chance(0.1):
             sides = [side.unsqueeze(0) for side in sides]
-        self.add(self.b.dot(*sides))
+        self.add(self.b.dot(sides[0], sides[1]))
         if self.chance(0.2):
             self.add(ones)
 
@@ -254,9 +254,9 @@ class Nearly(Layers):
         shape = (images, channels, places)
         x = [self.like(shape).permute(1, 0, 2) for _ in range(2)]
         if self.chance(0.2) and channels % 4 == 0:  # channels of groups in another order
-            own = (images, 4, channels // 4, places)
+            cut = (images, 4, channels // 4, places)
             x = [
-                self.copied(self.like(own).permute(2, 1, 0, 3)) if self.chance(0.1) else self.like(own)
+                self.copied(self.like(cut).permute(2, 1, 0, 3)) if self.chance(0.1) else self.like(cut)
                 for _ in range(2)
             ]
             x = [t if t.shape == (channels // 4, 4, images, places) else t.permute(2, 1, 0, 3) for t in x]
@@ -495,13 +495,13 @@ class Nearly(Layers):
         if self.chance(0.5):
             self.add(self.b.sum(y))
         if y.shape[-1] % 4 == 0 and len(y.shape) == 3 and self.chance(0.6):
-            r = self.b.quant(y, 1)
+            codes = self.b.quant(y, 1)
             if self.chance(0.3):
-                joined = [self.b.concat([t] * 2, 2) for t in (r.codes, r.scales)]
-                r = replace(r, codes=joined[0], scales=joined[1])
-            self.add(self.b.qdot(r.unsqueeze(2), r.unsqueeze(1)))
+                joined = [self.b.concat([t] * 2, 2) for t in (codes.codes, codes.scales)]
+                codes = replace(codes, codes=joined[0], scales=joined[1])
+            self.add(self.b.qdot(codes.unsqueeze(2), codes.unsqueeze(1)))
             if self.chance(0.3):
-                self.add(r.codes)
+                self.add(codes.codes)
         self.add(y)
 
     # --- loops ------------------------------------------------------------------------------------------------------
@@ -509,7 +509,9 @@ class Nearly(Layers):
     def many(self) -> None:
         """Maps over the same elements: more of them, of their operands and of their instructions than a loop takes."""
         pick = self.rng.choice
-        shape = pick(((24,), (3, 8), (5, 3, 2, 2), (2, 2, 2, 2, 2, 2, 2, 2), (600,), (17, 33), (4, *(2,) * 7)))
+        shape: tuple[int, ...] = pick(
+            ((24,), (3, 8), (5, 3, 2, 2), (2, 2, 2, 2, 2, 2, 2, 2), (600,), (17, 33), (4, *(2,) * 7))
+        )
         last, all_, wide = self.like(shape), [self.like(shape)], self.chance(0.2)
         for _ in range(pick((2, 5, 12))):
             own = [pick((last, pick(all_), self.leaf(shape))) for _ in range(pick((1, 2, 3, 6)))]
@@ -855,7 +857,7 @@ class Nearly(Layers):
             sides.reverse()
         if self.chance(0.2):
             sides = [side.permute(0, 2, 1, 3) for side in sides]
-        self.add(self.b.dot(*sides))
+        self.add(self.b.dot(sides[0], sides[1]))
 
     def long(self) -> None:
         """More terms than two levels of partials take, and rows of more axes than a quant has."""
@@ -884,9 +886,9 @@ class Nearly(Layers):
         else:
             m, n = self.rng.choice(((2, 3), (3, 2), (4, 7)))
             rows = self.copied(self.like((n, m, 8)))
-            q = self.b.quant(rows, 1).permute(1, 0)
-            p = self.b.quant(self.like((4, 8)), 1)
-            self.add(self.b.qdot(q.unsqueeze(2), p))
+            sides = self.b.quant(rows, 1).permute(1, 0)
+            other = self.b.quant(self.like((4, 8)), 1)
+            self.add(self.b.qdot(sides.unsqueeze(2), other))
 
     # --- the whole --------------------------------------------------------------------------------------------------
 
@@ -904,7 +906,7 @@ class Nearly(Layers):
             self.rng.choices([f for f, _ in forms], [weight for _, weight in forms])[0]()
             if not self.b.ops:
                 return None
-            ops, inputs, consts = list(self.b.ops), self.b.finish([]).inputs, self.b.consts
+            ops, inputs, consts = list(self.b.ops), self.b.finish([]).inputs, tuple(self.b.consts)
         for _ in range(self.rng.choice((0, 1, 1, 1, 2))):
             i = self.rng.choice([*self.marks, *range(len(ops)), len(ops) - 1])
             ops[i] = changed_op(ops[i], i, self.rng) if self.chance(0.4) else self.other(ops[i], i)
