@@ -107,7 +107,7 @@ def check_on_chain(chain: Evm, n: int, size: int, batch: int = 400) -> None:
             assert word == due, f"group {i} of {size}: {word:#x}, not {due:#x}"
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(1)
 @pytest.mark.chain
 @pytest.mark.parametrize("size", [4, 8, 16, 32, 64, 128, 256])
 def test_the_contract_multiplies_groups_exactly(chain: Evm, size: int) -> None:
@@ -130,7 +130,7 @@ def test_a_group_costs_less_than_its_bound(chain: Evm) -> None:
     assert 1_000 < gas.max() < GROUP_GAS, f"{gas.max()} gas"
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(1)
 @pytest.mark.chain
 @pytest.mark.parametrize("power", [False, True])
 @pytest.mark.parametrize("random", [NEAREST, 0, 0x8000, 0xFFFF])
