@@ -88,7 +88,7 @@ DEFECTS = (
         "own.out_offsets[part] + before * (*placed)[inner.p0]",
         "own.out_offsets[part] + before",
     ),
-    Defect("a turned view joined to a group", "strips.cpp", "return found == due;", "return true;"),
+    Defect("a turned view joined to a group", "strips.cpp", "return *found == due;", "return true;"),
     Defect(
         "dead columns taken for zeros",
         "strips_run.cpp",

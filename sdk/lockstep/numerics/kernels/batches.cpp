@@ -23,20 +23,22 @@ constexpr Index kLeastShare = 1 << 12;  // words of a batch's largest output: le
 
 Index product(const Indices& extents) { return std::accumulate(extents.begin(), extents.end(), Index{1}, std::multiplies<>()); }
 
-// Whether outputs [b n / batches, (b + 1) n / batches) over `extents`, n in all, read the same share of a tensor of `words`, both of
-// them whole for each batch. The view has more strides than there are extents where `terms` are read along its last axis.
+// Whether outputs [b n / batches, (b + 1) n / batches) over `extents`, n in all, read the same share of a tensor of `words`. The view
+// has more strides than there are extents where `terms` are read along its last axis.
 bool reads_own_share(const Indices& extents, const View& view, Index terms, Index words, Index batches) {
     const Index all = product(extents);
+    if (all % batches != 0 || words % batches != 0) return false;
     const auto axes = refined(extents, {1, all / batches, all});
     if (!axes) return false;
-    const Indices strides = *along(extents, {view.strides.begin(), view.strides.begin() + static_cast<std::ptrdiff_t>(extents.size())}, *axes);
+    const auto strides = along(extents, {view.strides.begin(), view.strides.begin() + static_cast<std::ptrdiff_t>(extents.size())}, *axes);
+    if (!strides) return false;
     Index rest = batches, reach = view.offset;
     if (terms > 1) {
         if (view.strides.back() < 0) return false;
         reach += view.strides.back() * (terms - 1);
     }
     for (std::size_t axis = 0; axis < axes->size(); ++axis) {
-        const Index extent = (*axes)[axis], stride = strides[axis];
+        const Index extent = (*axes)[axis], stride = (*strides)[axis];
         if (rest > 1) {
             rest /= extent;
             if (stride != words / batches * rest) return false;
@@ -68,7 +70,7 @@ bool blocks_are_shares(const Plan& plan, Index batches) {
 bool items_are_shares(const QuantPlan& plan, Index batches) {
     Index rows = 1;
     for (int ax = 0; ax < plan.axes; ++ax) rows *= plan.extents[ax];
-    if (rows % batches != 0) return false;
+    if (rows % batches != 0 || plan.axes == 0) return false;
     const Index own = rows / batches, inner = plan.extents[plan.axes - 1];
     return !plan.columns || own % inner == 0 || (inner % own == 0 && own % kRowsAtOnce == 0 && plan.groups == 1);
 }
@@ -127,7 +129,7 @@ private:
         for (std::size_t i = at; i < std::min(schedule_.order.size(), at + kAhead); ++i) {
             const auto own = static_cast<std::size_t>(schedule_.order[i]);
             const auto* qdot = std::get_if<QdotStep>(&schedule_.steps[own]);
-            if (qdot) return qdot->plan.shape.batches;
+            if (qdot && std::holds_alternative<std::monostate>(schedule_.fused[own])) return qdot->plan.shape.batches;
         }
         return 0;
     }
@@ -183,8 +185,9 @@ private:
         const Indices extents(shape.batch, shape.batch + shape.batch_axes), due = row_major(extents);
         const Index a = shape.a.from(nullptr, 0, 0).row, b = shape.b.from(nullptr, 0, 0).row;
         const auto shares = [&](const Index* strides, Index words, Index reach) {
+            if (words % batches != 0) return false;
             for (std::size_t ax = 0; ax < extents.size(); ++ax)
-                if (strides[ax] != due[ax] * (words / batches)) return false;
+                if (extents[ax] > 1 && strides[ax] != due[ax] * (words / batches)) return false;
             return reach < words / batches;
         };
         const Index groups = plan.groups - 1;
@@ -203,7 +206,7 @@ private:
             budget_.spend(static_cast<Index>(end - begin), 64);
             std::set<std::size_t> inside;
             for (std::size_t at = begin; at < end; ++at) inside.insert(static_cast<std::size_t>(schedule_.order[at]));
-            for (std::size_t at = begin; at < end; ++at) {
+            for (std::size_t at = begin; at < end && !again; ++at) {
                 const int loop = schedule_.loop_of[static_cast<std::size_t>(schedule_.order[at])];
                 if (loop < 0) continue;
                 const auto& members = schedule_.loops[static_cast<std::size_t>(loop)].members;
@@ -233,7 +236,8 @@ private:
             }
             for (const int output : outputs) {
                 const auto o = static_cast<std::size_t>(output);
-                if (!made_.at(output) || schedule_.kept[o] || last_reader_[o] >= static_cast<int>(end)) continue;
+                const auto found = made_.find(output);
+                if (found == made_.end() || !found->second || schedule_.kept[o] || last_reader_[o] >= static_cast<int>(end)) continue;
                 run.shares.push_back({output, 0, op(output).elements / batches});
                 largest = std::max(largest, op(output).elements / batches);
                 begins[at - begin].push_back(static_cast<int>(run.shares.size()) - 1);

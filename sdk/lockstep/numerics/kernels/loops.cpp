@@ -120,8 +120,10 @@ std::vector<Candidate> grouped(const Program& program, const std::vector<std::ve
         if (!candidate[i]) continue;
         if (!home) {
             const Descriptor& op = program.ops[i];
+            const auto extents = merged_from(op.extents, {op.elements});
+            if (!extents) continue;
             home = all.groups.size();
-            all.groups.push_back(Candidate{{}, *merged_from(op.extents, {op.elements}), op.elements, 0, 0});
+            all.groups.push_back(Candidate{{}, *extents, op.elements, 0, 0});
             ordinal.push_back(count);
         }
         all.add(i, *home);
@@ -155,7 +157,7 @@ void choose_blocks(LoopPlan& plan) {
         plan.box[transposed] = std::min<Index>(plan.extents[transposed], 32);
         plan.box[last] = std::min(plan.extents[last], kBlock / plan.box[transposed]);
     } else {
-        Index room = gathers ? kBlock : kLoopBlock;
+        Index room = gathers || plan.flat ? kBlock : kLoopBlock;
         for (int ax = last; ax >= 0 && room > 1 && (plan.flat || ax >= last - 1); --ax) {
             plan.box[ax] = std::min(plan.extents[ax], room);
             if (ax == last - 1 && !plan.flat) plan.row_axis = ax;

@@ -89,7 +89,7 @@ bool shares_a(const GemmPlan& plan) { return std::all_of(plan.a.batch, plan.a.ba
 
 // Lanes of a's rows pay where a is packed for many windows and fills them.
 bool turning_pays(const GemmPlan& plan, const Kernels& kernels) {
-    if (!plan.b_runs.length) return false;
+    if (!plan.b_runs.length || plan.begun) return false;
     const Index windows = plan.n * (shares_a(plan) ? plan.batches : 1);
     return plan.m <= kWindowsPerRow * windows && 4 * ceil_div(plan.m, kernels.lanes) * kernels.lanes <= 5 * plan.m;
 }

@@ -175,7 +175,7 @@ MapStep plan_concat(const Descriptor& op) {
 
 // dot as a matrix product if the innermost output axis belongs to one operand and some other axis to the other one.
 std::optional<GemmStep> plan_gemm(const Descriptor& op, const View& first, const View& second) {
-    if (op.k > kChunk * kChunk) return std::nullopt;
+    if (op.mode != static_cast<int>(FoldMode::kDot) || op.k > kChunk * kChunk) return std::nullopt;
     const View *a = &first, *b = &second;
     const auto rank = op.extents.size();
     Axes axes{op.extents, {row_major(op.extents), {}, {}}};
@@ -298,7 +298,7 @@ FoldStep plan_fold(const Descriptor& op, const std::vector<const View*>& views) 
 bool is_copy(const Descriptor& op) {
     if (op.kind != Kind::kMap || op.views.size() != 1 || op.views[0].tag == Tag::kIota) return false;
     if (op.instrs.empty()) return true;
-    return op.instrs.size() == 1 && static_cast<Op>(op.instrs[0].op) == Op::MOV;
+    return op.instrs.size() == 1 && static_cast<Op>(op.instrs[0].op) == Op::MOV && op.instrs[0].a == 0;
 }
 
 // `reader`, which reads the output of the copy over `extents`, as a view of what was copied; nothing where an axis of the reader
@@ -320,7 +320,8 @@ std::optional<View> read_through(const View& reader, const std::vector<Index>& e
         const Index stride = reader.strides[own];
         if (extents[own] == 1 || stride == 0) continue;
         std::size_t axis = 0;
-        while (stride % row[axis] != 0) ++axis;  // the innermost one has stride 1
+        while (axis < n_axes && stride % row[axis] != 0) ++axis;
+        if (axis == n_axes) return std::nullopt;
         const Index steps = stride / row[axis], reach = steps * (extents[own] - 1);
         (reach < 0 ? low : high)[axis] += reach;
         through.strides[own] = steps * source[axis];
@@ -558,7 +559,9 @@ void find_scatters(const Program& program, std::vector<std::vector<View>>& views
 
 // Quants of one tensor run in the place of the first of them, which the others then read.
 void find_quants(const Program& program, std::vector<std::vector<View>>& views, Schedule& schedule, Budget& budget) {
-    for (QuantGroup& group : plan_quants(program, views, budget)) {
+    std::vector<bool> taken;
+    for (const Fused& fused : schedule.fused) taken.push_back(!std::holds_alternative<std::monostate>(fused));
+    for (QuantGroup& group : plan_quants(program, views, taken, budget)) {
         for (const int op : group.absorbed) {
             views[static_cast<std::size_t>(op)] = {View{Tag::kOp, group.op, 0, {}}};
             schedule.fused[static_cast<std::size_t>(op)] = Absorbed{};
@@ -818,7 +821,7 @@ void read_sums_in_place(const Program& program, std::vector<std::vector<View>>& 
         const auto i = static_cast<std::size_t>(op);
         const Descriptor& fold = program.ops[i];
         const auto* sum = std::get_if<FoldStep>(&schedule.steps[i]);
-        if (!alone(i) || !sum || sum->plan.mode != FoldMode::kSum || views[i][0].tag != Tag::kOp) continue;
+        if (!alone(i) || !sum || sum->plan.mode != FoldMode::kSum || views[i].size() != 1 || views[i][0].tag != Tag::kOp) continue;
         const View& view = views[i][0];
         const auto m = static_cast<std::size_t>(view.index);
         std::vector<Index> extents = fold.extents;
@@ -922,7 +925,8 @@ void find_loops(const Program& program, const std::vector<std::vector<View>>& vi
     for (const int op : schedule.order) {
         const auto i = static_cast<std::size_t>(op);
         candidate[i] = program.ops[i].kind == Kind::kMap && !program.ops[i].instrs.empty() && !is_copy(program.ops[i]) &&
-                       !std::holds_alternative<StripGroup>(schedule.fused[i]);
+                       !std::holds_alternative<ScatterPlan>(schedule.fused[i]) && !std::holds_alternative<StripGroup>(schedule.fused[i]) &&
+                       !std::holds_alternative<Absorbed>(schedule.fused[i]);
     }
     for (Fused& fused : schedule.fused)
         if (const auto* group = std::get_if<StripGroup>(&fused))

@@ -45,9 +45,9 @@ bool in_order(const Indices& extents, const Indices& strides) {
     return true;
 }
 
-// Whether the view of an op, over `extents`, is its whole output, in its order.
+// Whether the view, over `extents`, is the whole output of the op, in its order.
 bool reads_all(const Program& program, const View& view, const Indices& extents) {
-    return view.offset == 0 && product(extents) == program.ops[static_cast<std::size_t>(view.index)].elements &&
+    return view.tag == Tag::kOp && view.offset == 0 && product(extents) == program.ops[static_cast<std::size_t>(view.index)].elements &&
            in_order(extents, view.strides);
 }
 
@@ -89,7 +89,8 @@ bool is_rest(const Program& program, const Descriptor& map, int codes, int scale
     const auto axes = refined(map.extents, cuts_of(all));
     if (!axes) return false;
     const auto matches = [&](const View& view, const Indices& extents, const Indices& strides) {
-        return *along(map.extents, view.strides, *axes) == *along(extents, strides, *axes);
+        const auto found = along(map.extents, view.strides, *axes), due = along(extents, strides, *axes);
+        return found && due && *found == *due;
     };
     Indices values = quant.views[0].strides;
     values.erase(values.end() - 2);  // the axis of the words
@@ -159,7 +160,7 @@ QuantStep plan_quant(const Descriptor& op, int index, const View& view) {
     return step;
 }
 
-std::vector<QuantGroup> plan_quants(const Program& program, const std::vector<std::vector<View>>& views, Budget& budget) {
+std::vector<QuantGroup> plan_quants(const Program& program, const std::vector<std::vector<View>>& views, const std::vector<bool>& taken, Budget& budget) {
     const std::size_t n = program.ops.size();
     const auto op_of = [&](int op) -> const Descriptor& { return program.ops[static_cast<std::size_t>(op)]; };
     std::vector<std::vector<int>> readers(n);
@@ -176,7 +177,7 @@ std::vector<QuantGroup> plan_quants(const Program& program, const std::vector<st
     std::map<Key, std::array<std::vector<int>, 2>> found;
     for (std::size_t i = 0; i < n; ++i) {
         const Descriptor& op = program.ops[i];
-        if (op.kind != Kind::kQuant) continue;
+        if (op.kind != Kind::kQuant || taken[i]) continue;
         const View& view = views[i][0];
         found[{static_cast<int>(view.tag), view.index, view.offset, view.strides, rows_of(op), op.k, op.p0, op.power()}][op.wants_codes() ? 0 : 1].push_back(
             static_cast<int>(i));
@@ -212,9 +213,9 @@ std::vector<QuantGroup> plan_quants(const Program& program, const std::vector<st
         if (high.codes >= 0 && high.scales >= 0)
             for (const int reader : readers[static_cast<std::size_t>(high.codes)]) {
                 const auto r = static_cast<std::size_t>(reader);
-                if (kept[r] || readers[r].empty() || !is_rest(program, program.ops[r], high.codes, high.scales)) continue;
+                if (taken[r] || kept[r] || readers[r].empty() || !is_rest(program, program.ops[r], high.codes, high.scales)) continue;
                 const int low = pair_of[static_cast<std::size_t>(readers[r][0])];
-                if (low < 0) continue;
+                if (low < 0 || done[static_cast<std::size_t>(low)]) continue;
                 const Pair pair = pairs[static_cast<std::size_t>(low)];
                 const auto of_rest = [&](int op) {
                     return op < 0 || (op_of(op).p0 == op_of(high.codes).p0 && op_of(op).k == op_of(high.codes).k && op_of(op).power() == plan.power &&
@@ -240,7 +241,7 @@ std::vector<QuantGroup> plan_quants(const Program& program, const std::vector<st
                     const auto r = static_cast<std::size_t>(reader);
                     const Descriptor& op = program.ops[r];
                     budget.spend(static_cast<Index>(copies.size() + op.views.size()));
-                    if (op.kind != Kind::kConcat || op.p0 + 1 != op.extents.size() || std::find(copies.begin(), copies.end(), reader) != copies.end()) continue;
+                    if (op.kind != Kind::kConcat || taken[r] || op.p0 + 1 != op.extents.size() || std::find(copies.begin(), copies.end(), reader) != copies.end()) continue;
                     std::vector<QuantOutput> parts;
                     Index before = 0;
                     for (std::size_t j = 0; j < op.views.size(); ++j) {

@@ -42,8 +42,8 @@ struct QuantGroup {
     std::vector<int> absorbed;  // the others
 };
 
-// The quants of a Program that are run together; `views` are the operands of each op as they are read. What already runs in a form of
-// its own is a scatter and the map that it reads: neither of them can be part of a group.
-std::vector<QuantGroup> plan_quants(const Program& program, const std::vector<std::vector<View>>& views, Budget& budget);
+// The quants of a Program that are run together; `views` are the operands of each op as they are read, and `taken` says which ops
+// already run in a form of their own.
+std::vector<QuantGroup> plan_quants(const Program& program, const std::vector<std::vector<View>>& views, const std::vector<bool>& taken, Budget& budget);
 
 }  // namespace lockstep

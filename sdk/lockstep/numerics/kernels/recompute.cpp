@@ -72,9 +72,9 @@ private:
         return copies && !by.empty() && std::all_of(by.begin(), by.end(), [&](int r) { return op(r).kind == Kind::kQuant; });
     }
 
-    // Whether the output of an op that some other one reads, or its copy's, is in memory for the op `due` anyway.
+    // Whether the op's output, or its copy's, is in memory for the op `due` anyway.
     bool waits(std::size_t read, int due) const {
-        return kept_[read] || (readers_[read].back() >= due && first_[read] <= due);
+        return kept_[read] || (!readers_[read].empty() && readers_[read].back() >= due && first_[read] <= due);
     }
 
     // A map by itself reads one tensor of its size; one more if its only reader is a map over the same elements.
@@ -100,7 +100,7 @@ private:
             const Descriptor& made = program_.ops[read];
             if (made.elements * kSmall <= elements || waits(read, due)) continue;
             const bool again = (made.kind == Kind::kMap && !made.instrs.empty()) || made.is_qdot();
-            if (!again || made.elements != elements || first_[read] >= 0 || !add_chain(view.index, elements, due, chain, depth + 1)) return false;
+            if (!again || made.elements != elements || kept_[read] || first_[read] >= 0 || !add_chain(view.index, elements, due, chain, depth + 1)) return false;
         }
         chain.push_back(i);
         return chain.size() <= kMostChain;

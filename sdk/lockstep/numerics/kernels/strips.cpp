@@ -43,7 +43,7 @@ public:
         rows_axes_.clear();
         for (const Index extent : descriptor.extents)
             if (extent > 1) rows_axes_.push_back(extent);
-        if (rows_axes_.size() < 2) return false;
+        if (rows_axes_.size() < 2 || rows_axes_.back() != columns_) return false;
         rows_axes_.pop_back();
         product_rows_ = rows_axes_.back();
         if (descriptor.is_qdot() ? !shares_columns(op) : !add_product(op)) return false;
@@ -54,27 +54,29 @@ public:
             return true;
         }
         const Indices b = *strides_of(descriptor, views_of(op)[1 - *operand_by_rows(op)]);
-        for (std::size_t axis = rows_axes_.size() - 2; b[axis] == 0; --axis) product_rows_ *= rows_axes_[axis];  // apart along some axis
+        for (std::size_t axis = rows_axes_.size() - 1; axis-- > 0 && b[axis] == 0;) product_rows_ *= rows_axes_[axis];
         return true;
     }
 
-    // Takes the axes of the other group, whose batches are apart, and computes `op`, a wide member of it, again.
-    void again(const Group& other, int op) {
-        if (role_[static_cast<std::size_t>(op)] == Role::kWide) return;
+    // Takes the other group's axes and computes `op`, a wide member of it, again.
+    bool again(const Group& other, int op) {
+        if (role_[static_cast<std::size_t>(op)] == Role::kWide) return true;
         rows_axes_ = other.rows_axes_;
         product_rows_ = other.product_rows_;
-        apart_ = true;
+        apart_ = apart_ || other.apart_;
         for (const View& view : views_of(op))
-            if (view.tag == Tag::kOp && other.role(view.index) == Role::kWide) again(other, view.index);
+            if (view.tag == Tag::kOp && other.role(view.index) == Role::kWide && !again(other, view.index)) return false;
         const auto found = std::find_if(other.members_.begin(), other.members_.end(), [&](const Entry& e) { return e.op == op; });
+        if (found == other.members_.end() || found->kind == Kind_::kFold) return false;
         insert(found->kind, op, Role::kWide);
+        return true;
     }
 
     // Joins every op of [first, last) that reads members and can, and those `beside` them: products and maps that read none.
     void grow(int first, int last, const std::vector<bool>& taken, const std::function<bool(int)>& beside) {
         budget_.get().spend(last - first, 8);
         for (int i = first; i < last; ++i) {
-            if (!wanted_.get()[static_cast<std::size_t>(i)]) continue;
+            if (!wanted_.get()[static_cast<std::size_t>(i)] || role(i) != Role::kNone) continue;
             bool tainted = false, uses = false;
             for (const View& view : views_of(i)) {
                 if (view.tag != Tag::kOp) continue;
@@ -111,10 +113,10 @@ public:
         return std::any_of(members_.begin(), members_.end(), [&](const Entry& e) { return e.kind == Kind_::kFold && fold_mode(e.op) == FoldMode::kMax; });
     }
     int last() const { return std::max_element(members_.begin(), members_.end(), [](const Entry& a, const Entry& b) { return a.op < b.op; })->op; }
-    int first_of_its_own(const Group& other) const {
+    int first_of_its_own(const Group* other) const {
         int first = static_cast<int>(program_.get().ops.size());
         for (const Entry& e : members_)
-            if (!other.has(e.op)) first = std::min(first, e.op);
+            if (!other || !other->has(e.op)) first = std::min(first, e.op);
         return first;
     }
 
@@ -163,14 +165,14 @@ private:
         return found;
     }
 
-    // Whether the view reads the member at the op's own row (and column); the group's axes are cut where the op's are.
+    // Whether the view reads the member at the op's own row (and column).
     bool in_place(const Descriptor& op, const View& view) const {
         const bool wide = role(view.index) == Role::kWide;
-        const Indices found = *strides_of(op, view);
-        if (view.offset != 0 || (wide && op.elements != all_rows_ * columns_)) return false;
+        const auto found = strides_of(op, view);
+        if (!found || view.offset != 0 || (wide && op.elements != all_rows_ * columns_)) return false;
         Indices due = wide ? row_major(wide_axes()) : row_major(rows_axes_);
         if (!wide) due.push_back(0);
-        return found == due;
+        return *found == due;
     }
 
     bool join(int op) {
@@ -237,11 +239,15 @@ private:
         return true;
     }
 
-    // Whether all rows of a product of codes, with which the group begins, are multiplied with the same columns.
+    // Whether all rows of a product of codes are multiplied with the same columns.
     bool shares_columns(int op) const {
         const auto& views = views_of(op);
         std::vector<Indices> strides;
-        for (const View& view : views) strides.push_back(*strides_of(descriptor_of(op), view));
+        for (const View& view : views) {
+            const auto found = strides_of(descriptor_of(op), view);
+            if (!found) return false;
+            strides.push_back(*found);
+        }
         const auto of_columns = [&](std::size_t side) {
             const auto none = [](const Indices& s) { return std::all_of(s.begin(), s.end() - 1, [](Index stride) { return stride == 0; }); };
             return none(strides[side]) && none(strides[side + 2]);
@@ -255,7 +261,7 @@ private:
         for (std::size_t left = 0; left < 2; ++left) {
             const View &a = views_of(op)[left], &b = views_of(op)[1 - left];
             const auto a_strides = strides_of(descriptor_of(op), a), b_strides = strides_of(descriptor_of(op), b);
-            if (!a_strides || a.tag == Tag::kIota || b.tag == Tag::kIota) return std::nullopt;
+            if (!a_strides || !b_strides || a.tag == Tag::kIota || b.tag == Tag::kIota) return std::nullopt;
             const auto rows = b_strides->begin() + static_cast<std::ptrdiff_t>(first_row_axis());
             const bool shared = std::all_of(rows, b_strides->end() - 1, [](Index s) { return s == 0; });
             if (a_strides->back() == 0 && b_strides->back() != 0 && shared) return left;
@@ -447,7 +453,7 @@ void inline_maps(StripGroup& group) {
         StripMember& own = group.members[m];
         if (own.kind != Kind_::kMap || !own.wide || own.buffer < 0 || readers[m].size() != 1) continue;
         const StripMember& reader = group.members[readers[m][0]];
-        if (reader.kind == Kind_::kMap) own.inlined_by = static_cast<int>(readers[m][0]);
+        if (reader.kind == Kind_::kMap && reader.wide) own.inlined_by = static_cast<int>(readers[m][0]);
     }
 }
 
@@ -521,7 +527,7 @@ private:
         case Kind_::kProduct: return true;
         case Kind_::kByRows:
         case Kind_::kByColumns: return known(m.operands[0]);
-        default: break;
+        case Kind_::kFold: break;
         }
         if (m.mode != FoldMode::kDot) return known(m.operands[0]);
         const StripOperand &a = m.operands[0], &b = m.operands[1];
@@ -851,9 +857,8 @@ std::vector<StripGroup> plan_strips(const Program& program, const std::vector<st
         std::vector<int> stored = forward.read_outside(readers, kept);
         Group backward(program, views, wanted, rows, columns, budget);
         bool again = forward.is_apart() && !stored.empty();
-        for (const int wide : stored) again = again && !kept[static_cast<std::size_t>(wide)];
+        for (const int wide : stored) again = again && !kept[static_cast<std::size_t>(wide)] && backward.again(forward, wide);
         if (again) {
-            for (const int wide : stored) backward.again(forward, wide);
             // Products that some op reads together with what is computed again.
             const auto beside = [&](int candidate) {
                 const auto& by = readers[static_cast<std::size_t>(candidate)];
@@ -869,7 +874,7 @@ std::vector<StripGroup> plan_strips(const Program& program, const std::vector<st
                 for (const int reader : readers[static_cast<std::size_t>(wide)]) again = again && (forward.has(reader) || backward.has(reader));
             const std::vector<int> outside = backward.read_outside(readers, kept);
             const bool own = std::any_of(outside.begin(), outside.end(), [&](int wide) { return !forward.has(wide); });
-            again = again && !own && clear(backward.first_of_its_own(forward), backward.last());
+            again = again && !own && clear(backward.first_of_its_own(&forward), backward.last());
         }
         accept(forward.finish(again ? std::vector<int>{} : stored, [](int) { return true; }, marks));
         if (again) accept(backward.finish({}, [&](int own) { return !forward.has(own); }, marks));

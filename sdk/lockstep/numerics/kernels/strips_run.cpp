@@ -113,8 +113,9 @@ public:
             case MemberKind::kByRows:
                 if (!run_by_rows(m, here)) return false;
                 break;
-            default:
+            case MemberKind::kByColumns:
                 if (!finish_columns(m, here)) return false;
+                break;
             }
         }
         return true;
@@ -280,7 +281,8 @@ private:
             };
             return zero(read, other) || zero(other, read);
         }
-        default: break;
+        case FoldMode::kMax:
+        case FoldMode::kMin: break;
         }
         const Word* x = dead(read, here);
         const auto join = own.mode == FoldMode::kMax ? f32::max : f32::min;
@@ -347,7 +349,7 @@ private:
         const Block strip{batch, begin, group_.variants[0], false, scratch, buffers};
         GemmPlan plan = plans_[m];
         plan.begun = begin > 0;
-        const Index step = masked ? group_.block_rows : group_.columns;
+        const Index step = masked && group_.masked ? group_.block_rows : group_.columns;
         for (Index from = 0; from < group_.columns; from += step) {
             Index row = begin;
             for (const StripBlock& block : group_.blocks)
