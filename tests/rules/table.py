@@ -157,6 +157,18 @@ def out_of_phase(phase: str) -> list[Row]:
     return [row("WrongPhase", sender, function, *arguments) for sender, function, arguments, at in ACTS if at != phase]
 
 
+LATER = {
+    "commit": (0, OTHER), "seal": (), "attest": ([],), "freeze": ([],), "merge": (OTHER, OTHER, "", 0), "back": (1,),
+    "finalize": (), "release": (),
+}  # fmt: skip
+"""Acts of a round that has its workers, with what they take beside the round."""
+
+
+def out_of_turn(*verbs: str) -> list[Row]:
+    """A worker acts, whoever may in another phase: the phase is looked at before the sender."""
+    return [row("WrongPhase", "worker-0", f"market.{verb}", JOB, 0, *LATER.get(verb, (0,))) for verb in verbs]
+
+
 # fmt: off
 RULES: dict[str, list[Row]] = {
     "begun": [
@@ -382,21 +394,7 @@ RULES: dict[str, list[Row]] = {
         row("JobUnfinished", "poor", "market.finish", JOB),
         row("Unauthorized(mallory)", "mallory", "market.cancel", JOB),
         row(f"JobCancelled Credited(requester, {PARAMS.escrow})", "requester", "market.cancel", JOB),
-        *(
-            row("WrongPhase", "worker-0", f"market.{verb}", JOB, 0, *rest)
-            for verb, rest in (
-                ("join", (0,)),
-                ("leave", (0,)),
-                ("commit", (0, OTHER)),
-                ("seal", ()),
-                ("attest", ([],)),
-                ("freeze", ([],)),
-                ("merge", (OTHER, OTHER, "", 0)),
-                ("back", (1,)),
-                ("finalize", ()),
-                ("release", ()),
-            )
-        ),
+        *out_of_turn("join", "leave", *LATER),
         row("Enrolled Locked", "witness", "witnesses.enrol", JOB, OTHER),
         row("StakeTooLow(poor, 223, 0)", "poor", "witnesses.enrol", JOB, OTHER),
         row("NotWitness(witness)", "witness", "witnesses.retire", JOB),
@@ -434,19 +432,7 @@ RULES: dict[str, list[Row]] = {
         row("RoundNotStartable(1)", "poor", "market.startRound", JOB, 1),
         row("JobUnfinished", "poor", "market.finish", JOB),
         row(f"JobCancelled Credited(requester, {PARAMS.escrow - PARAMS.round_pay})", "requester", "market.cancel", JOB),
-        *(
-            row("WrongPhase", "worker-0", f"market.{verb}", JOB, 0, *rest)
-            for verb, rest in (
-                ("commit", (0, OTHER)),
-                ("seal", ()),
-                ("attest", ([],)),
-                ("freeze", ([],)),
-                ("merge", (OTHER, OTHER, "", 0)),
-                ("back", (1,)),
-                ("finalize", ()),
-                ("release", ()),
-            )
-        ),
+        *out_of_turn(*LATER),
         row("WrongPhase", "poor", "witnesses.draw", JOB, 0),
         row("WindowClosed", "worker-0", "witnesses.publish", JOB, 0, 0, "list"),
         row("NotSlotOwner(0)", "worker-1", "witnesses.publish", JOB, 0, 0, "list"),
