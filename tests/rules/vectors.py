@@ -176,11 +176,11 @@ def _stored(scene: str, before: str) -> Iterator[dict[str, Any]]:
 def _of_the_arbiter() -> Iterator[dict[str, Any]]:
     """Each of its errors once: its answers are compared one by one in tests/differential/test_arbiter.py."""
     found: dict[str, dict[str, Any]] = {}
-    names = {abi.selector(entry): name for name, entry in artifacts.load("Arbiter").entries("error").items()}
+    names = {artifacts.selector(entry): name for name, entry in artifacts.load("Arbiter").entries("error").items()}
     block = worlds()["begun"].fork().later().block
     for function, arguments, output in questions.refused():
-        entry = abi.function("Arbiter", function)
-        data = abi.selector(entry) + abi._encoded(entry["inputs"], arguments)
+        entry = artifacts.function("Arbiter", function)
+        data = artifacts.selector(entry) + abi._encoded(entry["inputs"], arguments)
         error = names[output[:4]]
         found.setdefault(error, {
             "scene": "begun", "caller": "poor", "says": f"Arbiter.{function}(..)", "number": block.number,

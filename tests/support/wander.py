@@ -13,7 +13,7 @@ from typing import Any
 
 from eth_account.signers.local import LocalAccount
 
-from lockstep.chain import games
+from lockstep.chain import artifacts, games
 from lockstep.chain.memory import abi
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import game, honest, moves
@@ -532,7 +532,7 @@ class Wanderer:
 
     def _anything(self, s: State, b: Block) -> Iterator[MarketCall]:
         contract, function = self.dice.choice(list(VERBS))
-        inputs = abi.function(contract, function)["inputs"]
+        inputs = artifacts.function(contract, function)["inputs"]
         yield MarketCall(contract, function, self.anyone(), tuple(self._any(s, part) for part in inputs))
 
     def _any(self, s: State, part: dict[str, Any]) -> Any:

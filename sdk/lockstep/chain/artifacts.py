@@ -11,6 +11,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from lockstep.protocol.hashing import keccak
+
 NAMES = (
     "Arbiter", "Availability", "DisputeGame", "JobMarket", "Jobs", "Rounds", "StakeVault", "TestToken",
     "Validator", "Witnesses",
@@ -90,3 +92,20 @@ def abi_type(entry: dict[str, Any]) -> str:
 def signature(entry: dict[str, Any]) -> str:
     """name(type,type,...)."""
     return f"{entry['name']}({','.join(abi_type(part) for part in entry['inputs'])})"
+
+
+def selector(entry: dict[str, Any]) -> bytes:
+    """The first four bytes of the data of a call, or of a revert."""
+    return keccak(signature(entry).encode())[:4]
+
+
+@cache
+def functions(contract: str) -> dict[bytes, dict[str, Any]]:
+    """The ABI's functions by selector."""
+    return {selector(entry): entry for entry in load(contract).entries("function").values()}
+
+
+@cache
+def function(contract: str, name: str) -> dict[str, Any]:
+    """The ABI's entry of a function."""
+    return load(contract).entries("function")[name]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from lockstep.chain import artifacts, reverts, signatures
@@ -138,10 +137,10 @@ class Contract:
         called: Any = {"to": self.address, "data": "0x" + self._data(function, arguments).hex()}
         if sender:
             called["from"] = sender
-        parts = _coded(self.artifact.name, function).entry["outputs"]
+        parts = artifacts.function(self.artifact.name, function)["outputs"]
         try:
             answer = self.w3.eth.call(called, block_identifier=block)  # type: ignore[arg-type]
-            found = self.w3.codec.decode([artifacts.abi_type(part) for part in parts], answer)
+            found = self.w3.codec.decode(_types(parts), answer)
         except ContractLogicError as failure:
             raise reverts.decode(revert_data(failure)) from failure
         except DecodingError as failure:
@@ -157,32 +156,20 @@ class Contract:
 
     def arguments_of(self, data: bytes) -> dict[str, Any]:
         """A call's arguments by name. Raises `ValueError` for data that no function here takes."""
-        for name in self.artifact.entries("function"):
-            coded = _coded(self.artifact.name, name)
-            if coded.selector == data[:4]:
-                values = self.w3.codec.decode(coded.inputs, data[4:])
-                return {part["name"]: value for part, value in zip(coded.entry["inputs"], values, strict=True)}
-        raise ValueError(f"{self.artifact.name} has no function 0x{data[:4].hex()}")
+        entry = artifacts.functions(self.artifact.name).get(data[:4])
+        if entry is None:
+            raise ValueError(f"{self.artifact.name} has no function 0x{data[:4].hex()}")
+        values = self.w3.codec.decode(_types(entry["inputs"]), data[4:])
+        return {part["name"]: value for part, value in zip(entry["inputs"], values, strict=True)}
 
     def _data(self, function: str, arguments: Sequence[Any]) -> bytes:
-        coded = _coded(self.artifact.name, function)
-        return coded.selector + self.w3.codec.encode(coded.inputs, [_plain(a) for a in arguments])
+        """Selector and arguments; web3's own way looks through the whole ABI for a function at each call."""
+        entry = artifacts.function(self.artifact.name, function)
+        return artifacts.selector(entry) + self.w3.codec.encode(_types(entry["inputs"]), [_plain(a) for a in arguments])
 
 
-@dataclass(frozen=True)
-class _Coded:
-    """A function as bytes: web3 looks through the whole ABI for it at each call, which takes ten times as long."""
-
-    entry: dict[str, Any]
-    selector: bytes
-    inputs: tuple[str, ...]
-
-
-@cache
-def _coded(artifact: str, function: str) -> _Coded:
-    entry = artifacts.load(artifact).entries("function")[function]
-    selector = keccak(artifacts.signature(entry).encode())[:4]
-    return _Coded(entry, selector, tuple(artifacts.abi_type(part) for part in entry["inputs"]))
+def _types(parts: Sequence[dict[str, Any]]) -> list[str]:
+    return [artifacts.abi_type(part) for part in parts]
 
 
 def _read(part: dict[str, Any], value: Any) -> Any:

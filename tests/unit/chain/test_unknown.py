@@ -9,7 +9,6 @@ import pytest
 from lockstep.chain import artifacts
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.devnet import Local
-from lockstep.chain.memory import abi
 from lockstep.chain.memory.machine import FIELDS
 from lockstep.protocol.transition import VIEWS
 
@@ -25,7 +24,7 @@ APART = {("Validator", "check"), ("Availability", "seedOf")}
 @pytest.mark.chain
 @pytest.mark.parametrize(("contract", "function"), [view for view in VIEWS if view not in APART])
 def test_a_view_of_nothing_says_the_same(contract: str, function: str, devnet: Local, contracts: Contracts) -> None:
-    entry = abi.function(contract, function)
+    entry = artifacts.function(contract, function)
     arguments = [() if part["type"].endswith("[]") else NOTHING.get(part["type"], 3) for part in entry["inputs"]]
     encoded = [
         (3).to_bytes(32, "big") if part["type"] == "bytes32" else value

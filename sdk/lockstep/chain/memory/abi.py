@@ -30,26 +30,9 @@ class NoFunction(Exception):
     """Data that no function of the contract takes: Solidity's dispatcher and decoder revert with nothing."""
 
 
-@cache
-def functions(contract: str) -> dict[bytes, dict[str, Any]]:
-    """The ABI's functions by selector."""
-    return {selector(entry): entry for entry in artifacts.load(contract).entries("function").values()}
-
-
-@cache
-def function(contract: str, name: str) -> dict[str, Any]:
-    """The ABI's entry of a function."""
-    return artifacts.load(contract).entries("function")[name]
-
-
-def selector(entry: dict[str, Any]) -> bytes:
-    """The first four bytes of the data of a call, or of a revert."""
-    return keccak(artifacts.signature(entry).encode())[:4]
-
-
 def call_of(contract: str, sender: Address, data: bytes, gas: int = 0) -> MarketCall:
     """The call that a transaction's data make. Raises `NoFunction`."""
-    entry = functions(contract).get(data[:4])
+    entry = artifacts.functions(contract).get(data[:4])
     if entry is None:
         raise NoFunction(f"{contract} has no function 0x{data[:4].hex()}")
     try:
@@ -62,13 +45,13 @@ def call_of(contract: str, sender: Address, data: bytes, gas: int = 0) -> Market
 
 def data_of(call: MarketCall) -> bytes:
     """A call's data: what `call_of` reads."""
-    entry = function(call.contract, call.function)
-    return selector(entry) + _encoded(entry["inputs"], call.arguments)
+    entry = artifacts.function(call.contract, call.function)
+    return artifacts.selector(entry) + _encoded(entry["inputs"], call.arguments)
 
 
 def returned(contract: str, name: str, value: Any) -> bytes:
     """Encodes a function's result: nothing, one value, or a tuple of several."""
-    outputs = function(contract, name)["outputs"]
+    outputs = artifacts.function(contract, name)["outputs"]
     if not outputs:
         return b""
     return _encoded(outputs, (value,) if len(outputs) == 1 else value)
@@ -97,7 +80,7 @@ def reverted(error: Reverted) -> bytes:
     values = error.values
     if error.rule == "JobInvalid":
         values = (str(values[0]).encode().ljust(32, b"\0"),)
-    return selector(entry) + _encoded(entry["inputs"], values)
+    return artifacts.selector(entry) + _encoded(entry["inputs"], values)
 
 
 def plain(value: Any) -> Any:

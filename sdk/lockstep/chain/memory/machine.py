@@ -295,6 +295,6 @@ def floor_gas(data: bytes) -> int:
 
 def execution_gas(contract: str, data: bytes) -> int:
     """The estimate of what a call's execution takes."""
-    entry = abi.functions(contract).get(data[:4])
+    entry = artifacts.functions(contract).get(data[:4])
     label = f"{contract}.{entry['name']}" if entry is not None else ""
     return EXECUTION_GAS.get(label, EXECUTION_DEFAULT) + BYTES_PER_GAS * len(data)
