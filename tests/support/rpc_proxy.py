@@ -62,6 +62,12 @@ class RpcProxy:
         """How long it thinks about everything."""
         self.chain_id: int | None = None
         """What it says its chain is; None: the truth."""
+        self.garbage: bytes | None = None
+        """What it answers to everything but the question for its chain; None: the truth."""
+        self.encoding = ""
+        """The encoding that it says its answers have."""
+        self.location = ""
+        """Where it sends those who get a status."""
         self.drops_logs = False
         """Whether it lies that nothing happened."""
         self.other_hashes = False
@@ -125,7 +131,10 @@ class RpcProxy:
         if request.path != self._path:
             return _answer(request, 401, b"{}")
         if self.status or busy:
-            return _answer(request, self.status or 429, b"", {"Retry-After": self.retry_after})
+            headers = {"Retry-After": self.retry_after, "Location": self.location}
+            return _answer(request, self.status or 429, b"", headers)
+        if self.garbage is not None and "eth_chainId" not in _methods(question):
+            return _answer(request, 200, self.garbage, {"Content-Encoding": self.encoding})
         answer = self._own_answer(question)
         return _answer(request, 200, self._lied(question, self._asked(body)) if answer is None else answer)
 

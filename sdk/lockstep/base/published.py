@@ -65,7 +65,7 @@ def values_of(url: str, folder: Path) -> dict[str, str]:
         raise UsageError(f"not the URL of a coordinator: {redacted(url)}", "it looks like https://lockstep.example")
     hide(url)
     with refusing(UsageError, f"the answer of {redacted(url)}{PATH}", "is it a coordinator of this release?"):
-        found = _DOCUMENT(from_json(_answer(url), MAX_BYTES), "the answer")
+        found = _DOCUMENT(from_json(fetched(url, PATH), MAX_BYTES), "the answer")
     file = json.dumps(found["deployment"], indent=2).encode() + b"\n"
     path = folder / f"{sha256(file).hexdigest()[:32]}.json"
     if not path.exists():
@@ -86,20 +86,24 @@ def _reachable(each: str, url: str) -> bool:
     return is_url(each) and "," not in each and (on_loopback(url) or not on_loopback(each))
 
 
-def _answer(url: str) -> bytes:
+def fetched(url: str, path: str) -> bytes:
+    """Fetches what a coordinator serves under a path: at most MAX_BYTES and ANSWER_SECONDS.
+
+    Raises `Unreachable` if it does not answer, `UsageError` if it serves no such thing.
+    """
     import httpx2
 
     until = time.monotonic() + ANSWER_SECONDS
     try:
         with (
             httpx2.Client(follow_redirects=False, timeout=ANSWER_SECONDS) as client,
-            client.stream("GET", url + PATH, headers={"Accept-Encoding": "identity"}) as answer,
+            client.stream("GET", url + path, headers={"Accept-Encoding": "identity"}) as answer,
         ):
             if answer.status_code >= 500 or answer.status_code == 429:
                 raise Unreachable(f"{redacted(url)} fails: HTTP {answer.status_code}", "try again shortly")
             if answer.status_code != 200:
                 raise UsageError(
-                    f"{redacted(url)} is no coordinator: HTTP {answer.status_code} for {PATH}",
+                    f"{redacted(url)} is no coordinator: HTTP {answer.status_code} for {path}",
                     "give the address of its first page",
                 )
             body = bytearray()

@@ -10,6 +10,9 @@ from lockstep.protocol.errors import ChainError, FundsError
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.reverts import revert
 
+SHOWN_BYTES = 256
+"""Bytes of an unknown error that a message shows, at most."""
+
 _STRING = keccak(b"Error(string)")[:4]
 _PANIC = keccak(b"Panic(uint256)")[:4]
 
@@ -26,6 +29,20 @@ def _errors() -> dict[bytes, dict[str, Any]]:
 
 def decode(data: bytes) -> ChainError | FundsError:
     """The error that the returned bytes encode. Bytes of no known error become a plain `ChainError`."""
+    from eth_abi.exceptions import DecodingError
+
+    try:
+        return _decoded(data)
+    except (DecodingError, ValueError, OverflowError):
+        return _unknown(data)
+
+
+def _unknown(data: bytes) -> ChainError:
+    shown = f"0x{data[:SHOWN_BYTES].hex()}" if data else "nothing"
+    return ChainError(f"reverted, returning {shown}", "the call ran out of gas, or the address is another contract")
+
+
+def _decoded(data: bytes) -> ChainError | FundsError:
     from eth_abi.abi import decode as abi_decode
 
     selector, arguments = data[:4], data[4:]
@@ -36,8 +53,7 @@ def decode(data: bytes) -> ChainError | FundsError:
         return ChainError(f"the contract panicked (0x{code:02x})", "this is a bug in a contract: report it")
     entry = _errors().get(bytes(selector))
     if entry is None:
-        shown = f"0x{data.hex()}" if data else "nothing"
-        return ChainError(f"reverted, returning {shown}", "the call ran out of gas, or the address is another contract")
+        return _unknown(data)
     types = [artifacts.abi_type(part) for part in entry["inputs"]]
     values = [_shown(kind, value) for kind, value in zip(types, abi_decode(types, arguments), strict=True)]
     if entry["name"] == "JobInvalid":

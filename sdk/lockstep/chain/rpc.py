@@ -11,7 +11,7 @@ No request goes to an endpoint before it has told that it is of the chain.
 
 from __future__ import annotations
 
-import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,15 +25,22 @@ import structlog
 
 from lockstep.base.redaction import hide, redacted, urls_of
 from lockstep.base.vitals import VITALS
+from lockstep.chain import answers
+from lockstep.chain.answers import Answer
 from lockstep.chain.stacks import require_own_blocks
-from lockstep.protocol.errors import ChainError, Unreachable, UsageError
+from lockstep.protocol.errors import ChainError, Malformed, Unreachable, UsageError
 
 if TYPE_CHECKING:
-    from requests import Response
     from web3 import Web3
 
 TIMEOUT_SECONDS = 20.0
+PATIENCE = 3
+"""Timeouts that the whole of an answer may take: each of its parts has one."""
+PIECE_BYTES = 1 << 16
+HEADERS = {"Content-Type": "application/json"}
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+RECURSION_LIMIT = 1000
+"""CPython's own. py_ecc, which web3 imports, raises it to 100,000: a nested text then overflows a parser's stack."""
 
 ATTEMPTS = 5
 """At one endpoint, for one request."""
@@ -74,8 +81,6 @@ KNOWN_WORDS = ("already known", "already imported", "nonce too low")
 
 SEND, LOGS = "eth_sendRawTransaction", "eth_getLogs"
 
-Answer = Mapping[str, Any]
-
 log = structlog.get_logger(__name__)
 
 
@@ -107,6 +112,7 @@ def connect(urls: str, chain_id: int | None = None, timeout: float = TIMEOUT_SEC
     """
     from web3 import Web3
 
+    sys.setrecursionlimit(RECURSION_LIMIT)
     hide(urls)
     listed = urls_of(urls)
     if not listed:
@@ -134,15 +140,14 @@ class Endpoint:
 
     def __init__(self, url: str, timeout: float) -> None:
         from requests import Session
-        from web3 import HTTPProvider
+        from web3.providers.base import JSONBaseProvider
 
         self.url, self.name = url, redacted(url)
-        session = Session()
+        self._timeout = timeout
+        self._session = Session()
         # A proxy never stands between a process and its own machine, and looking for one costs more than the request.
-        session.trust_env = urlsplit(url).hostname not in LOOPBACK
-        self._http = HTTPProvider(
-            url, request_kwargs={"timeout": timeout}, session=session, exception_retry_configuration=None
-        )
+        self._session.trust_env = urlsplit(url).hostname not in LOOPBACK
+        self._encode = JSONBaseProvider().encode_rpc_request
         self.checked = False
         """Whether it has told that it is of the chain."""
         self._until = 0.0
@@ -164,45 +169,66 @@ class Endpoint:
 
     def ask(self, method: str, params: Any) -> Answer:
         """One attempt. Raises `Failure`."""
-        data = self._http.encode_rpc_request(method, params)  # type: ignore[arg-type]
-        answer = self._post(data)
-        if (good := _json_rpc(answer)) is None:
-            raise Failure("no JSON-RPC")
-        if is_rate_limit(method, good):
+        answer = self._post(self._encode(method, params))  # type: ignore[arg-type]
+        if is_rate_limit(method, answer):
             raise Failure("it is asked too often", status=429, arrived=False)
-        if method in READS and (trouble := _trouble(method, params, good)):
+        if method in READS and (trouble := _trouble(method, params, answer)):
             raise Failure(trouble, status=503)
-        return good
+        if "error" in answer:
+            return answer
+        try:
+            return {**answer, "result": answers.result(method, answer["result"])}
+        except Malformed as malformed:
+            VITALS.count("rpc_errors", self.name)
+            # INVARIANT: whatever an endpoint says is read here, or it is the endpoint's failure.
+            raise Failure(malformed.message, passes=False) from None
 
-    def ask_many(self, requests: Any) -> Any:
-        """One attempt at a batch. Raises `Failure`."""
-        answer = self._post(self._http.encode_batch_rpc_request(requests))
-        goods = [_json_rpc(each) for each in answer] if isinstance(answer, list) else [_json_rpc(answer)]
-        if any(good is None for good in goods):
-            raise Failure("no JSON-RPC")
-        if any(is_rate_limit("batch", good) for good in goods if good is not None):
-            raise Failure("it is asked too often", status=429, arrived=False)
-        return sorted(answer, key=lambda each: each["id"]) if isinstance(answer, list) else goods[0]
-
-    def _post(self, data: bytes) -> Any:
-        """The JSON that it answers."""
-        from requests import RequestException
-
+    def _post(self, data: bytes) -> Answer:
+        """The JSON-RPC that it answers."""
         VITALS.count("rpc_requests", self.name)
         try:
-            return json.loads(self._http._make_request("", data))  # type: ignore[arg-type]
-        except RequestException as error:
+            return self._answered(data)
+        except Failure:
             VITALS.count("rpc_errors", self.name)
+            raise
+
+    def _answered(self, data: bytes) -> Answer:
+        from requests import RequestException
+        from urllib3.exceptions import HTTPError
+
+        status, body, after, why = 0, bytearray(), None, None
+        end = time.monotonic() + PATIENCE * self._timeout
+        try:
+            with self._session.post(
+                self.url, data=data, headers=HEADERS, timeout=self._timeout, stream=True, allow_redirects=False
+            ) as response:
+                status, after = response.status_code, response.headers.get("Retry-After")
+                while piece := response.raw.read1(PIECE_BYTES, decode_content=True):
+                    body += piece
+                    # INVARIANT: an answer is bounded in bytes, unpacked, and in time.
+                    if len(body) > answers.MAX_ANSWER_BYTES:
+                        why = Failure(f"more than {answers.MAX_ANSWER_BYTES >> 20} MiB", status=413, passes=False)
+                        break
+                    if time.monotonic() > end:
+                        why = Failure("it answers too slowly", timed_out=True)
+                        break
+        except (RequestException, HTTPError, OSError) as error:
             why = _failure(error)
-            # Some put the JSON-RPC error into an HTTP error: it says more.
-            told = _told(error.response) if why.status != 429 else None
-        except ValueError as error:
-            VITALS.count("rpc_errors", self.name)
-            why, told = Failure(f"no JSON-RPC: {type(error).__name__}"), None
         # Raised here, and not above: the library's error names the URL, and would be this one's context.
-        if told is None:
+        if why is not None:
             raise why
-        return told
+        try:
+            told = answers.framed(bytes(body))
+        except Malformed as malformed:
+            told, why = None, Failure(f"no JSON-RPC: {malformed.message}")
+        if 200 <= status < 300:
+            if told is None:
+                raise why or Failure("no JSON-RPC")
+            return told
+        # Some put the JSON-RPC error into an HTTP error: it says more.
+        if told is not None and "error" in told and status != 429:
+            return told
+        raise _refused(status, after)
 
 
 def is_rate_limit(method: str, answer: Answer) -> bool:
@@ -223,19 +249,24 @@ def _trouble(method: str, params: Any, answer: Answer) -> str:
     if method == "eth_getBlockByNumber" and params[0] in NAMED and any(words in text for words in UNNAMED_WORDS):
         # It names none until the chain's own word has reached it: no other node says more, and it can read.
         return ""
-    return next((words for words in TROUBLE_WORDS if words in text and "revert" not in text), "")
+    known = next((words for words in TROUBLE_WORDS if words in text and "revert" not in text), "")
+    # A call may be refused for what it asks; a number, a balance or a block may not.
+    return known or ("" if method == "eth_call" or (params and params[0] in NAMED) else text)
 
 
 @cache
 def _provider_class() -> Any:
     """The provider of a list of endpoints, as web3 takes it. web3 is imported when it is first needed."""
-    from web3 import HTTPProvider
+    from web3.providers.base import JSONBaseProvider
 
-    class Endpoints(HTTPProvider):
+    class Endpoints(JSONBaseProvider):
         """Several endpoints of one chain, the first one preferred."""
 
+        # INVARIANT: no answer of an endpoint makes this process ask a URL (EIP-3668).
+        global_ccip_read_enabled = False
+
         def __init__(self, endpoints: Sequence[Endpoint], timeout: float) -> None:
-            super().__init__(endpoints[0].url, exception_retry_configuration=None)
+            super().__init__()
             self._endpoints = list(endpoints)
             self._timeout = timeout
             self._chain_id: int | None = None
@@ -278,9 +309,6 @@ def _provider_class() -> Any:
                 # Every endpoint that is asked has told it; web3 asks before each call of a contract.
                 return {"jsonrpc": "2.0", "id": 0, "result": hex(self._chain_id or 0)}
             return self._first(str(method), params, lambda each: each.ask(method, params))
-
-        def make_batch_request(self, batch_requests: Any) -> Any:
-            return self._first("batch", batch_requests, lambda each: each.ask_many(batch_requests))
 
         def is_connected(self, show_traceback: bool = False) -> bool:
             try:
@@ -412,23 +440,26 @@ def _attempts(timeout: float, attempts: int, *, retry_refused: bool = True) -> I
     )  # fmt: skip
 
 
-def _failure(error: Any) -> Failure:
-    """Turns one of requests' exceptions into a `Failure`; its own words name the URL."""
+def _refused(status: int, retry_after: str | None) -> Failure:
+    """Returns the failure of an HTTP status."""
+    return Failure(
+        f"HTTP {status}", status=status, passes=status in BUSY_STATUSES, arrived=status not in (401, 403, 404, 429),
+        again_after=_seconds(retry_after),
+    )  # fmt: skip
+
+
+def _failure(error: Exception) -> Failure:
+    """Turns an exception of requests or urllib3 into a `Failure`; its own words name the URL."""
     from requests import ConnectionError as NoConnection
     from requests import ConnectTimeout, Timeout
+    from urllib3.exceptions import ProtocolError
+    from urllib3.exceptions import TimeoutError as TooLate
 
-    name, response = type(error).__name__, error.response
-    if response is not None:
-        status = int(response.status_code)
-        kind, after = f"HTTP {status}", response.headers.get("Retry-After")
-        return Failure(
-            kind, status=status, passes=status in BUSY_STATUSES, arrived=status not in (401, 403, 404, 429),
-            again_after=_seconds(after),
-        )  # fmt: skip
-    timed_out = isinstance(error, Timeout)
+    timed_out = isinstance(error, Timeout | TooLate)
     # Refused, or no such host: nothing was sent.
     arrived = not isinstance(error, ConnectTimeout) and "NewConnectionError" not in repr(error)
-    return Failure(name, timed_out=timed_out, passes=isinstance(error, Timeout | NoConnection), arrived=arrived)
+    passes = timed_out or isinstance(error, NoConnection | ProtocolError)
+    return Failure(type(error).__name__, timed_out=timed_out, passes=passes, arrived=arrived)
 
 
 def _seconds(retry_after: str | None) -> float | None:
@@ -443,30 +474,3 @@ def _seconds(retry_after: str | None) -> float | None:
         return max(0.0, (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds())
     except (TypeError, ValueError):
         return None
-
-
-def _told(response: Response | None) -> Answer | None:
-    """The JSON-RPC error in the body of an HTTP error, if there is one."""
-    try:
-        body = json.loads(response.text) if response is not None else None
-    except ValueError:
-        return None
-    return body if isinstance(body, dict) and isinstance(body.get("error"), dict) and _json_rpc(body) else None
-
-
-def _json_rpc(answer: Any) -> Answer | None:
-    """An answer with the fields that web3 asks for; None if it is no JSON-RPC."""
-    if not isinstance(answer, dict):
-        return None
-    framed = {**answer, "jsonrpc": "2.0", "id": answer.get("id") or 0}
-    error = answer.get("error")
-    if error is None:
-        return framed if "result" in answer else None
-    if not isinstance(error, dict):
-        error = {"message": error}
-    code, message = error.get("code"), error.get("message")
-    framed["error"] = {
-        **error, "code": code if isinstance(code, int) else 0, "message": str(message or "it does not say why")
-    }  # fmt: skip
-    framed.pop("result", None)
-    return framed

@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lockstep.base.amounts import tokens
+from lockstep.base.decoding import U64, account, either, from_json, nothing, whole
 from lockstep.base.machine import memory, readable
+from lockstep.base.published import MAX_BYTES, fetched
 from lockstep.base.redaction import redacted, urls_of
 from lockstep.chain.addresses import CONTRACTS, Addresses
 from lockstep.chain.contracts import Contracts
@@ -33,8 +35,10 @@ from lockstep.protocol.errors import (
     GuardRefused,
     KeyStoreError,
     LockstepError,
+    Malformed,
     Mismatch,
     Unreachable,
+    UsageError,
 )
 from lockstep.protocol.types import Address
 from lockstep.storage import open_store
@@ -252,16 +256,12 @@ class Examination:
         return told
 
     def _coordinator(self, url: str) -> str:
-        import httpx2
-
         try:
-            answer = httpx2.get(f"{url.rstrip('/')}/api/v1/status", timeout=TIMEOUT_SECONDS, follow_redirects=False)
-            found = answer.raise_for_status().json()
-            market, block = str(found["market"]), found["block"]
-        except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, LookupError, TypeError) as error:
+            found = from_json(fetched(url.rstrip("/"), "/api/v1/status"), MAX_BYTES)
+            market, block = account(found["market"], "market"), either(nothing, whole(0, U64))(found["block"], "block")
+        except (Malformed, UsageError, LookupError, TypeError) as error:
             raise Unreachable(
-                f"it does not answer as a coordinator does: {type(error).__name__}",
-                "check the URL; a process works without one, too",
+                f"it does not answer as a coordinator does: {error}", "check the URL; a process works without one, too"
             ) from error
         if self._addresses is not None and market.lower() != self._addresses.market.lower():
             raise Mismatch(f"it is of market {market}", "name the coordinator of this deployment")

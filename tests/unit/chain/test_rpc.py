@@ -1,25 +1,28 @@
 """An RPC that is down is Unreachable (exit 9), when connecting and ever after; of several, one suffices."""
 
+import gzip
+import json
 import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from eth_abi.abi import encode
 from structlog.testing import capture_logs
 from web3 import Web3
 from web3.exceptions import Web3RPCError
 
-from lockstep.chain import rpc
+from lockstep.chain import answers, rpc
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.devnet import CHAIN_ID, Local, deploy
 from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.outbox import Outbox
 from lockstep.chain.rpc import connect, is_rate_limit
 from lockstep.protocol.errors import ChainError, Unreachable, UsageError
-from lockstep.protocol.types import Wei
+from lockstep.protocol.hashing import keccak
+from lockstep.protocol.types import Address, Wei
 from tests.support.rpc_proxy import RpcProxy
 
 pytestmark = pytest.mark.chain
@@ -207,14 +210,6 @@ def test_a_transaction_that_one_may_have_taken_is_not_refused(proxies: tuple[Rpc
         w3.eth.send_raw_transaction(b"\2nonsense")
 
 
-def test_a_json_rpc_error_in_an_http_error_is_told() -> None:
-    body = '{"jsonrpc": "2.0", "id": 1, "error": {"code": -32600, "message": "up to a 10 block range"}}'
-    told = rpc._told(SimpleNamespace(text=body))  # type: ignore[arg-type]
-    assert told is not None
-    assert told["error"]["code"] == -32600
-    assert rpc._told(SimpleNamespace(text="<html>")) is None  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("block", "message", "reason"),
     [
@@ -230,3 +225,110 @@ def test_a_json_rpc_error_in_an_http_error_is_told() -> None:
 def test_a_node_without_a_final_block_can_read_all_the_same(block: str, message: str, reason: str) -> None:
     answer: Any = {"jsonrpc": "2.0", "id": 1, "error": {"code": -39001, "message": message}}
     assert rpc._trouble("eth_getBlockByNumber", [block, False], answer) == reason
+
+
+# -- what a stranger answers
+
+BLOCK = {"number": "0x5", "hash": "0x" + 64 * "1", "parentHash": "0x" + 64 * "2", "timestamp": "0x5"}
+NESTED = 200_000
+
+
+def said(result: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": 1, "result": result}).encode()
+
+
+GARBAGE = {
+    "no JSON": b"<html>",
+    "no UTF-8": b"\xff\xfe",
+    "a text of brackets": b"[" * NESTED,
+    "a nested result": b'{"jsonrpc":"2.0","id":1,"result":' + b"[" * NESTED + b"]" * NESTED + b"}",
+    "a number of 100,000 digits": b'{"jsonrpc":"2.0","id":1,"result":' + b"9" * 100_000 + b"}",
+    "a list": b"[1, 2]",
+    "neither result nor error": b'{"jsonrpc":"2.0","id":1,"error":null}',
+    "an error that is a list": b'{"jsonrpc":"2.0","id":1,"error":[1]}',
+    "an error of another form": b'{"jsonrpc":"2.0","id":1,"error":{"code":"x","message":5}}',
+    "a lone surrogate": b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"\\ud800 \\u0000"}}',
+    "a block that is a list": said([1, 2]),
+    "a block that is a text": said("0x12"),
+    "a block without fields": said({}),
+    "a number that is none": said({**BLOCK, "number": "0xzz"}),
+    "a negative number": said({**BLOCK, "number": "-0x5"}),
+    "a hash of half a byte": said({**BLOCK, "hash": "0x1"}),
+    "a hash that is a number": said({**BLOCK, "hash": 5}),
+    "a time that is null": said({**BLOCK, "timestamp": None}),
+    "a time that is a list": said({**BLOCK, "timestamp": []}),
+    "a time after 2^40 seconds": said({**BLOCK, "timestamp": "0x" + 64 * "f"}),
+}
+
+
+@pytest.fixture
+def stranger(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RpcProxy, MemoryDevnet]]:
+    """An endpoint that says what it is told to, in front of a chain."""
+    monkeypatch.setattr(rpc, "WAIT_SECONDS", (0.0, 0.0))
+    with MemoryDevnet() as chain, RpcProxy(chain.url) as proxy:
+        yield proxy, chain
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+def test_garbage_is_a_failure_of_its_endpoint(stranger: tuple[RpcProxy, MemoryDevnet], garbage: bytes) -> None:
+    proxy, chain = stranger
+    alone, first = connect(proxy.url), connect(f"{proxy.url},{chain.url}")
+    proxy.garbage = garbage
+    with pytest.raises(Unreachable):
+        alone.eth.get_block("latest")
+    assert first.eth.get_block("latest")["number"] == chain.w3.eth.block_number, "the next one is asked"
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_answer_is_bounded_also_when_it_is_unpacked(
+    stranger: tuple[RpcProxy, MemoryDevnet], monkeypatch: pytest.MonkeyPatch, packed: bool
+) -> None:
+    monkeypatch.setattr(answers, "MAX_ANSWER_BYTES", 1 << 20)
+    proxy, _ = stranger
+    w3, long = connect(proxy.url), said("0x" + "00" * (1 << 20))
+    proxy.garbage, proxy.encoding = (gzip.compress(long), "gzip") if packed else (long, "")
+    with pytest.raises(Unreachable, match="more than 1 MiB"):
+        w3.eth.get_block("latest")
+
+
+def test_an_answer_that_trickles_ends(stranger: tuple[RpcProxy, MemoryDevnet], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rpc, "PATIENCE", 0)
+    with pytest.raises(Unreachable, match="too slowly"):
+        connect(stranger[0].url)
+
+
+def test_an_endpoint_that_sends_elsewhere_is_not_followed(stranger: tuple[RpcProxy, MemoryDevnet]) -> None:
+    proxy, chain = stranger
+    w3 = connect(proxy.url)
+    proxy.status, proxy.location = 307, chain.url
+    with pytest.raises(Unreachable, match="HTTP 307"):
+        _ = w3.eth.block_number
+
+
+def test_no_answer_makes_this_process_ask_a_url(stranger: tuple[RpcProxy, MemoryDevnet]) -> None:
+    """EIP-3668: a revert by which a contract names URLs to ask."""
+    proxy, chain = stranger
+    lookup = keccak(b"OffchainLookup(address,string[],bytes,bytes4,bytes)")[:4] + encode(
+        ["address", "string[]", "bytes", "bytes4", "bytes"], ["0x" + 40 * "1", [f"{chain.url}/{{data}}"], b"", b"", b""]
+    )
+    vault = Contracts.at(connect(proxy.url), deploy(chain.w3, chain.account("x"))).vault
+    error = {"code": 3, "message": "execution reverted", "data": "0x" + lookup.hex()}
+    proxy.garbage = json.dumps({"jsonrpc": "2.0", "id": 1, "error": error}).encode()
+    with pytest.raises(ChainError, match="reverted"):
+        vault.free(Address("0x" + 40 * "1"))
+
+
+@pytest.mark.parametrize("data", ["08c379a0", "08c379a0" + 64 * "f", "4e487b71", "4e487b71" + 64 * "f", "f" * 7])
+def test_a_revert_of_no_form_is_an_error_of_the_chain(stranger: tuple[RpcProxy, MemoryDevnet], data: str) -> None:
+    proxy, chain = stranger
+    vault = Contracts.at(connect(proxy.url), deploy(chain.w3, chain.account("x"))).vault
+    error = {"code": 3, "message": "execution reverted", "data": "0x" + data}
+    proxy.garbage = json.dumps({"jsonrpc": "2.0", "id": 1, "error": error}).encode()
+    with pytest.raises(ChainError):
+        vault.free(Address("0x" + 40 * "1"))
+
+
+def test_a_nested_text_overflows_no_stack_after_web3_is_imported(stranger: tuple[RpcProxy, MemoryDevnet]) -> None:
+    connect(stranger[0].url)
+    with pytest.raises(RecursionError):
+        json.loads("[" * NESTED)

@@ -1,0 +1,169 @@
+"""Answers of an RPC endpoint, which is a stranger: one bounded text, and of each method the fields that are read here.
+
+`framed` gives the fields of JSON-RPC, `result` those of a method; fields that nobody reads are dropped, so that web3
+formats nothing else. Whatever is of another form is Malformed, and so a failure of its endpoint.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from lockstep.base.decoding import (
+    U64,
+    Reader,
+    account,
+    either,
+    flag,
+    from_json,
+    hexes,
+    nothing,
+    several,
+    whole,
+)
+from lockstep.protocol.errors import Malformed
+
+MAX_ANSWER_BYTES = 1 << 25
+"""One answer, unpacked: some 50,000 logs."""
+MAX_LOGS = 1 << 17
+MAX_TEXT = 1 << 10
+"""Characters of an error's message that are kept."""
+LAST_SECOND = (1 << 40) - 1
+"""The end of a chain's time, after 34,000 years."""
+
+Answer = Mapping[str, Any]
+
+_HEX_NUMBER = re.compile(r"0x[0-9a-fA-F]{1,64}")
+_RETURNED = re.compile(r"(?:Reverted )?(0x(?:[0-9a-fA-F]{2})*)")
+
+
+def framed(data: bytes) -> Answer:
+    """The fields `jsonrpc`, `id` and either `result` or `error` of an answer. Raises Malformed."""
+    told = from_json(data, MAX_ANSWER_BYTES)
+    if not isinstance(told, dict):
+        raise Malformed("no JSON-RPC")
+    head = {"jsonrpc": "2.0", "id": told["id"] if type(told.get("id")) is int else 0}
+    if told.get("error") is not None:
+        return head | {"error": _error(told["error"])}
+    if "result" not in told:
+        raise Malformed("no JSON-RPC")
+    return head | {"result": told["result"]}
+
+
+def result(method: str, value: Any) -> Any:
+    """The result of a method, of the form that the method has. Raises Malformed."""
+    reader = RESULTS.get(method)
+    return value if reader is None else reader(value, method)
+
+
+def _error(told: Any) -> dict[str, Any]:
+    """Code, message, and the bytes that a call returned, as a map: web3 reads maps alone without parsing them."""
+    error = told if isinstance(told, dict) else {"message": told}
+    code, message, data = error.get("code"), error.get("message"), error.get("data")
+    if isinstance(data, dict):  # Ganache
+        data = data.get("data", data.get("result"))
+    found = _RETURNED.fullmatch(data) if isinstance(data, str) else None
+    kept = {"code": code if type(code) is int else 0, "message": _line(message) or "it does not say why"}
+    if found is None:
+        return kept
+    returned = found[1]
+    return kept | {"data": {"data": returned} if len(returned) > 2 else returned}
+
+
+def _line(message: Any) -> str:
+    """A message without the characters that a terminal would obey."""
+    told = message if isinstance(message, str) else "" if message is None else repr(message)
+    return "".join(c if c.isprintable() else " " for c in told[:MAX_TEXT]).strip()
+
+
+# -- what each method answers ------------------------------------------------------------------------------------------
+
+
+def _number(most: int) -> Reader[Any]:
+    """Reads a number from 0 to `most`, in hex or not."""
+    inside = whole(0, most)
+
+    def read(value: Any, where: str) -> Any:
+        told = int(value, 16) if isinstance(value, str) and _HEX_NUMBER.fullmatch(value) else value
+        inside(told, where)
+        return value
+
+    return read
+
+
+def _as_is(reader: Reader[Any]) -> Reader[Any]:
+    """Reads what `reader` does, and keeps it as it was written."""
+
+    def read(value: Any, where: str) -> Any:
+        reader(value, where)
+        return value
+
+    return read
+
+
+def _fields(required: Mapping[str, Reader[Any]], optional: Mapping[str, Reader[Any]] | None = None) -> Reader[Any]:
+    """Reads these fields of a map, and drops the others, and the `optional` ones that are null."""
+    beside = optional or {}
+
+    def read(value: Any, where: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise Malformed(f"{where} is {type(value).__name__} where a map is due")
+        if lacking := sorted(set(required) - set(value)):
+            raise Malformed(f"{where} lacks {', '.join(lacking)}")
+        due = {**required, **{name: reader for name, reader in beside.items() if value.get(name) is not None}}
+        return {name: reader(value[name], f"{where}.{name}") for name, reader in due.items()}
+
+    return read
+
+
+_count, _wei, _seconds = _number(U64), _number((1 << 256) - 1), _number(LAST_SECOND)
+_bytes, _word, _who = _as_is(hexes(None)), _as_is(hexes(32)), _as_is(account)
+
+_log = _fields(
+    {
+        "address": _who, "topics": several(_word, 4), "data": _bytes, "blockNumber": _count, "blockHash": _word,
+        "transactionHash": _word, "logIndex": _count,
+    },
+    {"transactionIndex": _count, "blockTimestamp": _seconds, "removed": _as_is(flag)},
+)  # fmt: skip
+_transaction = _fields(
+    {"hash": _word, "from": _who, "nonce": _count, "input": _bytes},
+    {
+        "to": _who, "blockNumber": _count, "blockHash": _word, "gas": _count, "value": _wei,
+        "gasPrice": _wei, "maxFeePerGas": _wei,
+        "maxPriorityFeePerGas": _wei, "transactionIndex": _count, "type": _count,
+    },
+)  # fmt: skip
+_receipt = _fields(
+    {
+        "transactionHash": _word, "blockNumber": _count, "blockHash": _word, "from": _who, "status": _number(1),
+        "gasUsed": _count, "logs": several(_log, MAX_LOGS),
+    },
+    {"to": _who, "contractAddress": _who, "effectiveGasPrice": _wei},
+)  # fmt: skip
+_block = _fields(
+    {"number": _count, "hash": _word, "parentHash": _word, "timestamp": _seconds},
+    {
+        "baseFeePerGas": _wei, "gasLimit": _count, "gasUsed": _count,
+        "transactions": several(either(_word, _transaction), MAX_LOGS),
+    },
+)  # fmt: skip
+
+RESULTS: dict[str, Reader[Any]] = {
+    "eth_blockNumber": _count,
+    "eth_call": _bytes,
+    "eth_chainId": _count,
+    "eth_estimateGas": _count,
+    "eth_gasPrice": _wei,
+    "eth_getBalance": _wei,
+    "eth_getBlockByHash": either(nothing, _block),
+    "eth_getBlockByNumber": either(nothing, _block),
+    "eth_getCode": _bytes,
+    "eth_getLogs": several(_log, MAX_LOGS),
+    "eth_getTransactionByHash": either(nothing, _transaction),
+    "eth_getTransactionCount": _count,
+    "eth_getTransactionReceipt": either(nothing, _receipt),
+    "eth_sendRawTransaction": _word,
+}
+"""By method; what is not here belongs to a local node, which its user started."""
