@@ -9,11 +9,13 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
+from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
 from lockstep.base.amounts import tokens
+from lockstep.base.legible import on_one_line
 from lockstep.base.naming import short
 from lockstep.cli.narrator import ALERT, BAD, GOOD, QUIET, STRONG, Line, clock, countdown
 from lockstep.cli.output import event
@@ -40,8 +42,15 @@ def rendered(thing: Any) -> str:
     width = None if terminal else WIDTH
     # On a terminal NO_COLOR decides, as everywhere.
     colours = None if terminal else True
-    Console(file=target, force_terminal=terminal, width=width, no_color=colours, highlight=False).print(thing)
+    console = Console(file=target, force_terminal=terminal, width=width, no_color=colours, highlight=False)
+    drawn = [each if each.control or each.text == "\n" else _legible(each) for each in console.render(thing)]
+    console.print(Segments(drawn), end="")
     return "\n".join(line.rstrip() for line in target.getvalue().splitlines())
+
+
+def _legible(segment: Segment) -> Segment:
+    """A piece of a line, which rich has cut: what is not a line's end within it is a stranger's."""
+    return Segment(on_one_line(segment.text), segment.style)
 
 
 def _account(account: str) -> str:

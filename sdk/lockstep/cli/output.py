@@ -9,6 +9,7 @@ import json
 import sys
 from typing import Any
 
+from lockstep.base.legible import indented, legible
 from lockstep.base.redaction import scrubbed
 from lockstep.protocol.errors import LockstepError, UsageError
 
@@ -35,7 +36,7 @@ def write(line: dict[str, Any]) -> None:
 
 def say(message: str) -> None:
     """Tell a person about progress, on stderr."""
-    print(scrubbed(message), file=sys.stderr, flush=True)
+    print(legible(scrubbed(message)), file=sys.stderr, flush=True)
 
 
 def interactive() -> bool:
@@ -59,12 +60,12 @@ def fail(error: LockstepError, as_json: bool) -> int:
     if as_json:
         write({"schema": SCHEMA, "ok": False, "error": error.to_dict()})
     else:
-        say(f"error: {error.message}")
+        say(f"error: {indented(error.message)}")
         if error.hint:
-            say(f"hint: {error.hint}")
+            say(f"hint: {indented(error.hint)}")
     return error.exit_code
 
 
 def _print(text: str) -> None:
     # INVARIANT: no key of a URL reaches stdout or stderr.
-    print(scrubbed(text), flush=True)
+    print(legible(scrubbed(text)), flush=True)

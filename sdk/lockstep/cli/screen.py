@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from lockstep.base.legible import on_one_line
 from lockstep.base.redaction import scrubbed
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Screen:
     def tell(self, line: Line) -> None:
         """One line, without the keys of URLs."""
         if self._console is None:
-            print(scrubbed(line.text), file=self._stream, flush=True)
+            print(on_one_line(scrubbed(line.text)), file=self._stream, flush=True)
         else:
             self._console.print(_drawn(line), soft_wrap=True)
 
@@ -66,4 +67,4 @@ def show(lines: Iterable[Line]) -> None:
 
 
 def _drawn(line: Line) -> Text:
-    return Text(scrubbed(line.text), style=line.style)
+    return Text(on_one_line(scrubbed(line.text)), style=line.style)

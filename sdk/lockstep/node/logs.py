@@ -8,12 +8,15 @@ from typing import Any
 
 import structlog
 
+from lockstep.base.legible import legible, on_one_line
 from lockstep.base.redaction import scrubbed
 
 NOISY = ("web3", "urllib3", "httpx2", "asyncio", "celery", "kombu", "alembic", "uvicorn.access")
 """Libraries that tell more than their warnings."""
 
 
+TRACE = "exception"
+"""The field of a trace, the only one of several lines."""
 RETRIED = "stamina.retry_scheduled"
 """stamina's event for each retry; dropped: an endpoint that rests after them is logged."""
 
@@ -27,7 +30,15 @@ class ScrubbedFormatter(logging.Formatter):
     """The standard library's messages without the keys that URLs hold."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return scrubbed(super().format(record))
+        return legible(scrubbed(super().format(record)))
+
+
+def spell_controls(_logger: object, _name: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """A processor, before the renderer's colours: no field commands a terminal, or looks like a line of its own."""
+    return {
+        name: (legible if name == TRACE else on_one_line)(value) if isinstance(value, str) else value
+        for name, value in fields.items()
+    }
 
 
 def drop_retries(_logger: object, _name: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
@@ -43,6 +54,8 @@ def only_warnings() -> None:
         processors=[
             drop_retries,
             structlog.processors.add_log_level,
+            structlog.processors.format_exc_info,
+            spell_controls,
             # A plain trace: one with the values of variables would show secrets.
             structlog.dev.ConsoleRenderer(
                 colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
@@ -85,6 +98,7 @@ def configure(level: int = logging.INFO) -> None:
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.format_exc_info,
+                spell_controls,
                 renderer,
                 scrub,
             ],
