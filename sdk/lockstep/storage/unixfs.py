@@ -110,11 +110,11 @@ def content_size(source: BlockSource, cid: Cid) -> int:
     return FileNode.decode(block).size_bytes if parse_cid(cid).codec == "dag-pb" else len(block)
 
 
-def read_chunks(source: BlockSource, cid: Cid, *, max_bytes: int) -> Iterator[bytes]:
+def read_chunks(source: BlockSource, cid: Cid, *, max_bytes: int, least_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
     """The content named `cid`, chunk by chunk.
 
-    PayloadInvalid if it is larger than `max_bytes`: known from the root, before a second block is fetched.
-    BlobCorrupt if the tree contradicts itself.
+    PayloadInvalid if it is larger than `max_bytes`: known from the root, before a second block is fetched; or if a
+    leaf other than the last has fewer than `least_bytes`. BlobCorrupt if the tree contradicts itself.
     """
     root = source.fetch_block(cid)
     is_tree = parse_cid(cid).codec == "dag-pb"
@@ -125,7 +125,7 @@ def read_chunks(source: BlockSource, cid: Cid, *, max_bytes: int) -> Iterator[by
             f"content {cid} has {size} bytes, at most {max_bytes} are accepted here",
             "the publisher stored other content",
         )
-    yield from _read(source, cid, root, size, depth=0)
+    yield from _read(source, cid, root, size, least_bytes)
 
 
 def leaf_nodes(source: BlockSource, cid: Cid, size: int) -> Iterator[tuple[Cid, tuple[Link, ...]]]:
@@ -172,7 +172,10 @@ def _leaf_nodes(
         yield from _leaf_nodes(source, link.cid, node.links, depth + 1)
 
 
-def _read(source: BlockSource, cid: Cid, block: bytes, size: int, depth: int) -> Iterator[bytes]:
+def _read(
+    source: BlockSource, cid: Cid, block: bytes, size: int, least: int, depth: int = 0, is_last: bool = True
+) -> Iterator[bytes]:
+    """`is_last`: whether the content ends with this block."""
     _require_depth(cid, depth)
     if parse_cid(cid).codec != "dag-pb":
         yield _of_size(cid, block, size)
@@ -180,12 +183,18 @@ def _read(source: BlockSource, cid: Cid, block: bytes, size: int, depth: int) ->
     node = FileNode.decode(block)
     if node.size_bytes != size:
         raise _contradiction(cid, node.size_bytes, size)
+    # INVARIANT: the blocks that a reader fetches are bounded by the bytes that it agreed to.
+    if any(link.size_bytes < least for link in node.links[: -1 if is_last else None]):
+        raise PayloadInvalid(
+            f"content {cid} is cut into less than {least} bytes", "store it again: every chunk but the last has as many"
+        )
     if all(parse_cid(link.cid).codec == "raw" for link in node.links):
         leaves = source.fetch_leaves(cid, node.links)
         yield from (_of_size(link.cid, leaf, link.size_bytes) for link, leaf in zip(node.links, leaves, strict=True))
         return
-    for link in node.links:
-        yield from _read(source, link.cid, source.fetch_block(link.cid), link.size_bytes, depth + 1)
+    for i, link in enumerate(node.links):
+        ends = is_last and i == len(node.links) - 1
+        yield from _read(source, link.cid, source.fetch_block(link.cid), link.size_bytes, least, depth + 1, ends)
 
 
 def _require_depth(cid: Cid, depth: int) -> None:

@@ -61,8 +61,8 @@ class Blocks(dict[str, bytes]):
         return self.add(FileNode(tuple(Link(cid, size, size) for cid, size in children)).encode(), "dag-pb")
 
 
-def read(blocks: Blocks, cid: Cid, max_bytes: int = 1 << 20) -> bytes:
-    return b"".join(read_chunks(blocks, cid, max_bytes=max_bytes))
+def read(blocks: Blocks, cid: Cid, max_bytes: int = 1 << 20, least: int = 1) -> bytes:
+    return b"".join(read_chunks(blocks, cid, max_bytes=max_bytes, least_bytes=least))
 
 
 @pytest.mark.sampled(2)
@@ -87,7 +87,7 @@ def test_any_layout_reads_back(size: int, chunk: int, links: int) -> None:
         blocks[block.cid] = block.data
         cid = block.cid
     assume(size <= chunk * links**MAX_DEPTH)
-    assert read(blocks, cid) == pattern(size), "content"
+    assert read(blocks, cid, least=chunk) == pattern(size), "content"
     assert content_size(blocks, cid) == size, "size"
 
 
@@ -96,6 +96,24 @@ def test_size_is_known_before_a_second_block_is_fetched() -> None:
     cid = blocks.add_node((blocks.add(b"abc"), 3), (blocks.add(b"de"), 2))
     with pytest.raises(PayloadInvalid, match="5 bytes"):
         read(blocks, cid, max_bytes=4)
+    assert blocks.asked == 1, "only the root was fetched"
+
+
+def test_content_in_crumbs_is_refused_before_they_are_fetched() -> None:
+    blocks = Blocks()
+    crumb, chunk = blocks.add(b"x"), blocks.add(bytes(8))
+    crumbs = blocks.add_node((chunk, 8), (chunk, 8), (crumb, 1))
+    assert read(blocks, crumbs, least=8) == bytes(16) + b"x", "the last chunk is as short as it is"
+    for broken in (
+        blocks.add_node(*[(crumb, 1)] * 5),
+        blocks.add_node((crumbs, 17), (chunk, 8)),
+        blocks.add_node((blocks.add_node((crumb, 1)), 1), (chunk, 8)),
+    ):
+        with pytest.raises(PayloadInvalid, match="less than 8 bytes"):
+            read(blocks, broken, least=8)
+    blocks.asked = 0
+    with pytest.raises(PayloadInvalid):
+        read(blocks, blocks.add_node(*[(crumb, 1)] * 5), least=8)
     assert blocks.asked == 1, "only the root was fetched"
 
 
