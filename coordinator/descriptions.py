@@ -30,7 +30,7 @@ AGAIN_SECONDS = 60.0
 KEPT = 1024
 WAITING = 64
 PROGRAM_BYTES = 16 << 20
-"""A larger Program file is not read: its job is shown without names."""
+"""A larger Program file is not read, nor a file with more constants beside it: its job is shown without names."""
 WORDS = 80
 """The most characters of a stranger's word."""
 NAMES = ("kind", "name", "model")
@@ -103,7 +103,8 @@ class Descriptions:
         assert self._store is not None, "asked for by `_get`"
         # INVARIANT: what is named is an operation of the Program that the job commits to.
         return decode_program(
-            self._store.get(spec.programs[name], max_bytes=PROGRAM_BYTES), unhex(root), self._store
+            self._store.get(spec.programs[name], max_bytes=PROGRAM_BYTES), unhex(root), self._store,
+            most_beside=PROGRAM_BYTES,
         )  # fmt: skip
 
     # -- keeping

@@ -30,7 +30,7 @@ from lockstep.base.decoding import (
     text,
     whole,
 )
-from lockstep.protocol.errors import BlobMissing, Malformed, Mismatch, PayloadInvalid, ProgramInvalid
+from lockstep.protocol.errors import BlobMissing, Malformed, Mismatch, PayloadInvalid, ProgramInvalid, Unfit
 from lockstep.protocol.merkle import TensorHeader, data_root
 from lockstep.protocol.programs.defects import ProgramParts
 from lockstep.protocol.programs.program import Const, Program
@@ -163,14 +163,15 @@ def load_parts(store: ContentStore, cid: str, root: bytes) -> ProgramParts:
 
 
 def decode_program(
-    data: bytes, root: ProgramRoot | bytes | None = None, store: ContentStore | None = None, *, fresh: bool = False
-) -> Program:
+    data: bytes, root: ProgramRoot | bytes | None = None, store: ContentStore | None = None, *, fresh: bool = False,
+    most_beside: int | None = None,
+) -> Program:  # fmt: skip
     """The Program in a file; raises ProgramInvalid if it does not parse, Mismatch if its root is not `root`.
 
-    `store` holds its large constants. `fresh`: what is in the cache was found wrong, and is believed only if its blocks
-    hash to their CIDs.
+    `store` holds its large constants; of more than `most_beside` bytes none is fetched, and Unfit is raised. `fresh`:
+    what is in the cache was found wrong, and is believed only if its blocks hash to their CIDs.
     """
-    fields, consts = _program_file(data, store, fresh)
+    fields, consts = _program_file(data, store, fresh, most_beside)
     program = Program.decode(fields["header"], fields["ops"], consts, fields.get("names", ()), fields.get("places", ()))
     if root is not None and program.root != root:
         raise _other_program(program.root, root)
@@ -191,7 +192,9 @@ def _other_program(found: bytes, root: bytes) -> Mismatch:
     )
 
 
-def _program_file(data: bytes, store: ContentStore | None, fresh: bool) -> tuple[dict[str, Any], tuple[Const, ...]]:
+def _program_file(
+    data: bytes, store: ContentStore | None, fresh: bool, most_beside: int | None = None
+) -> tuple[dict[str, Any], tuple[Const, ...]]:
     with refusing(ProgramInvalid, "a Program file", hint="fetch it again by its CID"):
         fields = _PROGRAM(from_cbor(data, MAX_PROGRAM_BYTES), "the file")
     headers = [TensorHeader(c["dtype"], tuple(c["shape"])) for c in fields["consts"]]
@@ -205,6 +208,9 @@ def _program_file(data: bytes, store: ContentStore | None, fresh: bool) -> tuple
     wanted = [(c["cid"], 4 * h.elements) for c, h in zip(fields["consts"], headers, strict=True) if "cid" in c]
     if wanted and store is None:
         raise BlobMissing(f"{len(wanted)} constants of a Program lie in a store", "name the store that holds them")
+    beside = sum(size for _, size in wanted)
+    if most_beside is not None and beside > most_beside:
+        raise Unfit(f"{beside} bytes of a Program's constants, at most {most_beside} are read here", "read its file")
     large = iter(() if store is None else _beside(store, wanted, fresh))
     consts = (
         Const(h, c["data"]) if "data" in c else Const(h, *next(large))

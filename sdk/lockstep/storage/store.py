@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, Literal, Self, cast
 
 from lockstep.base.decoding import from_cbor, refusing
 from lockstep.base.files import write_atomically
+from lockstep.base.machine import memory
 from lockstep.base.settings import cache_directory, resolve
 from lockstep.protocol.errors import DoctorError, PayloadInvalid, Unreachable, UsageError
 from lockstep.protocol.types import Cid
@@ -133,18 +134,23 @@ class ContentStore(abc.ABC):
         return memoryview(bytes(parts))
 
     def blobs(self, wanted: Sequence[tuple[Cid, int]]) -> list[memoryview]:
-        """`blob` of each (CID, size), several fetched at once; raises the first one's error.
+        """`blob` of each (CID, size), several fetched at once, equal ones once; raises the first one's error.
 
-        Unreachable if they do not fit the cache together.
+        Before anything is fetched: Unreachable if the large ones do not fit the cache together, Unfit if the others do
+        not fit this machine's memory.
         """
-        large = {cid: size for cid, size in wanted if size >= MAPPED_BYTES}
+        distinct = list(dict.fromkeys(wanted))
+        large = sum(size for _, size in distinct if size >= MAPPED_BYTES)
         if large:
-            self.cache.require(sum(large.values()))
+            self.cache.require(large)
+        # INVARIANT: no list of names makes a reader hold more than its memory.
+        memory().require(sum(size for _, size in distinct) - large)
         pool = ThreadPoolExecutor(FETCHED_AT_ONCE, "blobs")
         try:
-            return list(pool.map(lambda pair: self.blob(*pair), wanted))
+            found = dict(zip(distinct, pool.map(lambda pair: self.blob(*pair), distinct), strict=True))
         finally:
             pool.shutdown(cancel_futures=True)
+        return [found[each] for each in wanted]
 
     def size(self, cid: str) -> int:
         """Bytes of the content named `cid`; reads its root block only."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import struct
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import dag_cbor
 import numpy as np
 import pytest
 
-from lockstep.protocol.errors import BlobMissing, LockstepError, Mismatch, ProgramInvalid
+from lockstep.base.machine import Memory
+from lockstep.protocol.errors import BlobMissing, LockstepError, Mismatch, ProgramInvalid, Unfit
 from lockstep.protocol.merkle import TensorHeader, data_root
 from lockstep.protocol.programs.program import F32, Alias, Const, Instr, Kind, Op, Program, Tag, View
 from lockstep.protocol.types import Cid, Digest
@@ -213,6 +215,41 @@ def test_a_constants_size_alone_says_where_it_lies(store: DirectoryStore) -> Non
     for const in (inline, beside, both, {"dtype": 0, "shape": [4]}, {**beside, "cid": "bafkrei"}):
         with pytest.raises(ProgramInvalid, match="does not parse"):
             decode_program(dag_cbor.encode({**fields, "consts": [const]}), None, store)  # type: ignore[dict-item]
+
+
+def naming(cid: Cid, elements: int, times: int) -> bytes:
+    """A Program file whose constants are one blob."""
+    const = {"dtype": 0, "shape": [elements], "cid": link_of(cid)}
+    fields: Any = {"header": b"", "ops": [], "consts": [const] * times, "names": [], "places": []}
+    return dag_cbor.encode(fields)
+
+
+def test_constants_of_one_name_are_fetched_and_held_once(tmp_path: Path) -> None:
+    fetched: list[Cid] = []
+
+    class Counting(DirectoryStore):
+        def fetch_block(self, cid: Cid) -> bytes:
+            fetched.append(cid)
+            return super().fetch_block(cid)
+
+    store, elements = Counting(tmp_path), INLINE_BYTES
+    cid = store.put(bytes(4 * elements))
+    consts = decode_parts(naming(cid, elements, 1000), store).consts
+    assert len(consts) == 1000
+    assert len({id(const.data) for const in consts}) == 1
+    assert fetched == [cid] * 2, "its root, and its only leaf"
+
+
+def test_constants_beyond_the_memory_are_not_fetched(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    elements = INLINE_BYTES
+    file = naming(cid_of(bytes(4 * elements)), elements, 1)
+    with pytest.raises(BlobMissing):
+        decode_program(file, None, store)
+    with pytest.raises(Unfit, match=f"{4 * elements} bytes of a Program's constants"):
+        decode_program(file, None, store, most_beside=4 * elements - 1)
+    monkeypatch.setattr("lockstep.storage.store.memory", lambda: Memory(4 * elements - 1, 4 * elements - 1))
+    with pytest.raises(Unfit, match="of memory"):
+        decode_program(file, None, store)
 
 
 ROOT, FROZEN = "ab" * 32, {"name": "w", "shape": [2, 3]}
