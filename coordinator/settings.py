@@ -80,7 +80,7 @@ class CoordinatorSettings:
 
 def resolve_coordinator(**flags: Any) -> CoordinatorSettings:
     """Settings from flags (None = not given), environment, file, defaults; raises UsageError."""
-    file = read_toml(Path("lockstep.toml"))
+    file = read_toml(Path("lockstep.toml"))  # which `resolve` takes, or refuses, below
     refuse_unknown(
         (name for name in file if name.startswith("coordinator_")),
         [f"coordinator_{name}" for name in DEFAULTS],

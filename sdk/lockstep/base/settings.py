@@ -16,7 +16,7 @@ from typing import Any
 
 import platformdirs
 
-from lockstep.base import networks, published
+from lockstep.base import networks, published, trust
 from lockstep.base.amounts import fee_of
 from lockstep.base.decoding import file_bytes, from_toml
 from lockstep.base.naming import nearest, refuse_unknown
@@ -173,6 +173,7 @@ DEFAULTS: dict[str, Any] = {
 
 RENAMED = {"confirmations": "finality"}
 """Settings of an earlier version, whose homes still name them, by what they are called now."""
+FOLDER_FILE = "lockstep.toml"
 NETWORK = "network"
 """Names a market (`base.networks`, `base.published`), which stands for several settings."""
 
@@ -183,7 +184,7 @@ def resolve(role: str = "requester", **flags: Any) -> Settings:
     `role` is whose home a network names. Raises UsageError.
     """
     config = networks.config_folder() / "config.toml"
-    sources = [
+    sources: list[dict[str, Any]] = [
         {name: value for name, value in flags.items() if value is not None},
         _renamed(
             {
@@ -192,11 +193,8 @@ def resolve(role: str = "requester", **flags: Any) -> Settings:
                 if (key := f"LOCKSTEP_{name.upper()}") in os.environ
             }
         ),
-        _renamed(read_toml(Path("lockstep.toml"))),
+        _renamed(folder_settings(flags.get("home"))),
     ]
-    refuse_unknown(
-        (name for name in sources[2] if not name.startswith("coordinator_")), [*DEFAULTS, NETWORK], "lockstep.toml"
-    )
     user = _renamed(read_toml(config))
     refuse_unknown(user, [*DEFAULTS, NETWORK], str(config))
     sources += [_network([*sources, user], role), user, DEFAULTS]
@@ -226,6 +224,18 @@ def resolve(role: str = "requester", **flags: Any) -> Settings:
         raise UsageError(f"coordinator is {values['coordinator']!r}", hint="an http(s) URL, or nothing: none is needed")
     hide(f"{values['rpc']},{values['rpc_check']}")
     return Settings(**values)
+
+
+def folder_settings(home: str | None = None) -> dict[str, Any]:
+    """The settings of the folder's own file; raises UsageError for a name that nothing has, or one that needs trust.
+
+    `home`: the home that the command names.
+    """
+    path = Path(FOLDER_FILE)
+    data, values = read_settings(path)
+    refuse_unknown((n for n in values if not n.startswith("coordinator_")), [*DEFAULTS, NETWORK, *RENAMED], FOLDER_FILE)
+    trust.require(path, data, values, home or os.environ.get("LOCKSTEP_HOME"))
+    return values
 
 
 def _renamed(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -293,10 +303,16 @@ def cache_directory() -> Path:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """A settings file's contents, {} if there is none; raises UsageError if it cannot be read."""
+    return read_settings(path)[1]
+
+
+def read_settings(path: Path) -> tuple[bytes, dict[str, Any]]:
+    """A settings file's text and contents, both empty if there is none; raises UsageError if it cannot be read."""
     if not path.exists():
-        return {}
+        return b"", {}
     try:
-        return from_toml(file_bytes(path))
+        data = file_bytes(path)
+        return data, from_toml(data)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error}", hint="mend or remove the file") from error
     except Malformed as error:

@@ -25,6 +25,7 @@ from lockstep.cli.doctor import doctor
 from lockstep.cli.output import fail
 from lockstep.cli.replay import replay
 from lockstep.cli.schema import schema
+from lockstep.cli.trust import trust
 from lockstep.node import logs
 from lockstep.protocol.errors import DoctorError, LockstepError, UsageError
 
@@ -49,6 +50,7 @@ def build() -> typer.Typer:
     app.command("replay")(replay)
     app.command("doctor")(doctor)
     app.command("schema")(schema)
+    app.command("trust")(trust)
     app.add_typer(train.app, name="train")
     app.add_typer(dispute.app, name="dispute")
     app.add_typer(contracts.app, name="contracts")

@@ -8,6 +8,7 @@ import pytest
 
 from coordinator.settings import DEFAULTS as COORDINATORS
 from coordinator.settings import resolve_coordinator
+from lockstep.base import trust
 from lockstep.base.networks import FIELDS
 from lockstep.base.settings import DEFAULTS, resolve
 from lockstep.protocol.errors import UsageError
@@ -50,7 +51,9 @@ def test_what_is_said_closer_wins(user: Path, monkeypatch: pytest.MonkeyPatch) -
     (user / "config/config.toml").write_text('network = "sepolia"\nthreads = 3\nrpc = "http://of-config"\n')
     assert resolve().rpc == "https://rpc.example/key", "the network's before config.toml's"
     assert resolve().threads == 3
-    (user / "work/lockstep.toml").write_text('rpc = "http://of-file"\n')
+    file = user / "work/lockstep.toml"
+    file.write_text('rpc = "http://of-file"\n')
+    trust.accept(file, file.read_bytes())
     assert resolve().rpc == "http://of-file"
     monkeypatch.setenv("LOCKSTEP_RPC", "http://of-environment")
     assert resolve().rpc == "http://of-environment"

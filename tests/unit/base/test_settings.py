@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.base import trust
 from lockstep.base.settings import DEFAULTS, resolve
 from lockstep.protocol.errors import KeyStoreError, LockstepError, UsageError
 
@@ -13,6 +14,7 @@ from lockstep.protocol.errors import KeyStoreError, LockstepError, UsageError
 @pytest.fixture(autouse=True)
 def _nothing_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No environment and no file of the machine that the test runs on."""
+    monkeypatch.setenv("LOCKSTEP_CONFIG", str(tmp_path / "config"))
     for name in DEFAULTS:
         monkeypatch.delenv(f"LOCKSTEP_{name.upper()}", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -126,7 +128,9 @@ def test_another_finality_is_a_usage_error(text: str, hint: str) -> None:
 
 
 def test_a_setting_of_an_earlier_version_is_read_by_todays_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("lockstep.toml").write_text("confirmations = 12\n")
+    file = Path("lockstep.toml")
+    file.write_text("confirmations = 12\n")
+    trust.accept(file, file.read_bytes())
     assert resolve().finality == "12"
     monkeypatch.setenv("LOCKSTEP_CONFIRMATIONS", "7")
     assert resolve().finality == "7"

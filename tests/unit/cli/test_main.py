@@ -23,7 +23,7 @@ PROGRAMS = ("worker", "verifier", "coordinator")
 COMMANDS = [
     *(("local", verb) for verb in ("up", "down", "status", "forward")),
     *(("contracts", verb) for verb in ("deploy", "verify", "addresses")),
-    ("demo",), ("doctor",), ("replay",), ("schema",), ("key", "new"), ("key", "show"),
+    ("demo",), ("doctor",), ("replay",), ("schema",), ("trust",), ("key", "new"), ("key", "show"),
     *(("dataset", verb) for verb in ("build", "verify")),
     *(("dispute", verb) for verb in ("list", "show", "tree", "check", "watch")),
     *(("dispute", verb) for verb in ("open", "respond", "prove", "resolve", "defend")),

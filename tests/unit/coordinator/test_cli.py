@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lockstep.base import trust
 from lockstep.chain.addresses import CONTRACTS, Addresses
 from lockstep.chain.keys import create_account
 from lockstep.cli.main import main
@@ -112,8 +113,11 @@ def test_settings_follow_flag_environment_file_default(
     from coordinator.settings import resolve_coordinator
 
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOCKSTEP_CONFIG", str(tmp_path / "config"))
     assert resolve_coordinator(home=str(home)).port == 8700
-    (tmp_path / "lockstep.toml").write_text("coordinator_port = 1\n")
+    file = tmp_path / "lockstep.toml"
+    file.write_text("coordinator_port = 1\n")
+    trust.accept(file, file.read_bytes())
     assert resolve_coordinator(home=str(home)).port == 1
     monkeypatch.setenv("LOCKSTEP_COORDINATOR_PORT", "2")
     assert resolve_coordinator(home=str(home)).port == 2

@@ -23,6 +23,7 @@ from coordinator.indexer import Indexer
 from coordinator.nonces import Nonces
 from coordinator.published import PublishedMarket, command
 from coordinator.settings import CoordinatorSettings, resolve_coordinator
+from lockstep.base import trust
 from lockstep.base.settings import DEFAULTS
 from lockstep.chain.addresses import Addresses
 from lockstep.cli.main import main
@@ -77,12 +78,17 @@ def test_an_endpoint_that_may_hold_a_key_is_shown_only_if_its_operator_says_so(
     assert PublishedMarket.of(given, ADDRESSES).rpc_urls == shown
 
 
-def test_settings_say_what_is_public(tmp_path: Path, settings: CoordinatorSettings) -> None:
-    (tmp_path / "lockstep.toml").write_text(
+def test_settings_say_what_is_public(
+    tmp_path: Path, settings: CoordinatorSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCKSTEP_CONFIG", str(tmp_path / "config"))
+    file = tmp_path / "lockstep.toml"
+    file.write_text(
         f'rpc = "{KEYED}"\nstorage = "http://127.0.0.1:5001"\ncoordinator_public_url = "https://lockstep.example/"\n'
         'coordinator_public_rpc = "https://a.example, https://b.example/v3/for-everybody"\n'
         'coordinator_public_gateways = "https://ipfs.example"\n'
     )
+    trust.accept(file, file.read_bytes())
     market = PublishedMarket.of(resolve_coordinator(), ADDRESSES)
     said = market.document().model_dump_json()
     assert market.url == "https://lockstep.example"

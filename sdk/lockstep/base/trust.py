@@ -1,0 +1,62 @@
+"""Trust in the `lockstep.toml` of a folder: in a cloned example it would choose keys, chain and money.
+
+A file may set what costs its user nothing (HARMLESS), and everything in a folder that is its own home: the keys are
+those that lie there. For the rest its user has read it and said so (`lockstep trust`), of the file as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from lockstep.base.files import write_atomically
+from lockstep.base.networks import config_folder
+from lockstep.protocol.errors import UsageError
+
+HARMLESS = frozenset({"threads", "device", "memory_mib", "disk_mib", "cache_mib", "max_memory_mib"})
+MOST = 1024
+"""Files that are remembered; the oldest is forgotten."""
+
+
+def require(path: Path, data: bytes, values: Mapping[str, Any], home: str | None) -> None:
+    """Raises UsageError if a file sets more than is harmless and nobody has trusted it.
+
+    `home`: the home that the command or the environment names.
+    """
+    grave = sorted(set(values) - HARMLESS)
+    if not grave or _is_own_home(path, values, home) or _line(path, data) in _lines():
+        return
+    # INVARIANT: no file that came with a folder decides over a user's keys, chain or money.
+    raise UsageError(
+        f"{path} of this folder sets {', '.join(grave)}, and nobody has said that it may",
+        hint="read it, then `lockstep trust`; or work in another folder",
+    )
+
+
+def accept(path: Path, data: bytes) -> None:
+    """From now on the file's settings are taken, as long as it stays as it is."""
+    folder = config_folder()
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    place = str(path.resolve())
+    kept = [line for line in _lines() if line.partition(" ")[2] != place]
+    write_atomically(folder / "trusted", [_text([*kept, _line(path, data)][-MOST:])])
+
+
+def _is_own_home(path: Path, values: Mapping[str, Any], home: str | None) -> bool:
+    named = home or values.get("home")
+    return isinstance(named, str) and Path(named).expanduser().resolve() == path.resolve().parent
+
+
+def _line(path: Path, data: bytes) -> str:
+    return f"{sha256(data).hexdigest()} {path.resolve()}"
+
+
+def _lines() -> list[str]:
+    file = config_folder() / "trusted"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def _text(lines: Iterable[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode()

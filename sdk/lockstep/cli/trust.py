@@ -1,0 +1,28 @@
+"""`lockstep trust`: the settings that lie in this folder are the user's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lockstep.base import trust as trusted
+from lockstep.base.settings import FOLDER_FILE, read_settings
+from lockstep.cli.options import Json, Yes
+from lockstep.cli.output import confirm, emit, say
+from lockstep.protocol.errors import NotFoundError
+
+
+def trust(yes: Yes = False, as_json: Json = False) -> None:
+    """Take the settings of ./lockstep.toml from now on, as long as the file stays as it is.
+
+    A folder that somebody else made could choose your keys, your chain and what you pay; so its file may set no more
+    than threads, device and limits of memory and disk until you have read it.
+    """
+    path = Path(FOLDER_FILE)
+    data, values = read_settings(path)
+    if not values:
+        raise NotFoundError(f"there are no settings in {path.resolve()}", hint="go to the folder of the file")
+    for name, value in values.items():
+        say(f"{name} = {value!r}")
+    confirm(f"Take these settings in {path.resolve().parent}?", yes or as_json)
+    trusted.accept(path, data)
+    emit({"file": str(path.resolve()), "settings": sorted(values)}, as_json, text=f"{path.resolve()} is trusted")
