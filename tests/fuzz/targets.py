@@ -99,9 +99,9 @@ TARGETS: dict[str, Target] = {
         mutators.often(mutators.cbor),
     ),
     "dataset": Target(
-        {DATASET: ("load_dataset", "_holding", "_load_shard")},
+        {DATASET: ("load_dataset", "_parts", "_tokens")},
         data.dataset,
-        Change(DATASET, "if len(data) != due:", "if len(data) > due:"),
+        Change(DATASET, "if found != due:", "if found > due:"),
         mutators.often(mutators.cbor),
     ),
     "payload": Target(

@@ -11,11 +11,11 @@ tokens, the manifest links its file, with its SHA-256 and how it was used: whoev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,6 @@ MAX_SHARDS = 1 << 15
 """More links than fit the manifest's one block."""
 
 _I32 = 1
-_Loaded = TypeVar("_Loaded")
 _TOKEN_DTYPES: dict[str, np.dtype[Any]] = {"u8": np.dtype("<u1"), "u16": np.dtype("<u2"), "u32": np.dtype("<u4")}
 
 
@@ -249,7 +248,10 @@ def load_dataset(
     the manifest or a shard is malformed or too large; RowMissing with the first row that is not there; BlobCorrupt,
     Unreachable from the store.
     """
-    manifest = _holding(0, lambda: load_manifest(store, cid))
+    try:
+        manifest = load_manifest(store, cid)
+    except BlobMissing as error:
+        raise RowMissing(error, 0) from error
     # INVARIANT: a worker trains on the job's data or not at all.
     if root is not None and manifest.root != root:
         raise Mismatch(
@@ -288,10 +290,12 @@ def _mapped(store: ContentStore, cid: str, manifest: Manifest) -> Dataset:
 
 
 def _parts(store: ContentStore, manifest: Manifest) -> Iterator[memoryview]:
-    """The shards' rows as i32."""
+    """The shards' rows as i32, in pieces of some MiB at most, however large a shard is."""
     for shard, cid in enumerate(manifest.shards):
-        load = partial(_load_shard, store, manifest, cid, manifest.rows_of(shard))
-        yield _holding(shard * manifest.shard_rows, load).astype("<i4").data.cast("B")
+        try:
+            yield from _tokens(store, manifest, cid, manifest.rows_of(shard))
+        except BlobMissing as error:
+            raise RowMissing(error, shard * manifest.shard_rows) from error
 
 
 def _dataset(cid: str, manifest: Manifest, words: bytes | memoryview) -> Dataset:
@@ -301,24 +305,20 @@ def _dataset(cid: str, manifest: Manifest, words: bytes | memoryview) -> Dataset
         raise PayloadInvalid(f"dataset {cid}: {error.message}", "do not run the job") from error
 
 
-def _holding(row: int, load: Callable[[], _Loaded]) -> _Loaded:
-    try:
-        return load()
-    except BlobMissing as error:
-        raise RowMissing(error, row) from error
-
-
-def _load_shard(store: ContentStore, manifest: Manifest, cid: Cid, rows: int) -> NDArray[Any]:
+def _tokens(store: ContentStore, manifest: Manifest, cid: Cid, rows: int) -> Iterator[memoryview]:
     dtype = _TOKEN_DTYPES[manifest.dtype]
-    due = rows * manifest.row_tokens * dtype.itemsize
-    data = store.get(cid, max_bytes=due)
-    if len(data) != due:
-        raise PayloadInvalid(f"shard {cid} has {len(data)} bytes, {due} are due", "do not run the job")
-    tokens = np.frombuffer(data, dtype).reshape(rows, manifest.row_tokens)
-    # INVARIANT: no token wraps into another on its way to i32.
-    if tokens.max() >= manifest.vocabulary:
-        raise PayloadInvalid(f"shard {cid} holds token {tokens.max()}", "do not run the job")
-    return tokens
+    due, found, rest = rows * manifest.row_tokens * dtype.itemsize, 0, b""
+    for piece in store.get_stream(cid, max_bytes=due):
+        found += len(piece)
+        data = rest + piece
+        count = len(data) // dtype.itemsize
+        tokens, rest = np.frombuffer(data, dtype, count), data[count * dtype.itemsize :]
+        # INVARIANT: no token wraps into another on its way to i32.
+        if tokens.max(initial=0) >= manifest.vocabulary:
+            raise PayloadInvalid(f"shard {cid} holds token {tokens.max()}", "do not run the job")
+        yield tokens.astype("<i4").data.cast("B")
+    if found != due:
+        raise PayloadInvalid(f"shard {cid} has {found} bytes, {due} are due", "do not run the job")
 
 
 def _dtype_of(vocabulary: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ from hypothesis import strategies as st
 
 from lockstep.protocol.errors import BlobCorrupt, Mismatch, PayloadInvalid, RowMissing, UsageError
 from lockstep.protocol.merkle import tensor_root
+from lockstep.protocol.types import TensorRoot
 from lockstep.storage import Dataset, load_dataset, load_manifest, store_dataset
 from lockstep.storage import dataset as module
+from lockstep.storage.dagpb import FileNode, Link
+from lockstep.storage.dataset import Manifest
 from lockstep.storage.directory import DirectoryStore
 
 LOAD_ALONE = """
@@ -83,6 +87,34 @@ def test_a_large_dataset_is_made_once_in_the_cache_mapped_and_made_again_if_it_i
     with pytest.raises(RowMissing) as missing:
         load_dataset(DirectoryStore(store.home), cid)
     assert missing.value.row == 2 * load_manifest(store, cid).shard_rows
+
+
+def test_a_shard_of_any_size_is_read_in_pieces(
+    store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path / "cache"))
+    count = 48 << 20
+    manifest = Manifest("u16", count // 64, 64, 300, count // 64, (store.put(bytes(2 * count)),), TensorRoot(bytes(32)))
+    cid = store.put_node(manifest.to_node())
+    tracemalloc.start()
+    with pytest.raises(Mismatch, match="do not add up"):
+        load_dataset(store, cid)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 16 << 20, "of 96 MiB stored and 192 MiB of tokens"
+
+
+@pytest.mark.parametrize("size", [3 << 18, (3 << 18) + 1])
+def test_a_token_that_two_chunks_share_is_read(store: DirectoryStore, size: int) -> None:
+    """Chunks that end within a token, as another program may have cut them."""
+    rows = tokens(1, 1 << 18, 70_000)
+    data = rows.astype("<u4").tobytes()
+    chunks = [data[at : at + size] for at in range(0, len(data), size)]
+    links = tuple(Link(store.put_block(chunk, "raw"), len(chunk), len(chunk)) for chunk in chunks)
+    root = store.put_block(FileNode(links).encode(), "dag-pb")
+    dataset = Dataset(rows, 70_000)
+    manifest = Manifest("u32", 1, 1 << 18, 70_000, 1, (root,), dataset.root)
+    assert (load_dataset(store, store.put_node(manifest.to_node())).rows == rows).all()
 
 
 def test_shards_are_little_endian(store: DirectoryStore) -> None:
