@@ -12,7 +12,8 @@ import logging
 import os
 import platform
 import threading
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 
 from lockstep.numerics import libraries, loops
 from lockstep.numerics.built import COMPILED
@@ -27,6 +28,8 @@ LEAST_ELEMENTS = 4096
 """Elements of the smallest loop that is worth a function of its own."""
 LEAST_WORK = 1 << 22
 """Instructions x elements of a run below which nothing is compiled: some milliseconds."""
+MOST_COST = 1 << 13
+"""The most that is given to a compiler (`loops.cost`): some 20 seconds; models of everyday have a twentieth."""
 
 FLAGS = (
     *("-std=c++20", "-O3", "-shared", "-fPIC", "-nostdlib"),
@@ -51,6 +54,17 @@ def mode_of(asked: str | None) -> str:
     if mode not in MODES:
         raise UsageError(f"fused is {mode!r}", hint=f"one of {', '.join(MODES)}; LOCKSTEP_FUSED sets the default")
     return mode
+
+
+def _within(most: int, expressions: Iterable[LoopExpression]) -> set[LoopExpression]:
+    """The first of the expressions whose functions cost no more than that together."""
+    kept: set[LoopExpression] = set()
+    for expression in expressions:
+        most -= loops.cost(expression)
+        if most < 0:
+            break
+        kept.add(expression)
+    return kept
 
 
 class Fusion:
@@ -91,12 +105,18 @@ class Fusion:
     def _find_loops(self, everything: bool) -> None:
         told = self._executor.loops()
         work = sum(elements * len(instrs) for elements, _, instrs, _, _ in told)
-        if everything or work >= LEAST_WORK:
-            self._found = {
-                i: LoopExpression(operands, instrs, results, streams)
-                for i, (elements, operands, instrs, results, streams) in enumerate(told)
-                if everything or elements >= LEAST_ELEMENTS
-            }
+        if not everything and work < LEAST_WORK:
+            return
+        found, worth = {}, Counter[LoopExpression]()
+        for i, (elements, operands, instrs, results, streams) in enumerate(told):
+            if everything or elements >= LEAST_ELEMENTS:
+                found[i] = LoopExpression(operands, instrs, results, streams)
+                worth[found[i]] += elements * len(instrs)
+        if not everything:
+            # INVARIANT: a stranger's Program keeps a compiler busy for a bounded time.
+            kept = _within(MOST_COST, [expression for expression, _ in worth.most_common()])
+            found = {i: expression for i, expression in found.items() if expression in kept}
+        self._found = found
 
     def _expressions(self) -> Sequence[LoopExpression]:
         return list(dict.fromkeys(self._found.values()))

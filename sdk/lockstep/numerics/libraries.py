@@ -21,6 +21,11 @@ COMPILERS = ("g++", "clang++", "c++")
 BUILD_SECONDS = 300
 """A compiler that takes longer is given up."""
 
+COMPILER_BYTES = 4 << 30
+"""The most memory that a compiler may take, where `prlimit` is there to say so."""
+
+_failed: dict[bytes, str] = {}
+"""The reasons by recipe: what failed once in this process is not tried again."""
 _running: set[subprocess.Popen[bytes]] = set()
 
 
@@ -87,6 +92,8 @@ def cached(recipe: BuildRecipe) -> ctypes.CDLL | None:
 
 def build(recipe: BuildRecipe, *, nice: bool = False) -> ctypes.CDLL:
     """The library, compiled (`nice`: behind all other work) unless the cache has it; DoctorError if that cannot be."""
+    if (why := _failed.get(recipe.key)) is not None:
+        raise _uncompiled(recipe, why)
     recipe.entry.make(lambda room: _compile(recipe, room, nice))
     if (library := cached(recipe)) is None:
         raise DoctorError("a library was removed as soon as it was built", hint="set LOCKSTEP_CACHE")
@@ -96,16 +103,21 @@ def build(recipe: BuildRecipe, *, nice: bool = False) -> ctypes.CDLL:
 def _compile(recipe: BuildRecipe, room: Path, nice: bool) -> Path:
     source, made = room / "source.cpp", room / "made.so"
     source.write_text(recipe.source)
-    behind = ("nice", "-n", "10") if nice and shutil.which("nice") else ()
+    behind = ["nice", "-n", "10"] if nice and shutil.which("nice") else []
+    behind += ["prlimit", f"--as={COMPILER_BYTES}"] if shutil.which("prlimit") else []
     folders = [f"-I{path.parent}" for path in recipe.headers]
     command = [*behind, *recipe.compiler.command, *recipe.flags, *folders, str(source), "-o", str(made)]
     code, said = _run(command, room)
     if code != 0 or not made.exists():
         last = said.strip().splitlines()[-1:] or [f"exit status {code}"]
-        raise DoctorError(
-            f"{recipe.compiler.command[0]} cannot compile this machine's code: {last[0]}", hint="set CXX to another one"
-        )
+        raise _uncompiled(recipe, _failed.setdefault(recipe.key, last[0]))
     return made
+
+
+def _uncompiled(recipe: BuildRecipe, why: str) -> DoctorError:
+    return DoctorError(
+        f"{recipe.compiler.command[0]} cannot compile this machine's code: {why}", hint="set CXX to another one"
+    )
 
 
 def _run(command: Sequence[str], room: Path) -> tuple[int, str]:

@@ -44,6 +44,10 @@ FLOATS: dict[Op, str] = {
 }
 """Floats of floats whose result may be a NaN of any kind; canonical() follows, at once or later."""
 
+TRANSCENDENTAL = frozenset({Op.FEXP, Op.FLOG, Op.FTANH})
+DEAR = 16
+"""Simple instructions that one of them is for a compiler."""
+
 OTHERS: dict[Op, str] = {
     Op.MOV: "{0}",
     Op.FNEG: "word(f32::neg(value({0})))",
@@ -136,6 +140,11 @@ _LEVEL = {"U": _UNIFORM, "B": _ROW, "C": _ELEMENT, "I": _ELEMENT}
 def float_source() -> str:
     """kernels/f32.hpp as it is installed."""
     return (Path(__file__).parent / "kernels/f32.hpp").read_text().replace("#pragma once", "")
+
+
+def cost(expression: LoopExpression) -> int:
+    """What a compiler has to do for a function, in simple instructions."""
+    return sum(DEAR if op in TRANSCENDENTAL else 1 for op, *_ in expression.instrs)
 
 
 def name(i: int) -> str:

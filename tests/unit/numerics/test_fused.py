@@ -239,6 +239,25 @@ def test_off_compiles_nothing(empty: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert not empty.exists()
 
 
+def test_a_compiler_is_given_what_is_worth_most_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    n = 1 << 20
+    b = ProgramBuilder([(F32, n), (F32, 4 * n)])
+    dear = b.map((n,), [b.input(0)], lambda e, x: e.fexp(e.flog(x)))
+    much = b.map((4 * n,), [b.input(1)], lambda e, x: e.fadd(e.fmul(x, x), x))
+    executor = paths.compile(b.finish([dear, much]), fused="off")._executor
+
+    def compiled() -> list[int]:
+        return sorted(loops.cost(e) for e in fused.Fusion(executor, "auto", "auto")._found.values())
+
+    both = compiled()
+    assert len(both) == 2
+    assert both[0] < loops.DEAR < both[1], "the one with transcendental functions costs more and is worth less"
+    monkeypatch.setattr(fused, "MOST_COST", sum(both) - 1)
+    assert compiled() == both[:1]
+    monkeypatch.setattr(fused, "MOST_COST", both[0] - 1)
+    assert compiled() == []
+
+
 def test_an_unknown_mode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="sometimes"):
         paths.compile(small(), fused="sometimes")
@@ -264,11 +283,16 @@ def test_without_a_compiler_maps_are_interpreted(
 
 def test_a_compiler_that_fails_is_named(empty: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     broken = tmp_path / "broken-c++"
-    broken.write_text('#!/bin/sh\n[ "$1" = --version ] && exec echo broken 1.0\necho "out of ideas" >&2\nexit 1\n')
+    broken.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && exec echo broken 1.0\necho again >> {tmp_path}/asked\n'
+        'echo "out of ideas" >&2\nexit 1\n'
+    )
     broken.chmod(0o755)
     monkeypatch.setenv("CXX", str(broken))
-    with pytest.raises(DoctorError, match="out of ideas"):
-        paths.compile(small(), fused="require")
+    for _ in range(3):
+        with pytest.raises(DoctorError, match="out of ideas"):
+            paths.compile(small(), fused="require")
+    assert (tmp_path / "asked").read_text() == "again\n", "a failure is not tried again"
 
 
 @pytest.mark.parametrize("path", PATHS)
