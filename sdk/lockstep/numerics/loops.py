@@ -143,7 +143,7 @@ def float_source() -> str:
 
 
 def cost(expression: LoopExpression) -> int:
-    """What a compiler has to do for a function, in simple instructions."""
+    """Estimates the work of a compiler for a function, in simple instructions."""
     return sum(DEAR if op in TRANSCENDENTAL else 1 for op, *_ in expression.instrs)
 
 
