@@ -11,20 +11,19 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <utility>
-#include <vector>
 
 #define __shared__ static
 #define __restrict__ __restrict
 #define LOCKSTEP_MEMBER inline
 #define LOCKSTEP_KERNEL(...) static void
-#define LOCKSTEP_EXPORT(kernel)                                                                                               \
-    extern "C" void launch_##kernel(unsigned blocks, unsigned threads, unsigned shared, bool descending, void** arguments) {  \
-        lockstep::emulation::launch(blocks, threads, shared, descending, [=] { lockstep::emulation::call(kernel, arguments); }); \
-    }                                                                                                                         \
-    extern "C" unsigned arguments_##kernel() { return lockstep::emulation::arguments_of(kernel); }
+#define LOCKSTEP_EXPORT(kernel)                                                                                              \
+    extern "C" void launch_##kernel(unsigned blocks, unsigned threads, unsigned shared, bool descending, void** arguments) { \
+        lockstep::emulation::launch(blocks, threads, shared, descending, lockstep::emulation::Called<kernel>::call, arguments); \
+    }                                                                                                                        \
+    extern "C" unsigned arguments_##kernel() { return lockstep::emulation::Called<kernel>::count; }
 
 namespace lockstep::emulation {
 
@@ -62,6 +61,26 @@ struct Pool {
 };
 inline Pool pool;
 
+// What is filled and emptied again and again, and lives as long as the process. <vector> and <memory> would take longer to compile
+// than most Programs' kernels.
+template <class T>
+class List {
+public:
+    void push_back(const T& item) {
+        if (size_ == room_) items_ = static_cast<T*>(std::realloc(items_, (room_ = 2 * room_ + 8) * sizeof(T)));
+        items_[size_++] = item;
+    }
+    void clear() { size_ = 0; }
+    bool empty() const { return size_ == 0; }
+    T& back() { return items_[size_ - 1]; }
+    T* begin() const { return items_; }
+    T* end() const { return items_ + size_; }
+
+private:
+    T* items_ = nullptr;
+    std::size_t size_ = 0, room_ = 0;
+};
+
 // A copy to shared memory that a thread has started: made when the thread waits for it, or where threads run in descending order
 // at once. A missing wait shows in the one, a place that is still read in the other.
 struct Copy {
@@ -74,9 +93,9 @@ struct Copy {
         else std::memset(to, 0, bytes);
     }
 };
-inline std::vector<Copy> copies[kMostThreads];
+inline List<Copy> copies[kMostThreads];
 // What a thread has written and not yet shown to asynchronous products.
-inline std::vector<Copy> hidden[kMostThreads];
+inline List<Copy> hidden[kMostThreads];
 
 // The asynchronous products that a thread has started and not waited for. Until it has, its sums are poison. The operands are read
 // at once, or at the wait where threads run in descending order and copies land at once: operands that are not there yet show in
@@ -87,7 +106,7 @@ struct Products {
         std::uint64_t a, b;
         bool add, whole, done;
     };
-    std::vector<Product> open, committed;
+    List<Product> open, committed;
     Word held[kSums];
     Word* sums = nullptr;  // null: nothing is under way
     unsigned count = 0;
@@ -96,6 +115,14 @@ struct Products {
     // runs ahead may have met one barrier more than those behind it.
     unsigned started = 0, barriers = 0, at_barrier[2] = {};
 
+    void begin() {
+        open.clear();
+        committed.clear();
+        sums = nullptr;
+        ordered = false;
+        count = started = barriers = at_barrier[0] = at_barrier[1] = 0;
+    }
+
     void meet_barrier() { at_barrier[++barriers % 2] = started; }
 };
 inline Products products[kMostThreads];
@@ -103,9 +130,10 @@ inline Products products[kMostThreads];
 // The threads of one block. A fiber runs threads until one of them meets a barrier, which parks it there.
 class Block {
 public:
-    template <class Kernel>
-    static void run(unsigned threads, bool descending, const Kernel& kernel) {
-        Block block(threads, descending, [](const void* k) { (*static_cast<const Kernel*>(k))(); }, &kernel);
+    using Call = void (*)(void** arguments);
+
+    static void run(unsigned threads, bool descending, Call call, void** arguments) {
+        Block block(threads, descending, call, arguments);
         running_ = &block;
         std::size_t fibers = 0, warp = 0;
         while (block.next_ < threads) {
@@ -171,16 +199,16 @@ private:
         jmp_buf place;  // where it goes on
         Barrier parked = Barrier::kNone;
         unsigned warp = 0;
-        std::unique_ptr<std::byte[]> stack{new std::byte[kStackBytes]};
+        std::byte stack[kStackBytes];
     };
 
-    Block(unsigned threads, bool descending, void (*call)(const void*), const void* kernel)
-        : threads_(threads), descending_(descending), call_(call), kernel_(kernel) {
+    Block(unsigned threads, bool descending, Call call, void** arguments)
+        : threads_(threads), descending_(descending), call_(call), arguments_(arguments) {
         for (unsigned thread = 0; thread < threads; ++thread) {
             times_[thread] = given_[0][thread].time = given_[1][thread].time = 0;
             copies[thread].clear();
             hidden[thread].clear();
-            products[thread] = {};
+            products[thread].begin();
         }
     }
 
@@ -190,7 +218,7 @@ private:
         while (block.starting_ && block.next_ < block.threads_ && !(block.next_ % kLanes == 0 && block.waiting_)) {
             const unsigned turn = block.next_++;
             thread_index.x = block.descending_ ? block.threads_ - 1 - turn : turn;
-            block.call_(block.kernel_);
+            block.call_(block.arguments_);
         }
     }
     // Fibers outlive their block: the next one finds them where they return for more threads.
@@ -202,16 +230,16 @@ private:
     }
     void start(std::size_t i) {
         starting_ = true;
-        if (i == fibers_.size()) make_fiber();
+        if (i == fibers_made_) make_fiber();
         else resume(i);
         starting_ = false;
     }
     void make_fiber() {
-        current_ = fibers_.size();
-        fibers_.push_back(std::make_unique<Fiber>());
+        current_ = fibers_made_++;
+        fibers_[current_] = new Fiber;
         ucontext_t context;
         getcontext(&context);
-        context.uc_stack.ss_sp = fibers_[current_]->stack.get();
+        context.uc_stack.ss_sp = fibers_[current_]->stack;
         context.uc_stack.ss_size = kStackBytes;
         context.uc_link = nullptr;
         makecontext(&context, run_fiber, 0);
@@ -248,7 +276,8 @@ private:
     }
 
     static inline Block* running_ = nullptr;
-    static inline std::vector<std::unique_ptr<Fiber>> fibers_;
+    static inline Fiber* fibers_[kMostThreads];
+    static inline std::size_t fibers_made_ = 0;
     static inline unsigned times_[kMostThreads];
     static inline Given given_[2][kMostThreads];
     jmp_buf scheduler_;
@@ -258,33 +287,32 @@ private:
     bool waiting_ = false;  // a lane of the running warp, for the others
     const unsigned threads_;
     const bool descending_;
-    void (*const call_)(const void*);
-    const void* const kernel_;
+    const Call call_;
+    void** const arguments_;
 };
 
-template <class Kernel>
-void launch(unsigned blocks, unsigned threads, unsigned shared, bool descending, const Kernel& kernel) {
+inline void launch(unsigned blocks, unsigned threads, unsigned shared, bool descending, Block::Call call, void** arguments) {
     const f32::FloatEnvironment environment;
     pool.size = shared < Pool::kMostBytes ? shared : Pool::kMostBytes;
     for (block_index.x = 0; block_index.x < blocks; ++block_index.x) {
         std::memset(pool.bytes, 0xff, pool.size);
         std::memset(pool.shown, 0xff, pool.size);
-        Block::run(threads, descending, kernel);
+        Block::run(threads, descending, call, arguments);
     }
 }
 
 // Kernel arguments as cuLaunchKernel takes them: the address of each.
-template <class... Arguments>
-void call(void (*kernel)(Arguments...), void** arguments) {
-    [&]<std::size_t... I>(std::index_sequence<I...>) {
+template <auto kernel>
+struct Called;
+template <class... Arguments, void (*kernel)(Arguments...)>
+struct Called<kernel> {
+    static constexpr unsigned count = sizeof...(Arguments);
+    static void call(void** arguments) { spread(arguments, std::make_index_sequence<count>{}); }
+    template <std::size_t... I>
+    static void spread(void** arguments, std::index_sequence<I...>) {
         kernel(*static_cast<std::remove_reference_t<Arguments>*>(arguments[I])...);
-    }(std::index_sequence_for<Arguments...>{});
-}
-
-template <class... Arguments>
-constexpr unsigned arguments_of(void (*)(Arguments...)) {
-    return sizeof...(Arguments);
-}
+    }
+};
 
 // The functions of integers.cuh that a device has in hardware, lane by lane in the layouts of the PTX manual.
 namespace unit {
@@ -425,7 +453,7 @@ void multiply_64(Word (&sums)[1][N][4], std::uint64_t a, std::uint64_t b, bool a
 }
 inline void commit_products() {
     Products& own = products[thread_index.x];
-    own.committed.insert(own.committed.end(), own.open.begin(), own.open.end());
+    for (const Products::Product& product : own.open) own.committed.push_back(product);
     own.open.clear();
 }
 template <int N>

@@ -38,7 +38,7 @@ SHARED_BYTES = 99 << 10
 """Shared memory of a block: what the smallest devices with the newest unit have."""
 
 FLAGS = (
-    *("-std=c++20", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-fast-math"),
+    *("-std=c++20", "-Og", "-fPIC", "-shared", "-ffp-contract=off", "-fno-fast-math"),
     *("-fno-strict-aliasing", "-fwrapv", "-U_FORTIFY_SOURCE"),
 )
 """Without fortification, which takes a jump to another stack for an error."""
