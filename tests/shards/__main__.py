@@ -38,6 +38,8 @@ KINDS = {
 """Selections of pytest, by markers."""
 NOT_PYTHON = ("contracts", "forge", "vectors")
 """Folders of tests/ that other tools run."""
+SLOWEST = 10
+"""Files that the report names with their seconds."""
 NOTHING_SELECTED = 5
 """pytest's exit status where a shard has no test of the kind."""
 
@@ -124,12 +126,18 @@ def failures_of(log: Path) -> str:
     return after if found else errors if broken else "\n".join(text.splitlines()[-40:])
 
 
-def record(kind: str, ended: list[Ended]) -> None:
-    """Writes what each file took; what did not run keeps what is written."""
-    recorded: dict[str, dict[str, float]] = json.loads(SECONDS.read_text()) if SECONDS.exists() else {}
+def taken_by(ended: list[Ended]) -> Counter[str]:
+    """The seconds of each file's tests."""
     taken = Counter[str]()
     for outcome in (o for shard in ended for o in shard.outcomes):
         taken[outcome.test.partition("::")[0]] += outcome.seconds  # type: ignore[assignment]
+    return taken
+
+
+def record(kind: str, ended: list[Ended]) -> None:
+    """Writes what each file took; what did not run keeps what is written."""
+    recorded: dict[str, dict[str, float]] = json.loads(SECONDS.read_text()) if SECONDS.exists() else {}
+    taken = taken_by(ended)
     kept = {k: v for k, v in recorded.get(kind, {}).items() if (ROOT / k).exists()}
     recorded[kind] = dict(sorted((kept | {k: round(v, 1) for k, v in taken.items() if v >= 1}).items()))
     SECONDS.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")
@@ -191,6 +199,10 @@ def _report(given: argparse.Namespace, ended: list[Ended], passed: int, seconds:
     print(f"\n{given.kind}: {len(ended)} shards, by the seconds they took")
     for shard in sorted(ended, key=lambda s: -s.seconds):
         print(f"  {shard}  {shard.files[0]}{f' and {len(shard.files) - 1} more' if len(shard.files) > 1 else ''}")
+    taken = taken_by(ended)
+    print(f"the slowest files, of {taken.total():.0f} s")
+    for file, its in taken.most_common(SLOWEST):
+        print(f"  {its:5.1f} s  {file}")
     for outcome in red:
         print(f"FAILED {outcome.test}")
     for shard in died:

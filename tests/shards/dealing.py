@@ -8,8 +8,8 @@ from pathlib import Path
 
 SHARDS_PER_JOB = 2
 """More end closer together; each costs the seconds in which a process imports torch."""
-UNKNOWN = 2.0
-"""Seconds of a file that was never timed."""
+UNKNOWN = 0.5
+"""Seconds of a file that took less than one, which is not written down, or was never timed."""
 
 
 def deal(files: Sequence[Path], seconds: Mapping[str, float], jobs: int) -> list[list[Path]]:
