@@ -132,10 +132,14 @@ check-style:
 reference: setup ## write docs/reference anew: commands, settings and errors, from the code
 	$(BIN)/python tools/reference.py
 
-.PHONY: test
-test: setup $(STAMP)/brownie ## every test but the slow ones: brownie and forge, then Python (RESUME=1: what has not passed)
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-contracts test-forge
+.PHONY: test test-solidity test-python
+test: setup $(STAMP)/brownie ## every test but the slow ones: brownie, forge and Python (RESUME=1: of Python, what has not passed)
+	@$(MAKE) --no-print-directory --jobs 3 test-python test-solidity
+test-python:
 	$(SHARDS) quick -- $(PYTEST_ARGS)
+# forge compiles on one core for most of its time, and so does brownie: Python's tests take the others.
+test-solidity:
+	@$(MAKE) --no-print-directory --output-sync=target test-contracts test-forge
 
 .PHONY: test-slow
 test-slow: setup ## the tests that take minutes; goes on after failures (RESUME=1: what has not passed)
