@@ -69,13 +69,15 @@ class Stage:
     arena: Arena
     claims: list[ClaimId]
     seed: Seed
+    made: dict[int, PlainClaim]
+    """What was committed, by its case."""
     games: int = 0
 
-    @cache  # noqa: B019 - lives as long as the module
     def held(self, case: int) -> PlainClaim:
-        return CASES[case].claim(self.seed, case)
+        assert self.made[case].seed == self.seed
+        return self.made[case]
 
-    @cache  # noqa: B019
+    @cache  # noqa: B019 - lives as long as the module
     def truth(self, slot: int) -> PlainClaim:
         return Case().claim(self.seed, slot)
 
@@ -124,7 +126,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
     claims = arena.claims(toy_terms(), len(CASES), trace, ends)
     seed = arena.contracts.market.facts_of(claims[0], 1).seed
-    yield Stage(arena, claims, seed)
+    yield Stage(arena, claims, seed, made)
     arena.stop()
 
 
