@@ -187,8 +187,11 @@ private:
     void run_map(std::size_t m, const Block& here) const {
         const StripMember& own = group_.members[m];
         Word* out = own.wide && own.buffer >= 0 ? buffer(m, here) : result(m, here.batch) + rows_to(own.out, here.begin);
-        if (has_code(own)) run_code(m, here, out);
-        else if (!part_of_code(own)) run_plan(m, here.variant.maps[m], here, 0, [&](const StripOperand& o) { return buffer(static_cast<std::size_t>(o.member), here); }, out);
+        // Where the loop of its reader computes it, nobody reads it.
+        if (!part_of_code(own)) {
+            if (has_code(own)) run_code(m, here, out);
+            else run_plan(m, here.variant.maps[m], here, 0, [&](const StripOperand& o) { return buffer(static_cast<std::size_t>(o.member), here); }, out);
+        }
         if (here.masked && own.dead_known)
             run_plan(m, here.variant.dead[m], here, here.variant.live, [&](const StripOperand& o) {
                 const auto read = static_cast<std::size_t>(o.member);
