@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lockstep.numerics.validate import validate
 from lockstep.protocol.errors import ProgramInvalid
-from tests.differ import anything, changed, huge, layers, nearly, traced
+from tests.differ import anything, changed, huge, layers, nearly, traced, unruled
 from tests.differ.case import Case
 from tests.unit.numerics import test_fusion_random
 
@@ -22,6 +22,10 @@ class Kind:
     """Its part of a run's cases, beside the other kinds' shares."""
 
 
+UNRULED = ("strips", "unruled")
+"""Those run, though a game about some of them would break a rule."""
+
+
 def _strips(seed: int, name: str) -> Case | None:
     program, state = test_fusion_random.graph(seed)
     return Case(name, program, tuple(state), None)
@@ -31,7 +35,9 @@ KINDS: dict[str, Kind] = {
     "layers": Kind(layers.make, 8),
     "anything": Kind(anything.make, 4),
     "changed": Kind(changed.make, 5),
-    "nearly": Kind(nearly.make, 8),
+    "nearly": Kind(nearly.make, 16),
+    "unruled": Kind(unruled.make, 6),
+    "alike": Kind(nearly.make_alike, 1),
     "strips": Kind(_strips, 2),
     "nets": Kind(traced.make, 1),
     "huge": Kind(huge.make, 1),
@@ -52,7 +58,7 @@ def made(name: str) -> Case | None:
     """The case of a name; None where its seed gives none, or a Program that breaks a rule."""
     kind, _, seed = name.partition(":")
     case = KINDS[kind].make(int(seed), name)
-    if case is None or kind == "strips":  # those run, though a game about some of them would break a rule
+    if case is None or kind in UNRULED:
         return case
     try:
         validate(case.program)

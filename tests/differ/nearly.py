@@ -6,6 +6,7 @@ operand. What is valid still has to give the bits, whichever way it then takes.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
@@ -16,8 +17,11 @@ from lockstep.protocol.programs.program import F32, I32, STOCHASTIC, Instr, Kind
 from tests.differ.case import Case, filled, finished
 from tests.differ.changed import MOST, changed_op
 from tests.differ.layers import ENTRIES, Layers
+from tests.differ.shrink import is_valid
 from tests.unit.numerics import test_fusion_random
 
+TRIES = 8
+"""Changes of a form that are tried until one leaves it valid."""
 LATE = (4, 20, 70, 70)
 """Ops between an early and a late reader."""
 
@@ -31,26 +35,28 @@ class Nearly(Layers):
         """Ops that are outputs."""
         self.marks: list[int] = []
         """Ops that the planner looks at closely, which are changed most often."""
+        self.finished = False
+        """The form is varied enough by itself."""
 
     # --- scatters ---------------------------------------------------------------------------------------------------
 
     def one_hot(self) -> None:
         """The gradient of an embedding, its table transposed by a copy, by a map, or not at all."""
         pick = self.rng.choice
-        tokens, width, rows = pick((1, 3, 8, 33, 100, 300)), pick((1, 4, 8, 16, 33)), pick((1, 2, 7, 40))
+        tokens, width, rows = pick((1, 3, 8, 33, 100, 300, 300)), pick((1, 1, 4, 8, 16, 33)), pick((1, 2, 7, 40))
         parts = [t for t in (1, 2, 4, tokens) if tokens % t == 0]
         lead = pick(parts)
-        index = self.b.input(ENTRIES).slice(0, 5, 5 + tokens)
+        index = self.indices(tokens)
         index = replace(index, shape=(lead, tokens // lead), strides=(tokens // lead, 1))
         if self.chance(0.2):
             index = replace(index, strides=(index.strides[0], pick((0, 2 if tokens < 100 else 1))))
         if self.chance(0.6):
             index = replace(index, shape=(tokens,), strides=(index.strides[-1] if lead == 1 else 1,))
-        all_rows = rows + pick((0, 0, 2))
+        all_rows = rows + pick((0, 0, 0, 0, 2))
         shape = (all_rows, *index.shape)
-        own, way = [self.b.iota(shape, 0), index.unsqueeze(0)], self.rng.randrange(24)
+        own, way = [self.b.iota(shape, 0), index.unsqueeze(0)], self.rng.randrange(48)
         if way == 0:
-            own[0] = self.b.iota(shape, 0, 1)
+            own[0] = pick((self.b.iota(shape, 0, 1), self.b.iota(shape, 0, 0, 2), self.b.iota(shape, len(shape) - 1)))
         elif way == 1:
             own[1] = self.b.iota(shape, len(shape) - 1)
         elif way == 2:
@@ -68,17 +74,18 @@ class Nearly(Layers):
             ones = self.b.map(flat, [self.b.iota(flat, 0)] * 2, same, dtype=F32)
         else:
             ones = self.b.map(shape, own, same, dtype=F32)
+        self.marks += [ones.index] * 3
+        self.finished = self.chance(0.5)
         hot = ones.reshape(all_rows, tokens).slice(0, 0, rows)
         if all_rows > rows and self.chance(0.5):
             hot = ones.reshape(all_rows, tokens).slice(0, 1, rows + 1)
-        if self.chance(0.1):  # a row again and again, or all of them backwards
-            hot = replace(hot, strides=(0, 1)) if self.chance(0.5) else replace(
-                hot, offset=hot.offset + tokens * (rows - 1), strides=(-tokens, 1))  # fmt: skip
-        if self.chance(0.06):  # all along k elsewhere, though as many elements
+        if self.chance(0.4):  # one row again and again, all of them backwards, one token again and again
             hot = pick((
-                replace(hot, shape=(rows, tokens), strides=(0, 0)), replace(hot, strides=(tokens, 0)),
+                replace(hot, strides=(0, 1)), hot.slice(0, rows - 1, rows).expand(rows, tokens),
+                replace(hot, offset=hot.offset + tokens * (rows - 1), strides=(-tokens, 1)),
+                replace(hot, strides=(0, 0)), replace(hot, strides=(tokens, 0)),
             ))  # fmt: skip
-        if self.chance(0.06) and tokens > 1:
+        if self.chance(0.1) and tokens > 1:
             tokens //= 2
             hot = hot.slice(1, 0, tokens)
         if self.chance(0.05) and rows <= tokens:  # along the columns, too
@@ -103,6 +110,8 @@ class Nearly(Layers):
         if table.strides[-1] not in (0, 1):
             table = self.copied(table)
         sides = [hot.unsqueeze(1), table.unsqueeze(0)]
+        if width == 1 and self.chance(0.3):  # a stride along an axis of one
+            sides[0] = replace(sides[0], strides=(sides[0].strides[0], pick((1, tokens)), sides[0].strides[2]))
         if self.chance(0.3):
             sides.reverse()
         if self.chance(0.1):
@@ -110,6 +119,18 @@ class Nearly(Layers):
         self.add(self.b.dot(sides[0], sides[1]))
         if self.chance(0.2):
             self.add(ones)
+
+    def indices(self, count: int) -> Tensor:
+        """As many indices: of the state, computed, or the codes of a quant."""
+        way = self.rng.randrange(6)
+        if way == 0:
+            index = self.b.input(ENTRIES).slice(0, 5, 5 + count)
+            return self.b.map((count,), [index], lambda e, i: e.iand(i, e.i32(7)), dtype=I32)
+        if way == 1:
+            q = self.b.quant(self.like((count, 4)), 1)
+            self.add(q.scales)
+            return q.codes.reshape(count)
+        return self.b.input(ENTRIES).slice(0, 5, 5 + count)
 
     # --- quants -----------------------------------------------------------------------------------------------------
 
@@ -156,8 +177,12 @@ class Nearly(Layers):
                 r = r.reshape(prod(rows) // 2, 2 * k)
             self.marks += [r.index] * 6 if r.tag == Tag.OP else []
             parts = [q.codes, q.scales]
+            if self.chance(0.1) and r.shape[0] > 1:  # of some of its rows, or backwards
+                r = pick((
+                    r.slice(0, 0, r.shape[0] - 1), r.slice(0, 1, r.shape[0]), backwards(r, 0),
+                ))  # fmt: skip
             other = self.b.quant(
-                r.reshape(*reversed(rows), k) if self.chance(0.1) and r.shape == (*rows, k) else r,
+                r.reshape(*reversed(rows), k) if self.chance(0.1) and r.shape == (*rows, k) and lies(r) else r,
                 pick((words, words, words, 2)),
                 pick((0, STOCHASTIC + 1)), power ^ self.chance(0.1)
             )  # fmt: skip
@@ -217,10 +242,10 @@ class Nearly(Layers):
             sizes = [sizes[0]] * len(sizes)
         mixed, doubled = self.chance(0.15), self.chance(0.15)
         if mixed:  # as many groups, padded elsewhere
-            words = 2
+            words = 4
         sides: list[Quantised] = []
         for n in (rows, columns):
-            own_sizes = ([5, 5], [9])[len(sides)] if mixed else sizes
+            own_sizes = ([5, 5], [pick((17, 21, 25))])[len(sides)] if mixed else sizes
             n_parts = 2 * n if doubled else n
             own = [self.b.quant(self.like((n_parts, k)), words, 0, self.chance(0.1)) for k in own_sizes]
             if doubled:  # two rows as one
@@ -245,12 +270,31 @@ class Nearly(Layers):
             )
         self.add(self.b.qdot(a.unsqueeze(1), b.unsqueeze(0)))
 
+    def codes_over_axes(self) -> None:
+        """A product of codes over several axes in any order: of one operand, of both, of none."""
+        pick = self.rng.choice
+        words, k = pick((1, 2, 4)), pick((4, 8, 24, 33))
+        axes = [(pick((1, 2, 3, 5, 8)), pick(("a", "a", "b", "both", "none"))) for _ in range(pick((2, 3, 4)))]
+        sides = []
+        for side in ("a", "b"):
+            own = [at for at, (_, role) in enumerate(axes) if role in (side, "both")]
+            stored = self.rng.sample(own, len(own))
+            q = self.b.quant(self.like((*(axes[at][0] for at in stored), k)), words)
+            q = q.permute(*(stored.index(at) for at in own))
+            for at in range(len(axes)):
+                q = q if at in own else q.unsqueeze(at)
+            full = tuple(extent for extent, _ in axes)
+            sides.append(replace(
+                q, codes=q.codes.expand(*full, q.codes.shape[-1]), scales=q.scales.expand(*full, q.groups)
+            ))  # fmt: skip
+        self.add(self.b.qdot(*sides))
+
     # --- layouts ----------------------------------------------------------------------------------------------------
 
     def pieces(self) -> None:
         """Sums over an image's channels, of a copy or a product that brings them to the front."""
         pick = self.rng.choice
-        images, channels, places = pick((1, 2, 3, 5)), pick((2, 8, 12, 33)), pick((16, 32, 48, 20, 8))
+        images, channels, places = pick((1, 2, 2, 3, 5)), pick((2, 3, 8, 12, 33)), pick((16, 16, 32, 48, 20, 8))
         shape = (images, channels, places)
         x = [self.like(shape).permute(1, 0, 2) for _ in range(2)]
         if self.chance(0.2) and channels % 4 == 0:  # channels of groups in another order
@@ -268,7 +312,7 @@ class Nearly(Layers):
             x = [pick((a, b)) for a, b in zip(x, wide, strict=True)]
         if self.chance(0.2):
             x[1] = self.leaf((channels, 1, 1)).expand(channels, images, places)
-        if self.chance(0.1):
+        if self.chance(0.2):
             x[1] = self.b.word((channels, images, places), 0x40000000, F32)
         way = self.rng.randrange(3)
         if way == 0:
@@ -276,9 +320,12 @@ class Nearly(Layers):
         else:
             own = pick((x, x, [x[0]]))
             made = self.b.map(x[0].shape, own, lambda e, *v: e.fmul(v[0], v[-1]), dtype=F32)
+        self.marks += [made.index] * 4
         all_, k = prod(made.shape), images * places
-        if self.chance(0.1) and all_ % (2 * k) == 0 and channels > 2:  # cut elsewhere
-            self.add(self.b.sum(made.reshape(all_ // (2 * k), 2 * k)))
+        if self.chance(0.2):  # cut elsewhere
+            sizes = [n for n in range(16, all_ // 2 + 1, 16) if all_ % n == 0] or [k]
+            k = pick((pick(sizes), sizes[-1]))
+            self.add(self.b.sum(made.reshape(all_ // k, k)))
         elif self.chance(0.1) and channels > 8:
             self.add(self.b.sum(made.reshape(channels, k).slice(0, 0, 8)))
         elif self.chance(0.1) and k % 32 == 0:
@@ -339,7 +386,7 @@ class Nearly(Layers):
         """A tensor read early, and again or quantised much later."""
         pick = self.rng.choice
         n, k = pick((64, 65, 128)), pick((64, 72))
-        flat = self.chance(0.25)
+        flat = self.chance(0.4)
         shape = (n * k,) if flat else (n, k)
         x, y, small = self.copied(self.leaf(shape)), self.leaf(shape), self.leaf((1,) if flat else (n, 1))
         if self.chance(0.3):
@@ -367,12 +414,12 @@ class Nearly(Layers):
             self.add(self.b.sum(made))
             self.steps(pick(LATE))
         for _ in range(pick((1, 1, 2))):
-            way = self.rng.randrange(6)
+            way = pick((0, 1, 1, 1, 2, 3, 4, 5))
             if way == 0:
                 self.add(self.b.quant(made, 1).codes)
             elif way == 1:
                 copy = self.b.map(shape, [made], lambda e, v: e.mov(v))
-                if flat and self.chance(0.3):
+                if flat and self.chance(0.5):
                     self.add(copy)
                     continue
                 self.add(self.b.quant(copy, pick((1, 4))).codes)
@@ -397,7 +444,7 @@ class Nearly(Layers):
         """Attention by codes, whose probabilities are read again much later."""
         pick = self.rng.choice
         batch, heads, steps, size = pick(
-            ((1, 2, 48, 4), (2, 4, 64, 4), (1, 8, 64, 8), (2, 1, 70, 300), (1, 1, 20, 300), (1, 1, 64, 4))
+            ((1, 2, 48, 4), (2, 4, 64, 4), (1, 8, 64, 8), (2, 1, 70, 300), (1, 2, 20, 300), (1, 1, 64, 4))
         )
         words = pick((1, 1, 16))
         q, k = (self.b.quant(self.like((batch, heads, steps, size)), words) for _ in range(2))
@@ -427,6 +474,8 @@ class Nearly(Layers):
         self.add(self.b.sum(ds))
         turned = self.copied(ds.permute(0, 1, 3, 2)) if self.chance(0.5) else ds
         self.add(self.b.qdot(self.b.quant(turned, words).unsqueeze(3), self.b.quant(values, words).unsqueeze(2)))
+        if self.chance(0.4):  # the codes of its operands are there anyway
+            self.add(self.b.qdot(q.unsqueeze(3), k.unsqueeze(2)))
 
     def shares(self) -> None:
         """Steps over batches around a product of codes: quants of rows and of columns, maps, folds."""
@@ -434,10 +483,13 @@ class Nearly(Layers):
         batch, rows, columns, k = pick((2, 3, 8, 9)), pick((1, 4, 16, 32, 70)), pick((4, 8, 16)), pick((4, 16, 32, 64))
         rows = batch if self.chance(0.1) else rows
         words = pick((1, 2, 4))
+        aside = self.chance(0.2)
+        if aside:  # one group of each row, or two, and rows side by side
+            rows, words, k = pick((16, 32)), *pick(((2, 8), (4, 16), (2, 16)))
         a, b = self.like((batch, rows, k)), self.like((batch, columns, k))
-        if self.chance(0.5):
+        if aside or self.chance(0.5):
             turned = self.like((batch, k, rows))
-            if self.chance(0.4):  # all batches' rows side by side
+            if aside or self.chance(0.4):  # all batches' rows side by side
                 turned = self.like((k, batch, rows)).permute(1, 0, 2)
             if self.chance(0.5):
                 turned = self.b.map(turned.shape, [turned], lambda e, v: e.fabs(v))
@@ -465,8 +517,8 @@ class Nearly(Layers):
         y = self.b.qdot(q.unsqueeze(2), p.unsqueeze(1)) if self.chance(0.9) else self.b.qdot(q, q)
         if self.chance(0.3) and len(y.shape) == 3:
             y = self.b.map(y.shape, [y, y.slice(0, 0, 1).expand(*y.shape)], self.expression(2), dtype=F32)
-        if len(y.shape) == 3 and self.chance(0.3):
-            way = self.rng.randrange(6)
+        if len(y.shape) == 3 and self.chance(0.4):
+            way = pick((0, 1, 2, 3, 4, 4, 4, 5))
             e, r, c = y.shape
             if way == 0:  # rows that are no batches
                 self.add(self.b.max(y.reshape(e * r * c // 2, 2)) if e * r * c % 2 == 0 else self.b.max(y))
@@ -481,10 +533,14 @@ class Nearly(Layers):
                 self.add(self.b.map(y.shape, [y, back], lambda e, a, b: e.fsub(a, b), dtype=F32))
             elif way == 3 and c % 4 == 0:
                 self.add(self.b.quant(y.permute(1, 0, 2), 1).codes)
-            elif way == 4 and c % 8 == 0:
+            elif way == 4 and c % 8 == 0:  # other groups' codes, or scales
                 q = self.b.quant(y, 1)
-                q = replace(q, codes=q.codes.slice(2, 1, c // 4), scales=q.scales.slice(2, 1, c // 4))
-                self.add(self.b.qdot(q.unsqueeze(2), q.unsqueeze(1)))
+                at = [pick((0, 0, 0, 1)) for _ in range(4)]
+                a, b = (
+                    replace(q, codes=q.codes.slice(2, m, m + c // 4 - 1), scales=q.scales.slice(2, n, n + c // 4 - 1))
+                    for m, n in zip(at[:2], at[2:], strict=True)
+                )
+                self.add(self.b.qdot(a.unsqueeze(2), b.unsqueeze(1)))
             elif way == 5 and r % 2 == 0 and c % 4 == 0:
                 q = self.b.quant(y.reshape(2 * e, r // 2, c), 1)
                 self.add(self.b.qdot(q.unsqueeze(2), q.unsqueeze(1)))
@@ -513,6 +569,7 @@ class Nearly(Layers):
             ((24,), (3, 8), (5, 3, 2, 2), (2, 2, 2, 2, 2, 2, 2, 2), (600,), (17, 33), (4, *(2,) * 7))
         )
         last, all_, wide = self.like(shape), [self.like(shape)], self.chance(0.2)
+        leaves = [self.leaf(shape) for _ in range(5)] if wide else []
         for _ in range(pick((2, 5, 12))):
             own = [pick((last, pick(all_), self.leaf(shape))) for _ in range(pick((1, 2, 3, 6)))]
             if self.chance(0.1):
@@ -528,13 +585,14 @@ class Nearly(Layers):
                     self.leaf([shape[i] for i in order]).permute(*sorted(range(len(shape)), key=order.__getitem__))
                 )
             if wide:
-                own = [last, *(self.leaf(shape) for _ in range(5))]
+                own = [last, *leaves]
             floats = [t for t in own if t.dtype == F32]
             long = 1 if wide else pick((1, 1, 1, 10))
 
             def expression(e: Expression, *v: int, n: int = len(floats), long: int = long) -> None:
-                for _ in range(long):
-                    self.expression(n)(e, *v[:n])
+                self.expression(n)(e, *v[:n])
+                while long > 1 and len(e.instrs) < 24:
+                    self.expression(1)(e, e.operands + len(e.instrs) - 1)
 
             last = self.b.map(shape, sorted(own, key=lambda t: t.dtype), expression, dtype=F32)
             all_.append(last)
@@ -546,14 +604,51 @@ class Nearly(Layers):
                 last = self.b.map(
                     shape, [self.leaf((1,) * len(shape)), last], lambda e, a, b: e.ffma(a, a, b), dtype=F32
                 )
-            if len(shape) == 8 and self.chance(0.5):
+            if len(shape) == 8 and not wide and self.chance(0.5):
                 shape = (shape[1], shape[0], *shape[2:])
                 last, all_ = last.reshape(*shape), [t.reshape(*shape) for t in all_[-1:]]
-            if self.chance(0.15) and len(shape) > 1:
+            if self.chance(0.15) and len(shape) > 1 and not wide:
                 axis = self.rng.randrange(len(shape) - 1)
                 shape = (*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
                 last, all_ = last.reshape(*shape), [t.reshape(*shape) for t in all_[-1:]]
         self.add(last)
+
+    def alike(self) -> None:
+        """Maps of one expression, or nearly so, each in a loop of its own: of tensors, rows, sequences, one word."""
+        self.finished = True
+        pick = self.rng.choice
+        seed, n, whole = self.rng.randrange(1 << 30), pick((1, 2, 3)), self.chance(0.5)
+        shapes = [pick(((40,), (3, 17), (5, 40), (4, 2, 20))) for _ in range(2)]
+        for _ in range(pick((3, 5))):
+            shape = pick(shapes)
+            axes = len(shape)
+            own = [pick((
+                self.leaf(shape), self.leaf(shape), self.leaf((*shape[:-1], 1)), self.leaf((1,) * axes),
+            )) if not whole else self.of_state(shape) for _ in range(n)]  # fmt: skip
+            integers = pick((
+                self.b.iota(shape, axes - 1), self.b.iota(shape, axes - 1, 3, pick((2, -1))), self.b.iota(shape, 0),
+                self.b.word(shape, 5), self.b.input(ENTRIES).slice(0, 0, shape[-1]),
+            ))  # fmt: skip
+            other, twice = self.chance(0.2), self.chance(0.3)
+
+            def expression(e: Expression, *v: int, other: bool = other) -> None:
+                rng, self.rng = self.rng, random.Random(seed)
+                self.expression(n)(e, *v[:n])
+                self.rng = rng
+                last = e.operands + len(e.instrs) - 1
+                (e.fsub if other else e.fadd)(last, e.i2f(v[n]))
+
+            made = self.b.map(shape, [*own, integers], expression, dtype=F32)
+            self.add(self.b.max(made))
+            if twice:
+                self.add(self.b.map(shape, [made, own[0]], lambda e, a, b: e.fmul(a, b), dtype=F32))
+                if self.chance(0.5):
+                    self.shown.append(made.index)
+
+    def of_state(self, shape: Sequence[int]) -> Tensor:
+        """A part of the state."""
+        n, offset = prod(shape), self.rng.randrange(9000)
+        return self.b.input(self.rng.randrange(ENTRIES)).slice(0, offset, offset + n).reshape(*shape)
 
     # --- rows that are shared ---------------------------------------------------------------------------------------
 
@@ -611,13 +706,96 @@ class Nearly(Layers):
                 p = self.b.map(shape, [p, *many], self.expression(6), dtype=F32)
         for _ in range(pick((0, 1, 1, 2, 3))):
             self.reader(p, total, s, clean)
-        if self.chance(0.6):
+        if self.chance(0.5):
             self.backward([(p, q, k)])
-        elif self.chance(0.3):  # two of them, whose gradients are computed side by side
+        elif self.chance(0.5):  # two of them, whose gradients are computed side by side
             s = self.b.dot(k.unsqueeze(3), q.unsqueeze(2))
             x = self.b.map(s.shape, [s, self.b.max(s).unsqueeze(3)], lambda e, a, b: e.fexp(e.fsub(a, b)), dtype=F32)
             r = self.b.map(s.shape, [x, self.b.sum(x).unsqueeze(3)], lambda e, a, b: e.fdiv(a, b), dtype=F32)
             self.backward([(p, q, k), (r, k, q)])
+
+    def hidden(self) -> None:
+        """Rows that a mask cuts short, and what can do without the rest of them: as attention and its gradient, where
+        the mask is of what comes back, too; what is hidden is zero, or it is not."""
+        self.finished = True
+        pick = self.rng.choice
+        batch, heads = pick(((1, 2), (2, 1), (2, 2), (3, 1), (1, 4)))
+        steps, columns, size = pick((3, 8, 17, 33, 70)), pick((2, 5, 12, 40)), pick((1, 2, 5))
+        long = self.chance(0.15)
+        if long:
+            batch, heads, steps, columns, size = 2, 1, *pick(((270, 12, 1), (530, 7, 2), (270, 80, 1)))
+        shape: tuple[int, ...] = (batch, heads, steps, columns)
+        condition = (pick((0, 0, 1, 2, 4, 5, 5, 7)), pick((1, 3, columns - 1, columns, steps, steps + columns)))
+        low = pick((float("-inf"), float("-inf"), -1e9, 0.0, 3.0, float("inf"), float("nan")))
+        if long and self.chance(0.7):
+            condition, low = (5, pick((1, 5))), pick((float("-inf"), 0.0))
+        first = self.scores(shape, size)
+        raw = [first, *(self.scores(shape, size) for _ in range(pick((0, 1))))]
+        if self.chance(0.12):  # the product is read, nothing of it used, and nothing hidden
+            of = [first, self.leaf((steps, 1))]
+            wide = [self.b.map(shape, of, lambda e, a, b: e.fneg(b), dtype=F32)]
+        else:
+            wide = [self.masked(first, low, condition)]
+        rows, read = [self.b.max(wide[0])], {0}
+        for _ in range(pick((2, 4, 7))):
+            at = len(wide) - 1 if self.chance(0.6) else self.rng.randrange(len(wide))
+            x, t, way = wide[at], pick(rows[-2:]), self.rng.randrange(16)
+            read.add(at)
+            if way < 3:
+                of = pick(
+                    (lambda e, a, b: e.fexp(e.fsub(a, b)), lambda e, a, b: e.fmul(a, b), lambda e, a, b: e.fdiv(a, b))
+                )
+                wide.append(self.b.map(shape, [x, t.unsqueeze(3)], of, dtype=F32))
+            elif way == 3:
+                other = pick(
+                    (self.leaf((columns,)), self.leaf((batch, heads, 1, 1)), self.leaf((columns, steps)).permute(1, 0))
+                )
+                wide.append(self.b.map(shape, [x, other], self.expression(2), dtype=F32))
+            elif way in (4, 5):
+                made = self.b.map(shape, [x, pick(raw)], lambda e, a, b: e.fmul(a, b), dtype=F32)
+                wide.append(self.masked(made, pick((0.0, 0.0, 1.0, 1e30, float("inf"))), condition))
+            elif way == 6:
+                rows.append(pick((self.b.max, self.b.min, self.b.min))(x))
+            elif way == 7:
+                rows.append(self.b.sum(x))
+            elif way in (8, 13, 14):
+                rows.append(self.b.dot(*self.rng.sample([x, pick([*raw, *wide])], 2)))
+            elif way == 15:
+                wide.append(self.copied(x))
+            elif way == 9:
+                rows.append(self.b.map(t.shape, [t, pick(rows)], self.expression(2), dtype=F32))
+            else:
+                self.used_up(x)
+        for at, x in enumerate(wide):
+            if at not in read or self.chance(0.2):
+                self.used_up(x, by_rows=None if not long else False)
+        for t in rows:
+            self.add(t)
+
+    def scores(self, shape: Sequence[int], size: int) -> Tensor:
+        """A product of that shape; an operand may be too large to do without any term, or all alike along k."""
+        pick, (batch, heads, steps, columns) = self.rng.choice, shape
+        sides = [self.leaf((batch, heads, n, size)) for n in (steps, columns)]
+        if self.chance(0.1):
+            at, scale = self.rng.randrange(2), pick((1e20, 1e30))
+            sides[at] = self.b.map(sides[at].shape, [sides[at]], lambda e, v: e.fmul(v, e.f32(scale)))
+        if self.chance(0.1):
+            at = self.rng.randrange(2)
+            sides[at] = sides[at].slice(3, 0, 1).expand(*sides[at].shape)
+        q, k = sides
+        return self.b.dot(*self.rng.sample([q.unsqueeze(3), k.unsqueeze(2)], 2))
+
+    def used_up(self, x: Tensor, by_rows: bool | None = None) -> None:
+        """A product by rows or by columns of a wide tensor, its other operand perhaps all alike along k."""
+        batch, heads, steps, columns = x.shape
+        width, alike = self.rng.choice((1, 2, 7)), self.chance(0.15)
+        by_rows = self.chance(0.5) if by_rows is None else by_rows
+        k = columns if by_rows else steps
+        v = self.leaf((batch, heads, width, 1 if alike else k)).expand(batch, heads, width, k)
+        sides = [(x if by_rows else self.turned(x)).unsqueeze(3), v.unsqueeze(2)]
+        if self.chance(0.2):
+            sides = [side.permute(0, 1, 3, 2, 4) for side in sides]
+        self.add(self.b.dot(*self.rng.sample(sides, 2)))
 
     def turned(self, x: Tensor) -> Tensor:
         """The last two axes in the other order, by a copy."""
@@ -628,17 +806,17 @@ class Nearly(Layers):
         x = super().like(shape)
         return x if not x.shape or x.strides[-1] in (0, 1) else self.copied(x)
 
-    def masked(self, s: Tensor, low: float) -> Tensor:
-        """Where a condition on row and column forbids, one value, or several."""
+    def masked(self, s: Tensor, low: float, condition: tuple[int, int] | None = None) -> Tensor:
+        """Where a condition on row and column forbids, one value, or several; it, with its number, may be given."""
         pick, (rows, columns) = self.rng.choice, s.shape[-2:]
         i, j = self.b.iota(s.shape, len(s.shape) - 2), self.b.iota(s.shape, len(s.shape) - 1)
-        operands, kind = [s, i, j], self.rng.randrange(9)
+        kind, n = condition or (self.rng.randrange(9), pick((1, rows, columns, rows + columns)))
+        operands = [s, i, j]
         if kind == 3:
             tokens = self.b.input(ENTRIES).slice(0, 0, rows)
             operands.append(replace(tokens, shape=(rows, 1), strides=(1, 0)))
         if kind == 8:
             operands.append(self.leaf(s.shape))
-        n = pick((1, rows, columns, rows + columns))
 
         def select(e: Expression, v: int, i: int, j: int, more: int = 0) -> None:
             kept = {
@@ -667,7 +845,7 @@ class Nearly(Layers):
         v = self.leaf((*lead, width, columns)).expand(batch, heads, width, columns)
         g = self.leaf((*lead, width, steps)).expand(batch, heads, width, steps)
         flat = wide.strides == row_major(wide.shape)
-        way = pick((0, 2, 3, 5, 6, 7, 9, 21, 22, 23)) if clean else self.rng.randrange(26)
+        way = pick((0, 2, 3, 5, 6, 7, 9, 21, 22, 23)) if clean else self.rng.randrange(27)
         wide = p if clean else wide
         if way in (0, 1):
             self.add(self.b.dot(wide.unsqueeze(3), v.unsqueeze(2)))
@@ -725,6 +903,9 @@ class Nearly(Layers):
         elif way == 24 and flat and batch > 1:  # more rows than a batch has
             x = replace(wide, shape=(heads, steps + 1, columns), strides=(steps * columns, columns, 1))
             self.add(self.b.dot(x.unsqueeze(2), self.leaf((width, columns))))
+        elif way == 26 and flat and batch * heads > 1:  # columns beyond a row's
+            x = replace(wide, shape=(2 * columns, steps), strides=(1, columns))
+            self.add(self.b.dot(self.copied(x).unsqueeze(1), self.leaf((width, steps)).unsqueeze(0)))
         elif way == 21:
             order = (0, 1, 3, 2, 4)
             self.add(self.b.dot(wide.unsqueeze(3).permute(*order), v.unsqueeze(2).permute(*order)))
@@ -894,10 +1075,10 @@ class Nearly(Layers):
 
     def case(self, name: str, seed: int) -> Case | None:
         forms: list[tuple[Callable[[], object], float]] = [
-            (self.one_hot, 5), (self.limbs, 9), (self.codes_of_parts, 2), (self.pieces, 3), (self.columns, 2),
-            (self.padded, 2), (self.waits, 4), (self.probabilities, 3), (self.shares, 5), (self.many, 3),
-            (self.rows, 14), (self.far, 3), (self.overlapping, 4), (self.long, 2), (self.attention, 1),
-            (self.convolution, 2),
+            (self.one_hot, 10), (self.limbs, 12), (self.codes_of_parts, 3), (self.codes_over_axes, 2), (self.pieces, 5),
+            (self.columns, 2), (self.padded, 2), (self.waits, 7), (self.probabilities, 5), (self.shares, 9),
+            (self.many, 4), (self.alike, 1), (self.rows, 14), (self.hidden, 9), (self.far, 3), (self.overlapping, 4),
+            (self.long, 3), (self.attention, 1), (self.convolution, 2),
         ]  # fmt: skip
         if self.chance(0.12):
             program, _ = test_fusion_random.graph(self.rng.randrange(1 << 20))
@@ -907,14 +1088,74 @@ class Nearly(Layers):
             if not self.b.ops:
                 return None
             ops, inputs, consts = list(self.b.ops), self.b.finish([]).inputs, tuple(self.b.consts)
+        shown = [*self.shown, *(t.index for t in self.pool if t.tag == Tag.OP and self.chance(0.1))]
+        shown += [self.rng.randrange(len(ops))] if self.chance(0.15) else []
+        for _ in range(TRIES):
+            changed = self.varied(ops)
+            if any(op.header.elements * max(1, op.k_terms) > MOST for op in changed):
+                continue
+            program = finished(changed, inputs, consts, shown)
+            if is_valid(program):
+                return filled(name, program, seed)
+        return None
+
+    def varied(self, given: Sequence[Op]) -> list[Op]:
+        """The ops with no, one or two fields changed."""
+        ops = list(given)
+        if self.finished and self.chance(0.7):
+            return ops
+        if self.marks and self.chance(0.6):
+            i = self.rng.choice(self.marks)
+            ops[i] = self.missed(ops, i) if self.chance(0.8) else ops[i]
+            return ops
         for _ in range(self.rng.choice((0, 1, 1, 1, 2))):
             i = self.rng.choice([*self.marks, *range(len(ops)), len(ops) - 1])
             ops[i] = changed_op(ops[i], i, self.rng) if self.chance(0.4) else self.other(ops[i], i)
-        shown = [*self.shown, *(t.index for t in self.pool if t.tag == Tag.OP and self.chance(0.1))]
-        shown += [self.rng.randrange(len(ops))] if self.chance(0.15) else []
-        if any(op.header.elements * max(1, op.k_terms) > MOST for op in ops):
-            return None
-        return filled(name, finished(ops, inputs, consts, shown), seed)
+        return ops
+
+    def missed(self, ops: Sequence[Op], i: int) -> Op:
+        """The op with one of its fields changed, each as likely as any other: an opcode, a register, an immediate, what
+        a view reads, its offset, one of its strides."""
+        op, rng = ops[i], self.rng
+        fields: list[tuple[str, int, int]] = []
+        for at, instr in enumerate(op.instrs):
+            fields += [("imm" if instr.op == Opcode.IMM else "opcode", at, 0)]
+            fields += [("register", at, k) for k in range(0 if instr.op == Opcode.IMM else ARITY[Opcode(instr.op)])]
+        for at in range(len(op.views)):
+            fields += [("source", at, 0)] * 3 + [("offset", at, 0)]
+            fields += [("stride", at, axis) for axis, extent in enumerate(op.extents) if extent > 1]
+        what, at, k = rng.choice(fields)
+        if what in ("imm", "opcode", "register"):
+            old = op.instrs[at]
+            if what == "imm":
+                new = replace(old, imm=rng.choice((0, 8, 16, 25)))
+            elif what == "opcode":
+                alike = [o for o in Opcode if o not in (old.op, Opcode.IMM) and ARITY[o] == ARITY[Opcode(old.op)]]
+                new = replace(old, op=rng.choice(alike))
+            else:
+                name = "abc"[k]
+                others = [r for r in range(len(op.views) + at) if r != getattr(old, name)]
+                new = replace(old, **{name: rng.choice(others)}) if others else old
+            return replace(op, instrs=(*op.instrs[:at], new, *op.instrs[at + 1 :]))
+        view = op.views[at]
+        strides = list(view.strides)
+        if what == "source":
+            same = [v for o in ops[max(0, i - 4) : i + 1] for v in o.views if v.index < i or v.tag != Tag.OP]
+            chosen = rng.choice([*same, View(Tag.IOTA, 0, 0, ()), View(Tag.OP, rng.randrange(max(1, i)), 0, ())])
+            view = replace(view, tag=chosen.tag, index=chosen.index)
+        elif what == "offset":
+            # Inside of what it reads, as it is repeated along an axis.
+            axis = rng.choice([a for a, extent in enumerate(op.extents) if extent > 1] or [0])
+            apart = strides[axis] if strides else 0
+            if strides and apart and self.chance(0.7):
+                strides[axis] = 0
+            view = replace(view, offset=view.offset + rng.choice((1, -1, apart, 8)), strides=tuple(strides))
+        else:
+            s, e = strides[k], op.extents[k]
+            way = rng.randrange(4)
+            strides[k] = (0, -s, 1, rng.choice(strides))[way]
+            view = replace(view, offset=view.offset + (s * (e - 1) if way == 1 else 0), strides=tuple(strides))
+        return replace(op, views=(*op.views[:at], view, *op.views[at + 1 :]))
 
     def other(self, op: Op, i: int) -> Op:
         """The op with one thing changed that leaves it valid more often than not."""
@@ -966,9 +1207,28 @@ class Nearly(Layers):
         return replace(op, views=(*op.views[:at], view, *op.views[at + 1 :]))
 
 
+def lies(x: Tensor) -> bool:
+    """Its elements follow each other."""
+    return x.strides == row_major(x.shape)
+
+
+def backwards(x: Tensor, axis: int) -> Tensor:
+    """The tensor read from its last coordinate along an axis to its first."""
+    strides = (*x.strides[:axis], -x.strides[axis], *x.strides[axis + 1 :])
+    return replace(x, offset=x.offset + x.strides[axis] * (x.shape[axis] - 1), strides=strides)
+
+
 def make(seed: int, name: str) -> Case | None:
     """The case of a seed."""
     return Nearly(seed).case(name, seed)
 
 
-__all__ = ["Nearly", "Tensor", "make"]
+def make_alike(seed: int, name: str) -> Case | None:
+    """The case of a seed whose loops are alike."""
+    maker = Nearly(seed)
+    maker.alike()
+    shown = [*maker.shown, *(t.index for t in maker.pool if maker.chance(0.1))]
+    return filled(name, finished(list(maker.b.ops), maker.b.finish([]).inputs, tuple(maker.b.consts), shown), seed)
+
+
+__all__ = ["Nearly", "Tensor", "make", "make_alike"]

@@ -65,7 +65,7 @@ def shrunk(case: Case, fails: Callable[[Case], str], seconds: float = 120) -> Ca
                 for smaller in step(case):
                     if time.monotonic() > end:
                         return case
-                    if _size(smaller) < _size(case) and _is_valid(smaller.program) and fails(smaller) == due:
+                    if _size(smaller) < _size(case) and is_valid(smaller.program) and fails(smaller) == due:
                         case, changed, again = smaller, True, True
                         break
     return case
@@ -80,7 +80,8 @@ def _size(case: Case) -> tuple[int, int, int]:
     return len(ops) + shown, work, fields
 
 
-def _is_valid(program: Program) -> bool:
+def is_valid(program: Program) -> bool:
+    """Every claim about the Program could be defended."""
     try:
         validate(program)
     except ProgramInvalid:

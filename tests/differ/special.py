@@ -14,7 +14,7 @@ from tests.differ.hunt import OUT, Failure, Hunt, hunt
 from tests.differ.planted import DEFECTS, HEADERS, VARIABLE, Defect, changes
 from tests.differ.small import LIMITS
 
-WITH_LOOPS = 2
+LOOPED = {"strips": 12, "alike": 12, "nearly": 24}
 """Cases of a covered run whose loops a compiler makes code of."""
 CASES = 3000
 """In which a planted defect is looked for."""
@@ -122,8 +122,10 @@ def covered(kinds: list[str], cases: int | None, seconds: float | None, jobs: in
             options=("--quick", "--few"), told=tell,
         )  # fmt: skip
         print(f"{name}: {sum(found.cases.values())} cases, {len(found.failures)} failures", flush=True)
-        found = hunt(["strips"], cases=WITH_LOOPS, jobs=jobs, kernels=kernels, options=("--compiled",), told=tell)
-        print(f"{name}, compiled loops: {sum(found.cases.values())} cases, {len(found.failures)} failures", flush=True)
+        for kind, count in LOOPED.items():
+            found = hunt([kind], cases=count, jobs=jobs, kernels=kernels, options=("--compiled",), told=tell)
+            said = f"{found.cases[kind]} cases of {kind}, {len(found.failures)} failures"
+            print(f"{name}, compiled loops: {said}", flush=True)
         for source in COUNTED:
             notes[source] += kernels.parent.rglob(f"{source}.cpp.gcno")
     total = Reached()

@@ -9,19 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lockstep.numerics import portable
 from lockstep.numerics.built import COMPILED
 from lockstep.protocol.programs.opcodes import Opcode
 from lockstep.protocol.programs.program import Alias, Kind
 from tests.differ import builds, shrink
 from tests.differ.case import Case
-from tests.differ.counts import counts_of
-from tests.differ.explained import EXPLAINED
+from tests.differ.counts import Counts, counts_of
+from tests.differ.explained import EXPLAINED, Reached, reached
 from tests.differ.hunt import Failure, hunt
 from tests.differ.kinds import KINDS, made, names
 from tests.differ.planted import DEFECTS, HEADERS, changes
+from tests.differ.shrink import is_valid
 from tests.differ.small import LIMITS
 from tests.differ.special import CUDA, first_failure, first_on_device, small
-from tests.differ.trial import EQUAL, tried
+from tests.differ.trial import EQUAL, NOTHING, refused, tried
 from tests.differ.ways import Difference, due_words
 
 pytestmark = [pytest.mark.uncounted, pytest.mark.skipif(not COMPILED, reason="compares compiled kernels with numpy")]
@@ -99,6 +101,30 @@ def test_a_failing_case_becomes_as_small_as_it_fails() -> None:
     assert sum(a.kind == Alias.OP_KIND for a in small.program.outputs) == 1
 
 
+def test_programs_that_break_a_rule_run_all_the_same() -> None:
+    broken = 0
+    for seed in range(40):
+        case = made(f"unruled:{seed}")
+        if case is None or is_valid(case.program) or refused(case):
+            continue
+        broken += 1
+        assert tried(case.name, quick=True, few=True) == EQUAL, f"python -m tests.differ replay {case.name}"
+    assert broken >= 5
+
+
+def test_a_program_that_one_decoder_alone_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [made(f"unruled:{seed}") for seed in range(60)]
+    said = {case.name: refused(case) for case in found if case is not None}
+    assert set(said.values()) == {"", NOTHING}, "both take some of them, both refuse others"
+
+    def refuses(*_: object) -> None:
+        raise ValueError("no")
+
+    monkeypatch.setattr(portable, "Executor", refuses)
+    taken = next(case for case in found if case is not None and not said[case.name])
+    assert tried(taken.name) == "refused by one alone: no"
+
+
 def test_a_crash_is_told_from_a_difference() -> None:
     case = made("layers:0")
     assert case is not None
@@ -142,6 +168,24 @@ def test_explained_branches_stand_in_the_sources_once() -> None:
     for reason in EXPLAINED:
         source = (builds.ROOT / builds.KERNELS / reason.file).read_text()
         assert source.count(reason.text) == 1, reason
+
+
+def test_an_explanation_that_a_case_disproves_is_told() -> None:
+    reason = next(r for r in EXPLAINED if "\n" in r.text)
+    source = (builds.ROOT / builds.KERNELS / reason.file).read_text()
+    line = reason.line(source)
+    assert source.splitlines()[line - 1].strip() == reason.text.splitlines()[-1].strip()
+
+    def found(taken: int) -> tuple[Reached, list[str]]:
+        ways = {(line, (1, 1), 0, 0): 7, (line, (1, 1), 0, 1): taken}
+        return reached(Counts(branches=ways), reason.file)
+
+    own, told = found(0)
+    assert (own.taken, own.explained, own.all) == (1, 1, 2)
+    assert not [one for one in told if one.startswith(f"{line}:")]
+    own, told = found(1)
+    assert (own.taken, own.explained, own.all) == (2, 0, 2)
+    assert [one for one in told if one.startswith(f"{line}: explained, and taken")]
 
 
 @pytest.mark.slow

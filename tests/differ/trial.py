@@ -5,6 +5,8 @@ from __future__ import annotations
 import resource
 from zlib import crc32
 
+from lockstep.numerics import portable
+from lockstep.numerics.arrays import to_array
 from lockstep.numerics.built import kernels
 from tests.differ.case import Case
 from tests.differ.kinds import made
@@ -36,6 +38,19 @@ def planned(case: Case) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
+def refused(case: Case) -> str:
+    """NOTHING where both the kernels' decoder and numpy's refuse the Program, what happened where one of them does."""
+    program = case.program
+    given = program.header, list(program.descriptors), [to_array(c.header, c.data).reshape(-1) for c in program.consts]
+    said = []
+    for library in (kernels, portable):
+        try:
+            library.Executor(*given)
+        except ValueError as error:
+            said.append(str(error))
+    return NOTHING if len(said) == 2 else "".join(f"refused by one alone: {own}" for own in said)
+
+
 def first_difference(case: Case, *, quick: bool = False, few: bool = False) -> Difference | None:
     """The first difference of the case on all its ways, or on a few of each form."""
     seed = seed_of(case.name)
@@ -43,9 +58,14 @@ def first_difference(case: Case, *, quick: bool = False, few: bool = False) -> D
     if (found := next(differences(case, seed, ways), None)) is not None:
         return found
     if seed % COMPILED == 0 and not quick:
-        ways = ways_of(case, seed, all_ways=False)[:4]
-        return next(differences(case, seed, ways, compiled=True), None)
+        return next(differences(case, seed, ways_of_compiled(), compiled=True), None)
     return None
+
+
+def ways_of_compiled() -> list[tuple[str, int, str]]:
+    """Those of a case with compiled loops, each path's compiled for it."""
+    first, last = kernels.paths()[0], kernels.paths()[-1]
+    return [(last, 1, "run"), (last, 3, "run"), (last, 1, "some"), (last, 2, "sweep"), (first, 1, "run")]
 
 
 def tried(
@@ -58,8 +78,10 @@ def tried(
     if name.startswith("huge:"):
         planned(case)
         return EQUAL
+    if name.startswith("unruled:") and (said := refused(case)):
+        return said
     if compiled:
-        found = next(differences(case, seed_of(name), ways_of(case, 0, all_ways=False)[:2], compiled=True), None)
+        found = next(differences(case, seed_of(name), ways_of_compiled()[:3], compiled=True), None)
         return EQUAL if found is None else str(found)
     found = emulated(case) if emulated_too else first_difference(case, quick=quick, few=few)
     return EQUAL if found is None else str(found)

@@ -6,6 +6,7 @@ keeps every op, some ops alone. Each runs twice, and between the two another sta
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,12 @@ PLAIN = 4
 """One case in so many runs every op by itself, too, as what takes too long to plan does."""
 SAMPLED = 300
 """Terms that Python's integers compute of a case."""
+
+PATTERN = 0xDEADBEEF
+_WRONG = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, ctypes.POINTER(ctypes.POINTER(ctypes.c_uint32)),
+                          *[ctypes.c_void_p] * 3)(lambda _i, _s, out, *_: out[0].__setitem__(0, PATTERN))  # fmt: skip
+WRONG_AT = ctypes.cast(_WRONG, ctypes.c_void_p).value or 0
+"""Where a function of a loop is that writes one word of nobody's."""
 
 Words = np.ndarray[Any, np.dtype[np.uint32]]
 
@@ -91,7 +98,7 @@ def ways_of(case: Case, seed: int, all_ways: bool | None = None) -> list[tuple[s
 def differences(
     case: Case, seed: int, ways: Sequence[tuple[str, int, str]] | None = None, compiled: bool = False
 ) -> Iterator[Difference]:
-    """Each way's first difference; with `compiled` its loops run compiled code."""
+    """Each way's first difference; with `compiled` its loops run compiled code, which is of one path alone."""
     due = due_words(case)
     yield from against_reference(case, due, seed)
     other = others(case)
@@ -122,6 +129,14 @@ def differences(
                 break
             if time == "first":
                 _ran(executor, case, other, path, threads, form, some, None)
+        if compiled and (beside := next((p for p in kernels.paths() if p != path), path)) != path:
+            found = _ran(executor, case, list(case.state), beside, threads, form, some, due)
+            if (difference := _compared(found, due, f"{label}, on {beside}")) is not None:
+                yield difference
+    for (path, _), executable in made.items():
+        for loop in range(len(executable._executor.loops())):
+            if executable._executor.attach(loop, WRONG_AT, path):
+                yield Difference(f"{path}, loop {loop}, code that gives another word is taken for its own", 0, 0, 0, 0)
 
 
 def _ran(
