@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 import pytest
-from eth_account.signers.local import LocalAccount
 
 from lockstep.chain import games as chain_games
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import honest, moves
 from lockstep.protocol.dispute.game import DisputedClaim as ProtocolClaim
-from lockstep.protocol.dispute.game import Game, MoveRefused, equivocate
+from lockstep.protocol.dispute.game import Game, MoveRefused
 from lockstep.protocol.dispute.moves import Verdict, Wrong
 from lockstep.protocol.errors import ChainError
-from lockstep.protocol.market import ids
 from lockstep.protocol.types import Address, ClaimId, Digest, Seconds, Seed, StateRoot
 from tests.support import games
-from tests.support.arena import STAKE, Arena, Terms, plain
+from tests.support.arena import Arena, Terms
 from tests.support.games import Lie, Match, PlainClaim
 from tests.support.replay import replayed
 
@@ -31,8 +28,18 @@ STEP, ENCODE = games.step_program(), games.encode_program()
 NO_OUTER = StateRoot(merkle.EMPTY[1])
 GARBAGE = Digest(b"\xee" * 32)
 
-LIES = tuple(lie for lie in games.LIES if lie not in (Lie(5, element=2, chunk=2, bits=1 << 20), Lie(9, chunk=3)))
-"""A second one in the same op is played off chain alone."""
+LIES = (
+    Lie(2, element=300, bits=1 << 20),
+    Lie(5, element=1, chunk=1),
+    Lie(8, chunk=0),
+    Lie(9, chunk=269),
+    Lie(16, element=258),
+    Lie(18),
+)
+"""One of each way down: an element, a word of partials, of one chunk alone, of groups of them, the last leaf, a scalar.
+
+Ops of every kind: tests/unit/protocol/dispute/test_game.py; what they compute: test_arbiter.py.
+"""
 TAMPERED = (
     {STEP.state_block + 2: games.root_of(games.tensor(0, (1,), [1]))},
     {STEP.state_block + 7: GARBAGE},
@@ -175,6 +182,7 @@ def test_garbage_padding_is_convicted_on_chain(stage: Stage) -> None:
     assert outcome.finding.wrong == Wrong.PADDING
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("seed", range(100))
 def test_random_games_agree_and_the_honest_worker_wins(stage: Stage, seed: int) -> None:
     """Every move of a random challenger, and what the contract says to the proof that does not convict."""
@@ -211,113 +219,6 @@ def test_random_games_agree_and_the_honest_worker_wins(stage: Stage, seed: int) 
     assert outcome.verdict == Verdict.REJECTED, "an honest claim is never convicted"
 
 
-def test_silent_defender_loses_by_the_clock_on_chain(stage: Stage) -> None:
-    held, twin = stage.held(0), stage.twin(0)
-    mark = stage.arena.devnet.snapshot()
-    opening = games.open_at(twin.claim, held, 1, stage.nonce())
-    outcome = stage.arena.play(opening, games.silent, games.challenges(held), twin)
-    assert outcome.verdict == Verdict.TIMEOUT
-    stage.arena.devnet.revert(mark)
-
-
-# -- two claims for the same work
-
-
-@dataclass(frozen=True)
-class Signer:
-    """Who signs which claims for the arena's first slot."""
-
-    stage: Stage
-
-    def digest(self, **changes: object) -> Digest:
-        return ids.typed_hash(*self._message(**changes))  # type: ignore[arg-type]
-
-    def signed(self, account: LocalAccount, **changes: object) -> tuple[object, ...]:
-        _, _, claim, body, *_ = self._message(**changes)
-        signature = account.unsafe_sign_hash(self.digest(**changes)).signature
-        return (body.trace_root, claim.transitions, body.out, body.out2, bytes(signature))
-
-    def work(self) -> tuple[object, ...]:
-        _, _, claim, _, seed, base = self._message()
-        return (claim.job, claim.round, claim.attempt, claim.slot, seed, base)
-
-    def _message(self, **changes: object) -> tuple[Any, ...]:
-        market = self.stage.arena.contracts.market
-        claim = market.claim(self.stage.claims[0])
-        body = replace(self.stage.arena.bodies[self.stage.claims[0]], **changes)  # type: ignore[arg-type]
-        return market.w3.eth.chain_id, market.address, claim, body, self.stage.seed, StateRoot(GARBAGE)
-
-
-def test_two_claims_signed_for_the_same_work_convict_without_a_game(stage: Stage) -> None:
-    arena, signer = stage.arena, Signer(stage)
-    one, other = signer.signed(arena.worker), signer.signed(arena.worker, out=StateRoot(GARBAGE))
-    call = arena.contracts.game.call("equivocate", signer.work(), one, other)
-    mark = arena.devnet.snapshot()
-    before = arena.contracts.vault.read("credits", arena.challenger.address)
-    receipt = arena.send(call, arena.challenger)
-    assert not arena.contracts.market.live(stage.claims[0]), "convicted"
-    assert arena.contracts.vault.read("credits", arena.challenger.address) - before == STAKE * 30 // 100
-    assert arena.contracts.market.claim(stage.claims[0]).convicted_at == 0, "no step was proved wrong"
-    told = [chain_games.decode(plain(log)) for log in receipt["logs"] if log["address"] == call.to.lower()]
-    (convicted,) = told
-    assert isinstance(convicted, moves.Convicted)
-    worker = Address(arena.worker.address)
-    digests = signer.digest(), signer.digest(out=StateRoot(GARBAGE))
-    assert convicted.finding == equivocate(worker, *digests, (worker, worker)), "as the twin finds"
-    arena.devnet.revert(mark)
-
-
-def test_what_is_no_equivocation_is_refused_with_the_same_rule(stage: Stage) -> None:
-    arena, signer = stage.arena, Signer(stage)
-    worker, stranger = Address(arena.worker.address), Address(arena.challenger.address)
-    one, other = signer.signed(arena.worker), signer.signed(arena.worker, out=StateRoot(GARBAGE))
-    foreign = signer.signed(arena.challenger, out=StateRoot(GARBAGE))
-    changed = signer.digest(out=StateRoot(GARBAGE))
-    for rule, pair, digests, signers in (
-        ("EqualBits", (one, one), (signer.digest(), signer.digest()), (worker, worker)),
-        ("Unauthorized", (one, foreign), (signer.digest(), changed), (worker, stranger)),
-        ("Unauthorized", (foreign, one), (changed, signer.digest()), (stranger, worker)),
-    ):
-        with pytest.raises(ChainError, match=rule):
-            arena.send(arena.contracts.game.call("equivocate", signer.work(), *pair), arena.challenger)
-        with pytest.raises(MoveRefused, match=rule):
-            equivocate(worker, *digests, signers)
-    _, *rest = signer.work()
-    with pytest.raises(ChainError, match="Unauthorized"):
-        arena.send(arena.contracts.game.call("equivocate", (GARBAGE, *rest), one, other), arena.challenger)
-
-
-WRONG = {
-    "StatementWrong": lambda m: replace(m, context=m.context + b"\0"),
-    "LengthWrong": lambda m: replace(m, children=m.children[:-1]),
-    "ProofInvalid": lambda m: replace(m, graph=GARBAGE),
-    "StandingStale": lambda m: replace(m, standing=m.standing._replace(node=GARBAGE)),
-}
-
-
-def test_wrong_moves_are_refused_with_the_same_rule(stage: Stage) -> None:
-    held, twin = stage.held(0), stage.twin(0)
-    arena = stage.arena
-    opening = games.open_at(twin.claim, held, 1, stage.nonce())
-    game_id = chain_games.game.game_id(opening.claim, Address(arena.challenger.address), opening.nonce)
-    arena.begin(game_id, opening, twin)
-    assert twin.state is not None
-    good = honest.answer(twin.state, twin.log, held)
-    assert isinstance(good, moves.Defend)
-    wrong: list[tuple[str, moves.Move, object]] = [(rule, change(good), arena.worker) for rule, change in WRONG.items()]
-    wrong += [
-        ("Unauthorized", good, arena.challenger),
-        ("PhaseWrong", moves.PostLeaf(good.standing, b""), arena.worker),
-        ("ClockRunning", moves.Resolve(good.standing), arena.worker),
-        ("GameExists", opening, arena.challenger),
-    ]
-    for rule, move, sender in wrong:
-        with pytest.raises(ChainError, match=rule):
-            arena.send(chain_games.call(arena.contracts.game, move, game_id), sender)  # type: ignore[arg-type]
-        with pytest.raises(MoveRefused, match=rule):
-            twin.play(move, Address(sender.address))  # type: ignore[attr-defined]
-
-
 def both_refuse(stage: Stage, twin: Match, opening: moves.Open, move: moves.Move, rule: str, *, worker: bool) -> None:
     arena = stage.arena
     sender = arena.worker if worker else arena.challenger
@@ -327,34 +228,6 @@ def both_refuse(stage: Stage, twin: Match, opening: moves.Open, move: moves.Move
     twin.now = Seconds(arena.now() - twin.seconds_per_move)
     with pytest.raises(MoveRefused, match=rule):
         twin.play(move, Address(sender.address))
-
-
-def test_wrong_openings_are_refused_with_the_same_rule(stage: Stage) -> None:
-    held, twin = stage.held(0), Match(stage.unchallenged())
-    good = games.open_at(twin.claim, held, 2, stage.nonce())
-    foreign = replace(good.transition, ops_root=STEP.ops_root)
-    other_start = replace(good.transition, prev=held.trace[1])
-    for rule, opening in (
-        ("StepOutOfRange", replace(good, t=3)),
-        ("ProofInvalid", replace(good, transition=foreign)),
-        ("ProofInvalid", replace(good, transition=other_start)),
-        ("ProofInvalid", replace(good, next=held.trace[0])),
-        ("ProofInvalid", replace(good, next_proof=())),
-    ):
-        both_refuse(stage, twin, opening, opening, rule, worker=False)
-
-
-def test_move_after_the_clock_is_refused_with_the_same_rule(stage: Stage) -> None:
-    held, twin = stage.held(0), stage.twin(0)
-    opening = games.open_at(twin.claim, held, 1, stage.nonce())
-    game_id = chain_games.game.game_id(opening.claim, Address(stage.arena.challenger.address), opening.nonce)
-    state, log = stage.arena.begin(game_id, opening, twin)
-    move = honest.answer(state, log, held)
-    assert move is not None
-    mark = stage.arena.devnet.snapshot()
-    stage.arena.devnet.advance(Seconds(state.deadline - stage.arena.now() + 1))
-    both_refuse(stage, twin, opening, move, "ClockExpired", worker=True)
-    stage.arena.devnet.revert(mark)
 
 
 PARTIALS, LOW_PARTIALS = moves.GamePhase.PARTIALS, moves.GamePhase.LOW_PARTIALS
@@ -473,43 +346,8 @@ def test_words_that_were_not_posted_are_refused_with_the_same_rule(stage: Stage)
     stage.arena.devnet.revert(mark)
 
 
-LISTS: dict[type[moves.Move], str] = {
-    moves.Defend: "children", moves.Pick: "siblings", moves.RevealTensor: "children", moves.PostLeaf: "data",
-}  # fmt: skip
-"""What a move must bring as much of as the contract says."""
-
-
-def test_a_move_that_brings_one_too_few_is_told_both_numbers(stage: Stage) -> None:
-    case = CASES.index(Case(lie=Lie(2, element=300, bits=1 << 20)))
-    held, truth, twin = stage.held(case), stage.truth(case), stage.twin(case)
-    opening = games.open_at(twin.claim, held, 1, stage.nonce())
-    refused: set[type[moves.Move]] = set()
-
-    def spoiling(own: honest.MaterialisedClaim, *, worker: bool) -> Callable[..., moves.Move | None]:
-        points = games.defends(own) if worker else games.challenges(own)
-
-        def policy(state: Game, log: Sequence[moves.GameEvent]) -> moves.Move | None:
-            move = points(state, log)
-            if type(move) in LISTS:
-                field = LISTS[type(move)]
-                brought = getattr(move, field)
-                rule = rf"LengthWrong\({len(brought)}, {len(brought) - 1}\)"
-                fewer = replace(move, **{field: brought[:-1]})  # type: ignore[type-var, arg-type]
-                both_refuse(stage, twin, opening, fewer, rule, worker=worker)
-                refused.add(type(move))
-            return move
-
-        return policy
-
-    mark = stage.arena.devnet.snapshot()
-    outcome = stage.arena.play(opening, spoiling(held, worker=True), spoiling(truth, worker=False), twin)
-    stage.arena.devnet.revert(mark)
-    assert refused == set(LISTS)
-    assert outcome.verdict == Verdict.FRAUD
-
-
 def test_every_transaction_of_these_games_replays_in_the_twin(stage: Stage) -> None:
     """Market, vault and court, to the byte of every event and to every stored word."""
     replay = replayed(stage.arena.devnet.w3, stage.arena.contracts.addresses)
-    assert replay.calls["DisputeGame.open"] > 20, replay.calls
-    assert replay.refused.total() > 20, replay.refused
+    assert replay.calls["DisputeGame.open"] > 10, replay.calls
+    assert replay.refused.total() > 10, replay.refused

@@ -9,19 +9,19 @@ from functools import cached_property
 import numpy as np
 import pytest
 
+from lockstep.chain.contracts import Demands
 from lockstep.chain.outbox import Outbox
 from lockstep.numerics.builder import ProgramBuilder
 from lockstep.protocol import merkle
-from lockstep.protocol.dispute import honest
-from lockstep.protocol.jobs import Body, JobParams, Reveal
+from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.market import availability, ids, job_rules, prices
 from lockstep.protocol.market.precommitted import digest_of
 from lockstep.protocol.market.types import Row, Shown, Status
 from lockstep.protocol.merkle import LEAF_BYTES, LEAF_ELEMENTS, TensorHeader
 from lockstep.protocol.programs.defects import ProgramParts
-from lockstep.protocol.programs.program import F32, I32, Program
+from lockstep.protocol.programs.program import F32, I32, Program, ProgramHeader
 from lockstep.protocol.types import Address, Digest, Seconds, StateRoot
-from tests.differential.test_availability import Both, params
+from tests.differential.test_availability import Asking, params
 from tests.support import arena
 from tests.support.params import amended
 
@@ -130,10 +130,9 @@ WIDEST = widest_encode()
 CODE = ProgramParts.of(WIDEST).code
 
 
-class Widest(Both):
-    """A job with that Program, whose claims it reveals."""
+class Widest:
+    """What claims of that Program reveal."""
 
-    encode = WIDEST
     leaf = np.random.default_rng(1).integers(1, 256, LEAF_BYTES, dtype=np.uint8).tobytes()
 
     @cached_property
@@ -152,34 +151,29 @@ class Widest(Both):
     def out(self) -> StateRoot:
         return StateRoot(Digest(merkle.tree(self.roots[: ENTRIES // 2])))
 
-    def opened(self) -> Reveal:
-        levels = honest.trace_levels([StateRoot(Digest(bytes(32))), StateRoot(merkle.node(self.out, self.out))])
-        body = Body(levels[-1][0], self.out, self.out)  # type: ignore[arg-type]
-        return Reveal(body, Digest(bytes(32)), tuple(merkle.proof(levels, 1)), "", "")
-
-    def shown(self, demand: Digest) -> tuple[Shown, ...]:
-        seed, header = self.arena.contracts.demands.seed_of(demand), availability.ProgramHeader.decode(CODE.header)
+    def shown(self, demands: Demands, demand: Digest) -> tuple[Shown, ...]:
+        seed, asked, header = demands.seed_of(demand), demands.demand(demand), ProgramHeader.decode(CODE.header)
         assert seed is not None
-        entries, ops = merkle.levels(self.roots), self.encode.ops_levels
+        assert asked is not None
+        entries, ops = merkle.levels(self.roots), WIDEST.ops_levels
         return tuple(
             Shown(
-                self.leaf, tuple(self.levels[:-1]), tuple(merkle.proof(entries, entry)), self.encode.descriptors[entry],
+                self.leaf, tuple(self.levels[:-1]), tuple(merkle.proof(entries, entry)), WIDEST.descriptors[entry],
                 tuple(merkle.proof(ops, entry)),
             )
-            for entry, _ in availability.named_leaves(self.twin.demands[demand].wanted, seed, header)
+            for entry, _ in availability.named_leaves(asked.wanted, seed, header)
         )  # fmt: skip
 
 
 def test_an_answer_of_eight_leaves_is_paid_by_its_bond(chain: arena.Arena) -> None:
-    both = Widest(chain)
-    both.arena.devnet.w3.provider.make_request("anvil_setBalance", [both.poor.address, hex(10**20)])  # type: ignore[arg-type]
-    job = both.to_attesting(amended(params(), encode_program=Digest(both.encode.root)))
-    error, demand = both.demand(chain.challenger, job, 0)
-    assert error == ""
+    widest, demands = Widest(), chain.contracts.demands
+    asking = Asking(chain, params(encode=WIDEST), (widest.out, widest.out))
+    assert asking.demand(chain.challenger, 0) == ""
     chain.devnet.mine(1)
-    shown = both.shown(demand)
-    answer = chain.contracts.demands.answer(demand, both.opened().body, CODE, shown)
-    assert both.answer(demand, shown, code=CODE) == ""
+    (demand,) = asking.asked
+    shown = widest.shown(demands, demand)
+    answer = demands.answer(demand, chain.bodies[asking.claims[0]], CODE, shown)
+    assert asking.answer(demand, shown, CODE) == ""
     gas = chain.devnet.w3.eth.get_block("latest")["gasUsed"]
     print(f"{len(answer.data):,} bytes, {gas:,} gas")
     assert gas <= answer.gas, "the client's limit"

@@ -156,34 +156,6 @@ contract AvailabilityTest {
         require(vault.credits(POSTER) > 0, "who committed first is paid");
     }
 
-    function test_a_commitment_keeps_its_first_block() external {
-        _demand();
-        bytes memory answer = _answer(0, LEAVES);
-        _commit(POSTER, answer);
-        _refused(POSTER, answer, _notCommitted(POSTER, answer));
-        CHEATS.roll(block.number + 1);
-        _commit(ASKER, answer);
-        bytes32[] memory again = new bytes32[](2);
-        (again[0], again[1]) = (_digest(POSTER, answer), _digest(POSTER, answer));
-        availability.commit(again);
-        require(availability.committedAt(again[0]) == block.number - 1, "nobody makes it younger");
-        _send(POSTER, answer);
-    }
-
-    function test_parts_out_of_order_too_long_or_empty_are_refused() external {
-        _demand();
-        bytes memory wrong = abi.encodeWithSelector(IAvailability.AnswerWrong.selector);
-        bytes memory done = abi.encodeWithSelector(AlreadyDone.selector);
-        _refusedAfter(_answer(1, 3), wrong);
-        _refusedAfter(_answer(0, 0), done);
-        _post(0, 2);
-        _refusedAfter(_answer(0, 2), done);
-        _refusedAfter(_answer(3, 4), wrong);
-        bytes memory spoiled = _answer(2, LEAVES);
-        spoiled[spoiled.length - 40] ^= 0x01;
-        _refusedAfter(spoiled, abi.encodeWithSelector(ProofInvalid.selector));
-    }
-
     function _demand() private returns (bytes32) {
         CHEATS.prank(ASKER);
         return availability.demandRow(JOB, 0);
@@ -299,12 +271,6 @@ contract AvailabilityTest {
         CHEATS.prank(sender);
         (bool done,) = address(availability).call(data);
         require(done, "accepted");
-    }
-
-    function _refusedAfter(bytes memory data, bytes memory why) private {
-        _commit(POSTER, data);
-        CHEATS.roll(block.number + 1);
-        _refused(POSTER, data, why);
     }
 
     function _refused(address sender, bytes memory data, bytes memory why) private {

@@ -6,7 +6,6 @@ import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {Arbiter} from "../../contracts/Arbiter.sol";
 import {DisputeGame} from "../../contracts/DisputeGame.sol";
 import {StakeVault} from "../../contracts/StakeVault.sol";
-import {IArbiter} from "../../contracts/interfaces/IArbiter.sol";
 import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
 import {GameStates} from "../../contracts/libraries/GameStates.sol";
@@ -19,19 +18,13 @@ import {ClaimDouble} from "./ClaimDouble.sol";
 import {Watching} from "./Watching.sol";
 
 /// @title DisputeGameTest
-/// @notice A Program that adds one to a letter, for T steps: money, clocks and turns under fuzz.
+/// @notice A Program that adds one to a letter, or to a vector of them: what is counted, to its bounds.
 contract DisputeGameTest is Watching {
     using GameStates for IDisputeGame.GameState;
 
-    uint32 private constant T = 8;
-    uint32 private constant CLOCK = 120;
-    uint32 private constant TAU = 10;
-    uint128 private constant BOND = 1e6;
-    uint128 private constant STAKE = 1e7;
     ClaimId private constant CLAIM = ClaimId.wrap(keccak256("claim"));
     address private constant WORKER = address(0x1111);
     address private constant CHALLENGER = address(0x2222);
-    address private constant BURN = 0x000000000000000000000000000000000000dEaD;
 
     bytes private header;
     bytes private descriptor;
@@ -40,10 +33,7 @@ contract DisputeGameTest is Watching {
     ClaimDouble private market;
     StakeVault private vault;
 
-    uint32 private letter;
     uint32 private vector;
-    uint32 private liesAt;
-    bytes32[] private trace;
 
     function setUp() external {
         header = abi.encodePacked(
@@ -70,99 +60,6 @@ contract DisputeGameTest is Watching {
         CHEATS.warp(1_000_000);
     }
 
-    // -- tests -----------------------------------------------------------------------------------------------------
-
-    function testFuzz_liar_is_convicted_at_its_step(uint32 from, uint32 at, bool withT) external {
-        at = 1 + at % T;
-        _claim(from, at);
-        GameId id = _open(withT ? at : 0, 0);
-        _descend(id, at);
-        require(phaseOf(id) == IDisputeGame.Phase.Element, "at the proof");
-        _next(id, at);
-        require(game.game(id).verdict == IDisputeGame.Verdict.Fraud, "convicted");
-        require(vault.credits(CHALLENGER) == uint256(STAKE) * 30 / 100, "the challenger's part");
-        require(vault.free(CHALLENGER) == 1e9, "the bond came back");
-        _requireConserved();
-    }
-
-    function testFuzz_honest_claim_is_never_convicted(uint32 from, uint32 at, uint32 other) external {
-        at = 1 + at % T;
-        _claim(from, 0);
-        GameId id = _open(at, 0);
-        _descend(id, at);
-        // With a true opening the bits are equal; with any other the opening fails.
-        require(!_tryProve(id, at, _value(at - 1)), "equal bits convict nobody");
-        require(!_tryProve(id, at, other), "an untrue opening convicts nobody");
-        CHEATS.warp(standingOf(id).deadline() + 1);
-        game.resolve(id, standingOf(id));
-        require(game.game(id).verdict == IDisputeGame.Verdict.Rejected, "rejected");
-        require(vault.credits(WORKER) == uint256(BOND) * 60 / 100, "the defender's part");
-        require(vault.lockOf(ClaimId.unwrap(CLAIM)).amount == STAKE, "the stake stays");
-        _requireConserved();
-    }
-
-    function testFuzz_game_ends_within_both_clocks(uint32 from, uint32[10] calldata waits) external {
-        _claim(from, 3);
-        uint256 begun = block.timestamp;
-        GameId id = _open(0, 0);
-        uint256 step = 0;
-        while (phaseOf(id) != IDisputeGame.Phase.Closed) {
-            IDisputeGame.GameState memory g = standingOf(id);
-            uint256 left = g.deadline() - block.timestamp;
-            CHEATS.warp(block.timestamp + waits[step++ % 10] % (left + 2));
-            if (block.timestamp > g.deadline()) {
-                game.resolve(id, standingOf(id));
-            } else {
-                _next(id, 3);
-            }
-        }
-        require(block.timestamp - begun <= 2 * (uint256(CLOCK) + 1), "both clocks, and the second in which each ran out");
-        _requireConserved();
-    }
-
-    function testFuzz_stranger_cannot_move(address stranger, uint32 from) external {
-        if (stranger == WORKER || stranger == CHALLENGER) return;
-        _claim(from, 2);
-        GameId id = _open(2, 0);
-        IDisputeGame.GameState memory g = standingOf(id);
-        CHEATS.prank(stranger);
-        try game.defend(id, g, "", 0, 0, none, none) {
-            revert("a stranger defended");
-        } catch {}
-        _next(id, 2);
-        bytes32[] memory siblings = _one(_root(2));
-        g = standingOf(id);
-        CHEATS.prank(stranger);
-        try game.pick(id, g, 0, siblings[0], siblings) {
-            revert("a stranger picked");
-        } catch {}
-    }
-
-    function test_delegate_defends() external {
-        _claim(7, 2);
-        GameId id = _open(2, 0);
-        address delegate = address(0x3333);
-        CHEATS.prank(WORKER);
-        vault.setDelegate(delegate);
-        bytes memory move =
-            abi.encodeCall(game.defend, (id, standingOf(id), _statement(2), _graph(2), _root(2), none, _children(2)));
-        (bool taken,,) = _sends(delegate, move);
-        require(taken, "taken");
-        require(phaseOf(id) == IDisputeGame.Phase.GraphPick, "defended");
-    }
-
-    function test_games_after_a_conviction_are_void_and_cost_nothing() external {
-        _claim(7, 2);
-        GameId first = _open(2, 0);
-        GameId second = _open(2, 1);
-        _descend(first, 2);
-        _next(first, 2);
-        game.resolve(second, standingOf(second));
-        require(game.game(second).verdict == IDisputeGame.Verdict.Void, "void");
-        require(vault.free(CHALLENGER) == 1e9, "both bonds came back");
-        _requireConserved();
-    }
-
     /// @dev A leaf of the last one's length is asked for: what a vector has, no more and no less.
     function testFuzz_the_last_leaf_is_as_long_as_what_is_left(uint32 elements) external {
         vector = 1 + elements % 256;
@@ -172,14 +69,13 @@ contract DisputeGameTest is Watching {
             abi.encodePacked(hex"0100010100020100", _part(scalar, 8, 24), vector),
             abi.encodePacked(_part(scalar, 24, 31), int32(0), _part(scalar, 31, 38), int32(0), _part(scalar, 38, 46))
         );
-        _claim(7, 2);
-        GameId id = _open(2, 0);
-        while (phaseOf(id) != IDisputeGame.Phase.Leaf) _next(id, 2);
+        GameId id = _open();
+        while (phaseOf(id) != IDisputeGame.Phase.Leaf) _next(id);
         IDisputeGame.GameState memory g = standingOf(id);
-        bytes memory longer = bytes.concat(_leaf(2), hex"00000000");
+        bytes memory longer = bytes.concat(_leaf(1), hex"00000000");
         (bool taken,,) = _sends(WORKER, abi.encodeCall(game.postLeaf, (id, g, longer)));
         require(!taken, "a word more is refused");
-        _next(id, 2);
+        _next(id);
         require(phaseOf(id) == IDisputeGame.Phase.Element, "as long as it is, it is taken");
     }
 
@@ -200,81 +96,23 @@ contract DisputeGameTest is Watching {
             uint8(1), uint16(0), int32(0), int32(0),
             uint8(1), uint16(0), int32(0), int32(0)
         );
-        _claim(7, 2);
-        id = _open(2, 0);
-        while (phaseOf(id) != IDisputeGame.Phase.Tensor) _next(id, 2);
+        id = _open();
+        while (phaseOf(id) != IDisputeGame.Phase.Tensor) _next(id);
         IDisputeGame.GameState memory g = standingOf(id);
         bytes memory move = abi.encodeCall(
-            game.revealTensor, (id, g, _defended(2), descriptor, none, Merkle.leaf(_leaf(2)), none)
+            game.revealTensor, (id, g, _statement(_graph()), descriptor, none, Merkle.leaf(_leaf(1)), none)
         );
         (taken, said,) = _sends(WORKER, move);
     }
 
-    function test_a_lost_game_affects_no_other() external {
-        _claim(7, 2);
-        GameId lost = _open(1, 0);
-        GameId won = _open(2, 1);
-        CHEATS.warp(block.timestamp + 30);
-        _next(lost, 1);
-        _descend(won, 2);
-        CHEATS.warp(standingOf(lost).deadline() + 1);
-        game.resolve(lost, standingOf(lost));
-        require(game.game(lost).verdict == IDisputeGame.Verdict.Rejected, "lost on purpose");
-        require(phaseOf(won) == IDisputeGame.Phase.Element, "the other stands");
-    }
-
-    function testFuzz_open_games_lengthen_the_defenders_clock(uint8 games) external {
-        _claim(7, 2);
-        uint32 count = uint32(games) % 20;
-        GameId id;
-        for (uint32 nonce = 0; nonce <= count; nonce++) id = _open(2, nonce);
-        require(standingOf(id).leftDefender() == CLOCK + TAU * count, "T + tau x open games");
-        require(standingOf(id).leftChallenger() == CLOCK, "T");
-    }
-
     // -- the parties -----------------------------------------------------------------------------------------------
 
-    /// @dev The worker's claim: one added at each step, two at step `at` (0: honest).
-    function _claim(uint32 letter_, uint32 at) private {
-        (letter, liesAt) = (letter_, at);
-        delete trace;
-        for (uint32 t = 1; t <= T; t++) trace.push(Merkle.leaf(_root(t)));
-        IJobMarket.GameTerms memory terms =
-            IJobMarket.GameTerms(WORKER, T, 0, CLOCK, TAU, BOND);
-        market.set(vault, terms, _root(0), _program(), _program());
-        market.lock(CLAIM, WORKER, STAKE);
-    }
-
-    function _open(uint32 t, uint32 nonce) private returns (GameId) {
-        bytes32 next;
-        bytes32[] memory nextProof;
-        IDisputeGame.Step memory step;
-        if (t > 0) {
-            next = _root(t);
-            nextProof = _traceProof(t - 1);
-            step = _step(t);
-        }
-        return _open(t, nonce, next, nextProof, step);
-    }
-
-    function _open(uint32 t, uint32 nonce, bytes32 next, bytes32[] memory nextProof, IDisputeGame.Step memory step)
-        private
-        watched
-        by(CHALLENGER)
-        returns (GameId)
-    {
-        return game.open(CLAIM, IJobMarket.Body(Merkle.rootOf(trace), 0, 0), nonce, t, next, nextProof, step);
-    }
-
-    function _step(uint32 t) private view returns (IDisputeGame.Step memory) {
-        return IDisputeGame.Step(
-            _root(t - 1), t > 1 ? _traceProof(t - 2) : new bytes32[](0), header, _opsRoot(), bytes32(0)
-        );
-    }
-
-    /// @dev Every move up to the proof.
-    function _descend(GameId id, uint32 t) private {
-        while (phaseOf(id) != IDisputeGame.Phase.Element) _next(id, t);
+    /// @dev The worker's claim, of one step that adds one, and a game on it.
+    function _open() private watched by(CHALLENGER) returns (GameId) {
+        market.set(vault, IJobMarket.GameTerms(WORKER, 1, 0, 120, 10, 1e6), _root(0), _program(), _program());
+        market.lock(CLAIM, WORKER, 1e7);
+        IDisputeGame.Step memory step = IDisputeGame.Step(_root(0), none, header, _opsRoot(), bytes32(0));
+        return game.open(CLAIM, IJobMarket.Body(Merkle.leaf(_root(1)), 0, 0), 0, 1, _root(1), none, step);
     }
 
     modifier by(address sender) {
@@ -283,49 +121,21 @@ contract DisputeGameTest is Watching {
         CHEATS.stopPrank();
     }
 
-    /// @dev The move that is due, towards step `t`, by whose turn it is.
-    function _next(GameId id, uint32 t) private watched by(_defends(standingOf(id)) ? WORKER : CHALLENGER) {
+    /// @dev The move that is due, by whose turn it is.
+    function _next(GameId id) private watched by(_defends(standingOf(id)) ? WORKER : CHALLENGER) {
         IDisputeGame.GameState memory g = standingOf(id);
-        if (g.phase() == IDisputeGame.Phase.TraceReveal) {
-            game.reveal(id, g, trace);
-        } else if (g.phase() == IDisputeGame.Phase.TracePick) {
-            game.pick(id, g, t - 1, trace[t - 1], _traceProof(t - 1));
-        } else if (g.phase() == IDisputeGame.Phase.Adjacent) {
-            game.adjacent(id, g, _step(t));
-        } else if (g.phase() == IDisputeGame.Phase.Defend) {
-            game.defend(id, g, _statement(t), _graph(t), _root(t), none, _children(t));
+        if (g.phase() == IDisputeGame.Phase.Defend) {
+            game.defend(id, g, _statement(bytes32(0)), _graph(), _root(1), none, _children());
         } else if (g.phase() == IDisputeGame.Phase.GraphPick) {
-            game.pick(id, g, 0, _root(t), _one(_root(t)));
+            game.pick(id, g, 0, _root(1), _one(_root(1)));
         } else if (g.phase() == IDisputeGame.Phase.Tensor) {
-            game.revealTensor(id, g, _defended(t), descriptor, none, Merkle.leaf(_leaf(t)), none);
-        } else if (g.phase() == IDisputeGame.Phase.Leaf) {
-            game.postLeaf(id, g, _leaf(t));
+            game.revealTensor(id, g, _statement(_graph()), descriptor, none, Merkle.leaf(_leaf(1)), none);
         } else {
-            game.proveOp(id, g, _proof(t, _value(t - 1)));
+            game.postLeaf(id, g, _leaf(1));
         }
-    }
-
-    function _tryProve(GameId id, uint32 t, uint32 operand) private by(CHALLENGER) returns (bool) {
-        try game.proveOp(id, standingOf(id), _proof(t, operand)) {
-            return true;
-        } catch {
-            return false;
-        }
-    }
-
-    function _proof(uint32 t, uint32 operand) private view returns (IDisputeGame.Proof memory) {
-        IArbiter.Opening[] memory openings = new IArbiter.Opening[](1);
-        openings[0] = IArbiter.Opening(hex"0100", _word(operand), none, none, 0);
-        return IDisputeGame.Proof(descriptor, 0, _leaf(t), openings, _defended(t));
     }
 
     // -- what is committed -----------------------------------------------------------------------------------------
-
-    function _value(uint32 t) private view returns (uint32) {
-        unchecked {
-            return letter + t + (liesAt != 0 && t >= liesAt ? 1 : 0);
-        }
-    }
 
     function _part(bytes memory whole, uint256 from, uint256 to) private pure returns (bytes memory part) {
         part = new bytes(to - from);
@@ -339,8 +149,8 @@ contract DisputeGameTest is Watching {
 
     /// @dev The output's only leaf: one word, or the value as often as a vector has it.
     function _leaf(uint32 t) private view returns (bytes memory words) {
-        words = _word(_value(t));
-        for (uint32 i = 1; i < vector; i++) words = bytes.concat(words, _word(_value(t)));
+        words = _word(7 + t);
+        for (uint32 i = 1; i < vector; i++) words = bytes.concat(words, _word(7 + t));
     }
 
     function _root(uint32 t) private view returns (bytes32) {
@@ -348,8 +158,8 @@ contract DisputeGameTest is Watching {
         return sha256(abi.encodePacked(hex"02", shape, Merkle.leaf(_leaf(t))));
     }
 
-    function _graph(uint32 t) private view returns (bytes32) {
-        return Merkle.node(_root(t), _root(t));
+    function _graph() private view returns (bytes32) {
+        return Merkle.node(_root(1), _root(1));
     }
 
     function _one(bytes32 x) private pure returns (bytes32[] memory proof) {
@@ -357,23 +167,15 @@ contract DisputeGameTest is Watching {
         proof[0] = x;
     }
 
-    function _children(uint32 t) private view returns (bytes32[] memory children) {
+    function _children() private view returns (bytes32[] memory children) {
         children = new bytes32[](2);
-        children[0] = children[1] = _root(t);
+        children[0] = children[1] = _root(1);
     }
 
-    function _statement(uint32 t) private view returns (bytes memory) {
-        return _statementWith(_root(t - 1), bytes32(0), t);
-    }
-
-    function _defended(uint32 t) private view returns (bytes memory) {
-        return _statementWith(_root(t - 1), _graph(t), t);
-    }
-
-    function _statementWith(bytes32 prev, bytes32 graph, uint32 t) private view returns (bytes memory) {
+    function _statement(bytes32 graph) private view returns (bytes memory) {
         return bytes.concat(
-            abi.encodePacked(prev, graph, _opsRoot(), bytes32(0), bytes32(0), bytes32(0)),
-            abi.encodePacked(uint32(0), uint32(0), uint32(0), uint32(0), t, _program(), _part(header, 0, 15))
+            abi.encodePacked(_root(0), graph, _opsRoot(), bytes32(0), bytes32(0), bytes32(0)),
+            abi.encodePacked(uint32(0), uint32(0), uint32(0), uint32(0), uint32(1), _program(), _part(header, 0, 15))
         );
     }
 
@@ -386,30 +188,11 @@ contract DisputeGameTest is Watching {
         return Merkle.leaf(descriptor);
     }
 
-    function _traceProof(uint32 at) private view returns (bytes32[] memory proof) {
-        proof = new bytes32[](3);
-        bytes32[] memory level = trace;
-        for (uint256 k = 0; k < 3; k++) {
-            proof[k] = level[(at >> k) ^ 1];
-            for (uint256 i = 0; i < level.length >> (k + 1); i++) level[i] = Merkle.node(level[2 * i], level[2 * i + 1]);
-        }
-    }
-
     function _fund(TestToken token, address account) private {
         token.mint(account, 1e9);
         CHEATS.startPrank(account);
         token.approve(address(vault), 1e9);
         vault.deposit(1e9);
         CHEATS.stopPrank();
-    }
-
-    /// @dev Nothing is made or lost: free, locked and credited stake together are what was deposited.
-    function _requireConserved() private view {
-        uint256 held = vault.free(WORKER) + vault.free(CHALLENGER) + vault.lockOf(ClaimId.unwrap(CLAIM)).amount;
-        held += vault.credits(WORKER) + vault.credits(CHALLENGER) + vault.credits(market.REQUESTER()) + vault.credits(BURN);
-        for (uint32 nonce = 0; nonce < 3; nonce++) {
-            held += vault.lockOf(GameId.unwrap(game.gameIdOf(CLAIM, CHALLENGER, nonce))).amount;
-        }
-        require(held == 2e9, "money is conserved");
     }
 }

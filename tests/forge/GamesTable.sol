@@ -249,10 +249,10 @@ contract GamesTable is Watching {
 
     // -- moves -----------------------------------------------------------------------------------------------------
 
-    uint256 public constant KINDS = 14;
+    uint256 private constant KINDS = 14;
 
     /// @notice A call of each kind with nothing to show for it.
-    function anyCall(GameId id, IDisputeGame.GameState memory g, uint256 kind) public view returns (bytes memory) {
+    function anyCall(GameId id, IDisputeGame.GameState memory g, uint256 kind) private view returns (bytes memory) {
         bytes32[] memory two = new bytes32[](2);
         two[0] = two[1] = keccak256("garbage");
         IDisputeGame.Step memory none;
@@ -271,20 +271,6 @@ contract GamesTable is Watching {
         if (kind == 11) return abi.encodeCall(game.provePadding, (id, g));
         if (kind == 12) return abi.encodeCall(game.stage, (id, g, nothing));
         return abi.encodeCall(game.resolve, (id, g));
-    }
-
-    /// @notice A call that anybody sends: whether it was accepted, and what it returned.
-    function sends(address sender, bytes calldata call) external returns (bool done, bytes memory said) {
-        (done, said,) = _plays(sender, call);
-    }
-
-    /// @notice The move that is due in a game, by a defender that stands to its claim or an honest challenger.
-    function due(uint256 i) external returns (address mover, bytes memory call) {
-        Seat storage seat = seats[i];
-        IDisputeGame.GameState memory g = standingOf(seat.id);
-        (bool defends, uint32 t) = (_defends(g), _step(seat, g));
-        if (defends) return (WORKER, _answer(seat.id, g, held, t));
-        return (_challengerOf(seat.id), _point(seat.id, g, Letters.truth(held), t, false));
     }
 
     /// @dev The defender's move, from the claim `c`.

@@ -7,7 +7,7 @@ import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
 import {IValidator} from "../../contracts/interfaces/IValidator.sol";
 import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
 import {Draws} from "../../contracts/libraries/Draws.sol";
-import {DutyOpen, GamesOpen, JobInvalid, NotBacked, WrongPhase} from "../../contracts/libraries/Errors.sol";
+import {DutyOpen, GamesOpen, JobInvalid} from "../../contracts/libraries/Errors.sol";
 import {GameStates} from "../../contracts/libraries/GameStates.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
 import {AuditId, ClaimId, GameId} from "../../contracts/types/Ids.sol";
@@ -104,25 +104,7 @@ contract HonestPartiesTest is Deployed {
         require(vault.credits(acc(WITNESS)) == 0 && market.job(job).feesDue == 0, "and the fee is the job's again");
     }
 
-    function test_no_round_starts_on_a_merge_that_does_not_cover_it() external {
-        _create(REQUESTER, 0);
-        backed = 1;
-        _lead(0, WORKERS, AGGREGATOR);
-        _lead(1, WORKERS, AGGREGATOR);
-        _refused(abi.encodeCall(market.startRound, (job, 2)), abi.encodeWithSelector(NotBacked.selector, 0));
-        CHEATS.prank(acc(AGGREGATOR));
-        market.back(job, 0, 1);
-        market.startRound(job, 2);
-    }
-
     // -- stakes, clocks
-
-    function test_a_merge_costs_no_more_stake_than_who_works_can_have() external {
-        terms.merge.stake = 2 * terms.roles[0].slotStake + 1;
-        _createRefused("stakes");
-        terms.merge.stake = 2 * terms.roles[0].slotStake;
-        _create(REQUESTER, 0);
-    }
 
     function test_clocks_that_no_honest_party_can_keep_are_refused() external {
         terms.windows.stepSeconds = 40;
@@ -177,39 +159,6 @@ contract HonestPartiesTest is Deployed {
         CHEATS.warp(standingOf(first).deadline() + 1);
         game.resolve(first, standingOf(first));
         require(game.defending(acc(WORKERS)) == SLOTS - 1, "a game that is over counts no more");
-    }
-
-    // -- seats
-
-    function test_a_squatter_cannot_empty_a_round_in_the_last_second() external {
-        terms.roles[0].minSlots = 4;
-        _create(REQUESTER, 0);
-        market.startRound(job, 0);
-        for (uint32 s = 0; s < 6; s++) {
-            CHEATS.prank(acc(ACCOMPLICE));
-            market.join(job, 0, s);
-        }
-        CHEATS.warp(market.round(job, 0).joinEnds - terms.windows.joinSeconds / 2);
-        CHEATS.prank(acc(ACCOMPLICE));
-        _refused(abi.encodeCall(market.leave, (job, 0, 0)), abi.encodeWithSelector(WrongPhase.selector, job, 0));
-    }
-
-    function test_a_requester_does_not_get_its_void_jobs_deposit_back() external {
-        (terms.roles[0].datasetRows, terms.roles[0].rowLength, terms.merge.price) = (1 << 31, 2, 0);
-        _create(REQUESTER, 0);
-        uint256 deposit = market.job(job).deposit;
-        CHEATS.prank(acc(REQUESTER));
-        vault.deposit(DEPOSIT);
-        market.startRound(job, 0);
-        for (uint32 s = 0; s < SLOTS; s++) {
-            CHEATS.prank(acc(REQUESTER));
-            market.join(job, 0, s);
-        }
-        _void();
-        market.release(job, 0);
-        market.finish(job);
-        uint256 burned = vault.credits(vault.BURN());
-        require(burned == deposit - deposit * 30 / 100, "seats are not work");
     }
 
     // -- a void job

@@ -38,7 +38,7 @@ contract RudeToken is ERC20 {
 }
 
 /// @title VaultTest
-/// @notice The vault's guards one by one, with a token that calls back; this contract is the market and one of the accounts.
+/// @notice What the table of rules does not say of the vault: a token that calls back, or keeps a fee; this contract is the market and one of the accounts.
 contract VaultTest {
     uint256 private constant UNBOND_SECONDS = 1 days;
     address private constant GAME = address(0x6A3E);
@@ -85,22 +85,6 @@ contract VaultTest {
         require(vault.free(address(this)) == (1 << 90) - amount, "and no more");
     }
 
-    function testFuzz_stake_leaves_after_the_delay_to_the_second(uint256 amount) external {
-        amount = 1 + amount % 1e30;
-        vault.deposit(amount);
-        vault.requestUnbond(amount);
-        uint256 due = block.timestamp + UNBOND_SECONDS;
-        CHEATS.warp(due - 1);
-        _reverts(abi.encodeCall(vault.withdrawUnbonded, ()), abi.encodeWithSelector(Unbonding.selector, due));
-        CHEATS.warp(due);
-        uint256 before = token.balanceOf(address(this));
-        vault.withdrawUnbonded();
-        require(token.balanceOf(address(this)) == before + amount, "all of it");
-        _reverts(abi.encodeCall(vault.withdrawUnbonded, ()), abi.encodeWithSelector(NothingDue.selector));
-    }
-
-    // -- who may
-
     function testFuzz_a_bond_is_taken_in_parts_and_no_unit_of_it_is_lost(uint88 bond, uint256[4] calldata parts) external {
         vault.deposit(bond);
         CHEATS.prank(AVAILABILITY);
@@ -123,43 +107,6 @@ contract VaultTest {
         }
         require(vault.free(address(this)) == left, "what nobody took returns");
         _requireBooksMatch();
-    }
-
-    function testFuzz_strangers_move_nothing(address stranger) external {
-        if (stranger == address(this) || stranger == GAME || stranger == WITNESSES || stranger == AVAILABILITY) return;
-        vault.deposit(100);
-        vault.lock(address(this), KEY, 10);
-        bytes[8] memory calls = [
-            abi.encodeCall(vault.lock, (address(this), keccak256("other"), 1)),
-            abi.encodeCall(vault.unlock, (KEY)),
-            abi.encodeCall(vault.takeBond, (KEY, stranger, 1)),
-            abi.encodeCall(vault.slashLiveness, (KEY, 1)),
-            abi.encodeCall(vault.slash, (KEY, 0, _one(stranger), new IStakeVault.Refund[](0), stranger)),
-            abi.encodeCall(vault.escrow, (address(this), 1)),
-            abi.encodeCall(vault.escrowWithPermit, (address(this), 1, block.timestamp, 27, bytes32(0), bytes32(0))),
-            abi.encodeCall(vault.credit, (stranger, 1))
-        ];
-        for (uint256 i = 0; i < calls.length; i++) {
-            _reverts(stranger, calls[i], abi.encodeWithSelector(Unauthorized.selector, stranger));
-        }
-    }
-
-    /// @dev 1,000 at stake: 300 to who won, gas out of the requester's 200 up to 100 of them, 500 burned at least.
-    function test_a_slash_gives_gas_back_in_order_up_to_a_tenth() external {
-        uint256[2][3] memory asked = [[uint256(40), 80], [uint256(40), 20], [uint256(100), 1]];
-        uint256[2][3] memory given = [[uint256(40), 60], [uint256(40), 20], [uint256(100), 0]];
-        for (uint256 i = 0; i < 3; i++) {
-            address[3] memory to = [address(uint160(0x10 + i)), address(uint160(0x20 + i)), address(uint160(0x30 + i))];
-            vault.deposit(1_000);
-            vault.lock(address(this), KEY, 1_000);
-            IStakeVault.Refund[] memory refunds = new IStakeVault.Refund[](2);
-            for (uint256 k = 0; k < 2; k++) refunds[k] = IStakeVault.Refund(to[k], asked[i][k]);
-            uint256 burned = vault.credits(vault.BURN());
-            vault.slash(KEY, 0, _one(to[0]), refunds, to[2]);
-            require(vault.credits(to[0]) == 300 + given[i][0] && vault.credits(to[1]) == given[i][1], "prize and gas");
-            require(vault.credits(to[2]) == 200 - given[i][0] - given[i][1], "the requester's part");
-            require(vault.credits(vault.BURN()) - burned == 500, "half is burned");
-        }
     }
 
     // -- tokens that are not what they seem
@@ -207,12 +154,6 @@ contract VaultTest {
         _requireBooksMatch();
     }
 
-    function test_a_permit_that_fails_leaves_it_to_the_allowance() external {
-        vault.depositWithPermit(7, block.timestamp, 27, bytes32(0), bytes32(0));
-        vault.escrowWithPermit(ALICE, 9, block.timestamp, 27, bytes32(0), bytes32(0));
-        require(vault.free(address(this)) == 7 && vault.totalEscrow() == 9, "the allowance was there");
-    }
-
     // -- inside
 
     function _one(address winner) private pure returns (address[] memory winners) {
@@ -236,11 +177,6 @@ contract VaultTest {
     function _reverts(bytes memory call, bytes memory expected) private {
         (bool success, bytes memory returned) = address(vault).call(call);
         require(!success && keccak256(returned) == keccak256(expected), "reverts for this reason");
-    }
-
-    function _reverts(address sender, bytes memory call, bytes memory expected) private {
-        CHEATS.prank(sender);
-        _reverts(call, expected);
     }
 
     function _requireBooksMatch() private view {

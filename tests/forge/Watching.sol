@@ -36,11 +36,6 @@ abstract contract Watching {
         }
     }
 
-    /// @notice The last that was said of a game, over or not.
-    function lastOf(GameId id) public view returns (IDisputeGame.GameState memory) {
-        return _said[id];
-    }
-
     /// @notice The slow, obvious version of what is stored.
     function digestOf(IDisputeGame.GameState memory g) public pure returns (bytes28) {
         return bytes28(keccak256(abi.encode(g)));

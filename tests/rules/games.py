@@ -161,6 +161,8 @@ GAMES: dict[str, list[Row]] = {
             b"one")),
         row("Unauthorized(worker-0)", "verifier", "game.equivocate", the_work, lambda w: signed(w, b"one"), lambda w:
             signed(w, b"other", "verifier")),
+        row("Unauthorized(worker-0)", "verifier", "game.equivocate", the_work, lambda w: signed(w, b"one", "verifier"),
+            lambda w: signed(w, b"other")),
         row("Unauthorized", "verifier", "game.equivocate", lambda w: replace(the_work(w), slot=9), lambda w: signed(w,
             b"one"), lambda w: signed(w, b"other")),
     ],
@@ -170,6 +172,7 @@ GAMES: dict[str, list[Row]] = {
         row("Opened Locked", "verifier", "game.open", *the_whole(nonce=1)),
         row("LengthWrong(2, 1)", "worker-0", "game.reveal", game, standing, [OTHER]),
         row("ProofInvalid", "worker-0", "game.reveal", game, standing, [OTHER, OTHER]),
+        *(row("StandingStale", "worker-0", f"game.{move}", game, stale, *rest) for move, rest in MOVES.items()),
     ],
     "trace to pick": [
         *turn("verifier", "pick", "Picked"),
@@ -211,6 +214,10 @@ GAMES: dict[str, list[Row]] = {
     "alias to prove": [
         *turn("verifier", "proveAlias", "Convicted Resolved Convicted Credited Credited Slashed Unlocked", 2),
         *spoiled("verifier", "proveAlias", 2),
+    ],
+    "last second of the clock": [
+        row("ClockRunning", "poor", "game.resolve", game, standing),
+        row("Revealed", "worker-0", "game.reveal", *due(of="reveal")),
     ],
     "silent defender": [
         row("Resolved Convicted Credited(verifier, 303) Credited(requester, 202) Slashed Unlocked", "poor",

@@ -13,7 +13,7 @@ from lockstep.protocol.dispute import honest, moves
 from lockstep.protocol.dispute.game import game_id
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import ClaimStatus
-from lockstep.protocol.market import court, draws, ids
+from lockstep.protocol.market import court, draws, ids, views
 from lockstep.protocol.market.availability import payload_answer, payload_demand_id, seed_of
 from lockstep.protocol.market.calls import MarketCall
 from lockstep.protocol.market.precommitted import digest_of
@@ -22,7 +22,7 @@ from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.programs import defects
 from lockstep.protocol.programs.program import I32, Program
 from lockstep.protocol.types import MERGE_SLOT, Digest, GameId, StateRoot
-from tests.rules.world import ACCOUNTS, JOB, PARAMS, World, job_of
+from tests.rules.world import ACCOUNTS, JOB, NAMES, PARAMS, World, job_of
 from tests.support import constant
 from tests.support.constant import Lie
 from tests.support.params import amended
@@ -204,7 +204,17 @@ def _final(w: World) -> World:
 def _rewound(w: World) -> None:
     """The first round's merge is convicted while the second round has begun."""
     w.do("game", "market.onOpen", w.claim(MERGE_SLOT), w.held[w.claim(MERGE_SLOT)].body)
-    w.do("game", "market.onConvicted", w.claim(MERGE_SLOT), 1, [ACCOUNTS["verifier"]], [])
+    _convict_merge(w)
+
+
+def _convict_merge(w: World) -> World:
+    """The merge is convicted."""
+    return w.then("game", "market.onConvicted", w.claim(MERGE_SLOT), 1, [ACCOUNTS["verifier"]], [])
+
+
+def merger(w: World) -> str:
+    """Whoever's turn it is to merge."""
+    return NAMES[views.merger_of(w.state, w.block, w.job, 0)]
 
 
 def _lingering(w: World) -> None:
@@ -302,8 +312,13 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "owned": ("begun", lambda w: w.then("mallory", "vault.setOwner", "verifier").then(
         "verifier", "vault.requestUnbondFor", "mallory", 500).then(
         "verifier", "vault.proposeOwner", "mallory", "witness").later(3_600)),
+    "proposed before": ("begun", lambda w: w.then("mallory", "vault.proposeOwner", "mallory", "verifier").then(
+        "mallory", "vault.setOwner", "poor")),
+    "handed over": ("begun", lambda w: w.then("mallory", "vault.proposeOwner", "mallory", "verifier")),
+    "owner changed": ("owned", lambda w: w.then("witness", "vault.acceptOwner", "mallory")),
+    "proposed twice": ("owned", lambda w: w.then("verifier", "vault.proposeOwner", "mallory", "poor")),
     "locked": ("begun", _locks),
-    "rich": ("begun", lambda w: w.then("mallory", "token.mint", "mallory", 1 << 200).then(
+    "rich": ("begun", lambda w: w.then("mallory", "token.mint", "mallory", 1 << 201).then(
         "mallory", "vault.deposit", 1 << 200).then("market", "vault.lock", "mallory", KEY["market"], (1 << 88) - 1)),
     "credited": ("locked", lambda w: w.then("market", "vault.credit", "mallory", 300).then(
         "market", "vault.slashLiveness", KEY["market"], 10)),
@@ -325,9 +340,13 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "half committed": ("training", lambda w: w.commit(slots=(0, 1))),
     "too late to commit": ("half committed", lambda w: w.later(60)),
     "carry from nowhere": ("training", lambda w: w.commit(carries=True)),
+    "nobody committed": ("training", lambda w: w.later(60)),
     "half revealed": ("too late to commit", lambda w: w.reveal(slots=(0,))),
     "enrolled": ("training", _enrolled),
     "attesting": ("enrolled", lambda w: w.commit().reveal()),
+    "one unrevealed": ("training", lambda w: w.commit().reveal(slots=(0, 1)).until(
+        w.round().reveal_ends)),
+    "delegate speaks": ("attesting", lambda w: w.then("worker-0", "vault.setDelegate", "poor")),
     "too late to draw": ("attesting", lambda w: w.later(40)),
     "half attested": ("attesting", lambda w: w.attest(slots=(0, 1), mask=3)),
     "one left out": ("half attested", lambda w: w.until(w.round().attest_ends)),
@@ -337,6 +356,8 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "beacon fixed": ("attesting", lambda w: w.then("poor", "witnesses.draw", JOB, 0)),
     "beacon forgotten": ("beacon fixed", lambda w: w.later(20, 258)),
     "drawn": ("beacon fixed", lambda w: w.later(2, 2).then("poor", "witnesses.draw", JOB, 0)),
+    "all spoke": ("drawn", lambda w: w.attest().then(
+        "poor", "market.attest", JOB, 0, [w.receipt(64, by="witness")])),
     "silent witness": ("drawn", lambda w: w.later(40)),
     "word committed": ("drawn", _says),
     "another preimage": ("drawn", lambda w: w.then(
@@ -377,20 +398,41 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "merged": ("merging", lambda w: w.merge()),
     "backed": ("merging", lambda w: w.merge(rounds=2)),
     "under game": ("merged", lambda w: w.then("game", "market.onOpen", w.claim(0), w.made(0).body)),
-    "window over": ("merged", lambda w: w.later(300)),
+    "last second": ("merged", lambda w: w.later(297)),
+    "window over": ("merged", lambda w: w.later(298)),
+    "two payloads missing": ("attesting", lambda w: w.then("verifier", "demands.unavailable", JOB, 0, 0, 0).then(
+        "verifier", "demands.unavailable", JOB, 0, 1, 0).later(41)),
+    "failed under game": ("two payloads missing", lambda w: w.then(
+        "game", "market.onOpen", w.claim(0), w.made(0).body).then(
+        "game", "market.onOpen", w.claim(0), w.made(0).body).then("poor", "market.freeze", JOB, 0, w.bodies())),
+    "failed, one game left": ("failed under game", lambda w: w.then("game", "market.onRejected", w.claim(0))),
     "game outlives": ("under game", lambda w: w.later(300)),
     "final": ("merged", lambda w: w.finalize()),
     "second round": ("backed", lambda w: w.later(1).start(1)),
     "rewound": ("second round", _rewound),
+    "two liars": ("rewound", lambda w: _convict_merge(w.merge(by=merger(w)))),
+    "third merge": ("two liars", lambda w: w.merge(by=merger(w), rounds=2)),
+    "liars passed over": ("third merge", lambda w: w.start(1).seal(1).commit(1).reveal(1).attest(1).freeze(1)),
+    "first turn over": ("liars passed over", lambda w: w.later(60)),
+    "second turn over": ("first turn over", lambda w: w.later(60)),
+    "turns over": ("second turn over", lambda w: w.later(120)),
     "released": ("rewound", lambda w: w.then("poor", "market.release", JOB, 1)),
     "slots swapped": ("backed", _swapped),
     "second revealing": ("second round", lambda w: w.seal(1).commit(1, carries=True)),
     "carrying": ("second revealing", lambda w: w.reveal(1, carries=True)),
     "lingering": ("carrying", _lingering),
+    "lingering, one merges": ("lingering", lambda w: w.merge(by=merger(w), rounds=2)),
+    "lingering no more": ("lingering, one merges", lambda w: w.then("game", "market.onRejected", w.claim(0, 1))),
     "lingering, nobody merges": ("lingering", lambda w: w.later(300)),
     "carry demanded": ("carrying", lambda w: w.then("verifier", "demands.carryUnavailable", JOB, 1, 0, 0).later(2, 2)),
     "carry withheld": ("carry demanded", lambda w: w.later(161)),
+    "all in flight, cancelled": ("second round", lambda w: w.seal(1).commit(1).reveal(1).attest(1).freeze(1).merge(
+        1, rounds=1).start(2).then("requester", "market.cancel", JOB)),
     "void": ("second round", _void),
+    "void while joining": ("roster closed", _void),
+    "void while training": ("half committed", _void),
+    "seats released": ("void while joining", lambda w: w.then("poor", "market.release", JOB, 0)),
+    "seats and work released": ("void while training", lambda w: w.then("poor", "market.release", JOB, 0)),
     "void, first released": ("void", lambda w: w.then("poor", "market.release", JOB, 0)),
     "void, released": ("void, first released", lambda w: w.then("poor", "market.release", JOB, 1)),
     # a job of one round
@@ -403,10 +445,15 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "short job over": ("short job", lambda w: w.to_merged().finalize()),
     # demands
     "demanded": ("attesting", lambda w: w.then("verifier", "demands.unavailable", JOB, 0, 0, 1 << 70)),
+    "demand's beacon forgotten": ("demanded", lambda w: w.later(2, 300)),
     "seed there": ("demanded", lambda w: w.later(2, 2)),
-    "answer late": ("demanded", lambda w: w.later(41)),
+    "last second of a demand": ("demanded", lambda w: w.later(38, 2)),
+    "answer late": ("demanded", lambda w: w.later(39)),
     "answered": ("seed there", lambda w: w.then(
         "poor", "demands.answer", demand(w), w.made(0).body, ENCODE, shown(w, demand(w)))),
+    "asked again": ("answered", lambda w: w.then("mallory", "demands.unavailable", JOB, 0, 0, 1 << 70).later(41)),
+    "asked again, settled": ("asked again", lambda w: w.then(
+        "poor", "demands.settle", payload_demand_id(w.claim(0), 1)).until(w.round().attest_ends)),
     "payload missing": ("answer late", lambda w: w.then("poor", "demands.settle", demand(w))),
     "frozen too early": ("attesting", lambda w: w.attest().until(w.round().attest_ends - 1).then(
         "verifier", "demands.unavailable", JOB, 0, 0, 0).later(1)),
@@ -431,7 +478,8 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "op to prove": ("leaf to post", _until(0, moves.GamePhase.ELEMENT)),
     "padding to prove": ("liars", _until(1, moves.GamePhase.PADDING)),
     "alias to prove": ("liars", _until(2, moves.GamePhase.ALIAS)),
-    "silent defender": ("trace to reveal", lambda w: w.later(121)),
+    "last second of the clock": ("trace to reveal", lambda w: w.later(118)),
+    "silent defender": ("trace to reveal", lambda w: w.later(119)),
     "silent challenger": ("trace to pick", lambda w: w.later(121)),
     "convicted elsewhere": ("trace to reveal", lambda w: w.then(
         "game", "market.onConvicted", w.claim(0), 1, [ACCOUNTS["verifier"]], [])),

@@ -13,11 +13,12 @@ from typing import Any
 
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import Body
-from lockstep.protocol.market import views
-from lockstep.protocol.market.availability import row_demand_id
+from lockstep.protocol.market import ids
+from lockstep.protocol.market.availability import payload_demand_id, row_demand_id
 from lockstep.protocol.market.calls import MAX_UINT
 from lockstep.protocol.market.prices import MAX_FEE_CAP
 from lockstep.protocol.market.token import permit_digest
+from lockstep.protocol.market.types import BURN
 from lockstep.protocol.types import MERGE_SLOT, Digest, StateRoot, TraceRoot
 from tests.rules.games import GAMES
 from tests.rules.rows import Row, row
@@ -39,10 +40,11 @@ from tests.rules.scenes import (
     audit,
     committed,
     demand,
+    merger,
     shown,
     word,
 )  # fmt: skip
-from tests.rules.world import ACCOUNTS, NAMES, PARAMS, STAKE, World, job_of, signature
+from tests.rules.world import ACCOUNTS, PARAMS, STAKE, World, job_of, signature
 from tests.support.params import amended
 
 OTHER = Digest(keccak(b"another"))
@@ -90,9 +92,11 @@ def but_for(slot: int) -> Callable[[World], Any]:
     return lambda w: [OTHER_BODY if s == slot else said for s, said in enumerate(w.bodies())]
 
 
-def merger(w: World) -> str:
-    """Whoever's turn it is to merge."""
-    return NAMES[views.merger_of(w.state, w.block, w.job, 0)]
+def _of_void(slots: int) -> str:
+    """The end of a void job of which so many slots were paid: the deposit's rest is the prover's to 30 %."""
+    left = PARAMS.deposit - slots * PARAMS.role.slot_price
+    return (f"Credited(requester, {PARAMS.escrow}) Credited(verifier, {left * 30 // 100}) "
+            f"Credited({BURN}, {left - left * 30 // 100}) JobDone")  # fmt: skip
 
 
 def permit(amount: int, *, by: str = "mallory", deadline: int = 1 << 40) -> tuple[Callable[[World], Any], ...]:
@@ -227,6 +231,7 @@ RULES: dict[str, list[Row]] = {
         row("AmountTooLarge", "market", "vault.escrow", "mallory", 1 << 128),
         row("Approval Escrowed(mallory, 7) Transfer", "market", "vault.escrowWithPermit", "mallory", 7, *permit(7)),
         *only("market", function="vault.escrowWithPermit", arguments=("mallory", 7, 1 << 40, 27, NO_WORD, NO_WORD)),
+        row("Escrowed(mallory, 7) Transfer", "market", "vault.escrowWithPermit", "mallory", 7, *permit(7, by="poor")),
         # jobs
         row(f"JobCreated Escrowed(requester, {PARAMS.escrow + PARAMS.deposit}) Transfer", "requester", "market.create",
             PARAMS, 1, PARAMS.escrow),
@@ -315,6 +320,22 @@ RULES: dict[str, list[Row]] = {
         row("ClaimClosed", "game", "market.onConvicted", OTHER, 0, ["0x" + 40 * "1"], []),
         row("WindowClosed", "game", "market.onOpen", OTHER, OTHER_BODY),
     ],
+    "handed over": [
+        row("UnbondRequested", "mallory", "vault.requestUnbond", 0),
+        row("OwnerSet(mallory, verifier)", "verifier", "vault.acceptOwner", "mallory"),
+    ],
+    "proposed before": [
+        row("Unauthorized(verifier)", "verifier", "vault.acceptOwner", "mallory"),
+    ],
+    "owner changed": [
+        row("Unauthorized(witness)", "witness", "vault.acceptOwner", "mallory"),
+        row("NotOwner(mallory, witness)", "verifier", "vault.withdrawUnbondedFor", "mallory"),
+        row("NotOwner(mallory, witness)", "verifier", "vault.proposeOwner", "mallory", "verifier"),
+    ],
+    "proposed twice": [
+        row("Unauthorized(witness)", "witness", "vault.acceptOwner", "mallory"),
+        row("OwnerSet(mallory, poor)", "poor", "vault.acceptOwner", "mallory"),
+    ],
     "unbonding": [
         row("Unbonding", "mallory", "vault.withdrawUnbonded"),
         row("UnbondRequested", "mallory", "vault.requestUnbond", 1),
@@ -366,6 +387,13 @@ RULES: dict[str, list[Row]] = {
             "Credited(requester, 90) Slashed",
             "market", "vault.slash", KEY["market"], 100, [ACCOUNTS["verifier"], ACCOUNTS["mallory"],
             ACCOUNTS["witness"]], [(ACCOUNTS["poor"], 500)], "requester"),
+        *(
+            row(f"Credited(poor, {given}) Credited(witness, {rest}) Credited(verifier, 300) "
+                f"Credited(requester, {200 - given - rest}) Slashed".replace("Credited(witness, 0) ", ""), "market",
+                "vault.slash", KEY["market"], 0, [ACCOUNTS["verifier"]],
+                [(ACCOUNTS["poor"], asked), (ACCOUNTS["witness"], more)], "requester")
+            for asked, more, given, rest in ((40, 80, 40, 60), (40, 20, 40, 20), (100, 1, 100, 0))
+        ),
         row("Panic", "market", "vault.slash", KEY["market"], 1_001, [ACCOUNTS["verifier"]], [], "requester"),
         row("WrongKeeper", "market", "vault.slash", KEY["game"], 0, [ACCOUNTS["verifier"]], [], "requester"),
         row("Slashed Unlocked", "market", "vault.slashLiveness", KEY["market"], 10),
@@ -378,6 +406,7 @@ RULES: dict[str, list[Row]] = {
         row("UnbondRequested", "mallory", "vault.requestUnbond", (1 << 192) - 1),
         row(f"AmountTooLarge({1 << 88})", "game", "vault.lock", "mallory", KEY["game"], 1 << 88),
         row("Locked", "game", "vault.lock", "mallory", KEY["game"], (1 << 88) - 1),
+        row("JobCreated Escrowed Transfer", "mallory", "market.create", PARAMS, 1, (1 << 120) - 1),
         row(f"AmountTooLarge({1 << 88})", "market", "vault.raise", KEY["market"], 1),
     ],
     "credited": [
@@ -490,6 +519,25 @@ RULES: dict[str, list[Row]] = {
         row("CidTooLong(129)", "worker-0", "market.reveal", JOB, 0, 0, opened(0, trace_cid=LONG)),
         row("CidTooLong(129)", "worker-0", "market.reveal", JOB, 0, 0, opened(0, payload_cid=LONG)),
         row("Revealed", "worker-0", "market.reveal", JOB, 0, 0, opened(0, trace_cid=LONG[:-1], payload_cid=LONG[:-1])),
+    ],
+    "nobody committed": [
+        row("RoundFailed" + 3 * " Slashed Unlocked", "poor", "market.freeze", JOB, 0, []),
+        row("WrongPhase", "worker-0", "market.reveal", JOB, 0, 0, opened(0)),
+    ],
+    "one unrevealed": [
+        row("Attested Attested", "poor", "market.attest", JOB, 0, receipts(0, 1)),
+        row("NotSlotOwner(2)", "poor", "market.attest", JOB, 0, receipts(2)),
+        row("NoSuchSlot(2)", "demands", "market.onDemanded", JOB, 0, 2, False),
+        row("NoSuchSlot(2)", "verifier", "demands.unavailable", JOB, 0, 2, 0),
+    ],
+    "delegate speaks": [
+        row("Attested", "poor", "market.attest", JOB, 0, receipts(0, by="poor")),
+        row("SignatureInvalid(worker-0)", "poor", "market.attest", JOB, 0, receipts(0, by="witness")),
+        row("SignatureInvalid(worker-1)", "poor", "market.attest", JOB, 0, receipts(1, by="poor")),
+    ],
+    "all spoke": [
+        row("Frozen", "poor", "market.freeze", JOB, 0, bodies(0, 1, 2)),
+        row("WrongPhase", "poor", "market.attest", JOB, 0, receipts(0)),
     ],
     "carry from nowhere": [
         row("NoCarry(0)", "worker-0", "market.reveal", JOB, 0, 0, opened(0, carries=True)),
@@ -697,8 +745,18 @@ RULES: dict[str, list[Row]] = {
         row("WrongPhase", "poor", "market.release", JOB, 0),
         row("JobUnfinished", "poor", "market.finish", JOB),
         row("", "game", "market.onOpen", claim(MERGE_SLOT), body(MERGE_SLOT)),
+        *(row("", "poor", "market.factsOf", claim(slot), t, []) for slot, t in ((2, 1), (2, 2), (MERGE_SLOT, 1))),
+        row("ProofInvalid", "poor", "market.factsOf", claim(MERGE_SLOT), 2, []),
+    ],
+    "last second": [
+        row("TooEarly", "poor", "market.finalize", JOB, 0),
+        row("", "game", "market.onOpen", claim(MERGE_SLOT), body(MERGE_SLOT)),
+        row("", "poor", "market.windowOpen", claim(MERGE_SLOT)),
     ],
     "window over": [
+        row("WindowClosed", "game", "market.onOpen", claim(MERGE_SLOT), body(MERGE_SLOT)),
+        row("", "poor", "market.windowOpen", claim(MERGE_SLOT)),
+        row("", "poor", "market.windowOpen", claim(0)),
         row("RoundFinal " + 3 * "Unlocked Paid Credited " + "Unlocked Paid Credited(aggregator, 57)", "poor",
             "market.finalize", JOB, 0),
     ],
@@ -737,10 +795,26 @@ RULES: dict[str, list[Row]] = {
         row("ClaimClosed", "game", "market.onConvicted", claim(MERGE_SLOT), 1, [ACCOUNTS["verifier"]], []),
         row("RoundNotStartable(1)", "poor", "market.startRound", JOB, 1),
     ],
+    "two liars": [
+        row("Merged Locked", merger, "market.merge", JOB, 0, OTHER, OTHER, "checkpoint", 0),
+        row("ClaimClosed", "poor", "market.factsOf",
+            lambda w: ids.claim_id(w.job, 0, w.state.jobs[w.job].attempt - 1, MERGE_SLOT), 1, []),
+        row("", "poor", "market.factsOf", claim(0), 1, []),
+    ],
+    **{
+        scene: [row("", "poor", "market.mergerOf", JOB, 1),
+                row("NotYourTurn", "aggregator", "market.merge", JOB, 1, OTHER, OTHER, "", 0)]
+        for scene in ("liars passed over", "first turn over", "second turn over")
+    },
+    "turns over": [row("RoundFailed Unlocked Unlocked Unlocked", "poor", "market.finalize", JOB, 1)],
     "released": [row("", "poor", "market.release", JOB, 1)],
     "lingering": [
         row("GamesOpen(1)", "poor", "market.release", JOB, 1),
         row("GamesOpen(1)", "poor", "market.startRound", JOB, 1),
+    ],
+    "lingering, one merges": [row("GamesOpen(1)", "poor", "market.startRound", JOB, 1)],
+    "lingering no more": [
+        row(3 * "Unlocked Paid Credited " + "Credited RoundStarted", "poor", "market.startRound", JOB, 1),
     ],
     "lingering, nobody merges": [row("GamesOpen(1)", "poor", "market.finalize", JOB, 0)],
     "slots swapped": [
@@ -753,6 +827,8 @@ RULES: dict[str, list[Row]] = {
     ],
     "carrying": [
         row("CommitmentMismatch", "poor", "market.factsOf", claim(0, 1), 1, [OTHER] * 3),
+        row("", "poor", "market.factsOf", claim(0, 1), 1,
+            lambda w: [getattr(w.made(0).body, part) for part in ("trace_root", "out", "out2")]),
         row("PayloadDemanded Locked", "verifier", "demands.carryUnavailable", JOB, 1, 0, 0),
         row("StakeTooLow(poor, 153, 0)", "poor", "demands.carryUnavailable", JOB, 1, 0, 0),
     ],
@@ -783,6 +859,12 @@ RULES: dict[str, list[Row]] = {
         row("Credited Credited Credited JobDone", "poor", "market.finish", JOB),
         row("WrongPhase", "poor", "market.release", JOB, 2),
     ],
+    "seats released": [row(_of_void(0), "poor", "market.finish", JOB)],
+    "void while training": [
+        row("RoundVoid Unlocked Paid Credited Unlocked Paid Credited Unlocked", "poor", "market.release", JOB, 0),
+    ],
+    "seats and work released": [row(_of_void(2), "poor", "market.finish", JOB)],
+    "all in flight, cancelled": [row("JobUnfinished", "poor", "market.finish", JOB)],
     "short job": [
         row("WrongJobStatus", "witness", "witnesses.enrol", job_of(SHORT, 2), OTHER),
     ],
@@ -823,6 +905,20 @@ RULES: dict[str, list[Row]] = {
         row("AnswerWrong", "poor", "demands.answer", demand, body(0), ENCODE, lambda w: [replace(s, leaf=bytes(8)) for s
             in shown(w, demand(w))]),
     ],
+    "demand's beacon forgotten": [
+        row("Settled BondTaken Credited(worker-0, 91)", "poor", "demands.answer", demand, body(0), ENCODE, lambda w:
+            shown(w, demand(w))),
+    ],
+    "asked again": [row("Settled Unlocked", "poor", "demands.settle", lambda w: payload_demand_id(w.claim(0), 1))],
+    "asked again, settled": [
+        row("", "poor", "demands.missing", claim(0)),
+        row("Frozen", "poor", "market.freeze", JOB, 0, bodies(0, 1, 2)),
+    ],
+    "last second of a demand": [
+        row("TooEarly", "poor", "demands.settle", demand),
+        row("Settled BondTaken Credited(worker-0, 91)", "poor", "demands.answer", demand, body(0), ENCODE, lambda w:
+            shown(w, demand(w))),
+    ],
     "answer late": [
         row("", "poor", "demands.missing", claim(0)),
         row("DemandClosed", "poor", "demands.answer", demand, body(0), ENCODE, lambda w: shown(w, demand(w))),
@@ -831,6 +927,15 @@ RULES: dict[str, list[Row]] = {
     "answered": [
         row("DemandClosed", "poor", "demands.answer", demand, body(0), ENCODE, lambda w: shown(w, demand(w))),
         row("DemandClosed", "poor", "demands.settle", demand),
+    ],
+    "two payloads missing": [
+        row("RoundFailed Unlocked Unlocked Unlocked", "poor", "market.freeze", JOB, 0, bodies(0, 1, 2)),
+    ],
+    "failed under game": [row("", "game", "market.onRejected", claim(0))],
+    "failed, one game left": [
+        row("Unlocked", "game", "market.onRejected", claim(0)),
+        row("Convicted Credited(verifier, 303) Credited(requester, 202) Slashed", "game", "market.onConvicted",
+            claim(0), 1, [ACCOUNTS["verifier"]], []),
     ],
     "payload missing": [
         row("DemandClosed", "poor", "demands.settle", demand),

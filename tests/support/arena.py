@@ -167,11 +167,15 @@ class Arena:
         self, terms: Terms, slots: int, trace: Callable[[Seed, int], Sequence[StateRoot]], ends: Callable[[int], Any]
     ) -> list[ClaimId]:
         """One job with `slots` claims by the worker: `trace(seed, slot)` gives S_1 .. S_T, `ends(slot)` (out, out2)."""
-        market, account = self.contracts.market, self.worker
+        return self.claims_of(params_of(terms, slots), trace, ends)
+
+    def claims_of(
+        self, params: JobParams, trace: Callable[[Seed, int], Sequence[StateRoot]], ends: Callable[[int], Any]
+    ) -> list[ClaimId]:
+        """The same of a job with these parameters."""
+        market, account, slots = self.contracts.market, self.worker, params.role.slots
         self.jobs += 1
-        params = params_of(terms, slots)
-        escrow = Wei(params.schedule.rounds * (slots * PRICE + PRICE))
-        self.send(market.create(params, self.jobs, escrow), account)
+        self.send(market.create(params, self.jobs, params.escrow), account)
         job = self.last_job()
         self.send(market.start_round(job, 0), account)
         for slot in range(slots):
@@ -184,7 +188,7 @@ class Arena:
         for slot, claim in enumerate(made):
             levels = honest.trace_levels(trace(seed, slot))
             out, out2 = ends(slot)
-            proof = tuple(merkle.proof(levels, terms.inner_steps))
+            proof = tuple(merkle.proof(levels, params.role.inner_steps))
             opened.append(Reveal(Body(levels[-1][0], out, out2), Digest(bytes(32)), proof, "", ""))  # type: ignore[arg-type]
             self.send(market.commit(job, 0, slot, self._commitment(claim, opened[-1])), account)
         for slot, revealed in enumerate(opened):

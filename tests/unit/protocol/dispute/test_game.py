@@ -195,14 +195,6 @@ def test_garbage_padding_of_the_trace_is_convicted() -> None:
     assert match.finding.wrong == Wrong.PADDING
 
 
-@pytest.mark.parametrize("t", [0, 1, 4])
-def test_silent_defender_loses_by_the_clock(t: int) -> None:
-    match = Match(games.claim_of(HONEST))
-    end = match.run(games.open_at(match.claim, HONEST, t), games.silent, games.challenges(HONEST))
-    assert end.verdict == Verdict.TIMEOUT
-    assert end.winner == CHALLENGER
-
-
 @pytest.mark.parametrize("t", [0, 1, 2, 4])
 def test_honest_defender_beats_a_challenger_with_nothing_to_prove(t: int) -> None:
     match = Match(games.claim_of(HONEST))
@@ -251,12 +243,18 @@ def defence(match: Match) -> moves.Defend:
     return move
 
 
-def test_move_after_clock_reverts() -> None:
-    match = begun()
-    move = defence(match)
+def test_revealed_tree_that_lacks_a_child_reverts() -> None:
+    liar = held(lie_at=2, lie=Lie(2, element=300, bits=1 << 20))
+    match = Match(games.claim_of(liar))
+    match.play(games.open_at(match.claim, liar, 2), CHALLENGER)
+    while match.state is not None and match.state.phase != moves.GamePhase.TENSOR:
+        move = honest.answer(match.state, match.log, liar) or honest.point(match.state, match.log, HONEST)
+        assert move is not None
+        match.play(move, match.state.mover)
     assert match.state is not None
-    match.now = match.state.deadline
-    assert refused(match, move, WORKER) == "ClockExpired"
+    shown = honest.answer(match.state, match.log, liar)
+    assert isinstance(shown, moves.RevealTensor)
+    assert refused(match, replace(shown, children=shown.children[:-1]), WORKER) == "LengthWrong"
 
 
 def test_move_at_the_deadline_counts() -> None:
@@ -266,51 +264,6 @@ def test_move_at_the_deadline_counts() -> None:
     match.now = Seconds(match.state.deadline - 1)
     match.play(move, WORKER)
     assert match.state.left_defender == 0
-
-
-def test_resolve_before_the_deadline_reverts() -> None:
-    match = begun()
-    assert match.state is not None
-    assert refused(match, moves.Resolve(match.state.standing), CHALLENGER) == "ClockRunning"
-
-
-def test_game_on_a_claim_decided_elsewhere_is_void() -> None:
-    match = begun()
-    match.claim = replace(match.claim, live=False)
-    assert match.state is not None
-    match.play(moves.Resolve(match.state.standing), CHALLENGER)
-    assert match.log[-1] == moves.Resolved(match.claim.id, Verdict.VOID, game.NOBODY)
-
-
-def test_move_by_another_account_reverts() -> None:
-    match = begun()
-    assert refused(match, defence(match), CHALLENGER) == "Unauthorized"
-
-
-def test_delegate_answers_for_the_defender() -> None:
-    match = begun()
-    move = defence(match)
-    match.claim = replace(match.claim, delegate=Address("0x" + "33" * 20))
-    match.play(move, Address("0x" + "33" * 20))
-    assert match.state is not None
-    assert match.state.phase == moves.GamePhase.GRAPH_PICK
-
-
-def test_move_that_shows_another_game_reverts() -> None:
-    match = begun()
-    move = defence(match)
-    assert refused(match, replace(move, standing=move.standing._replace(node=GARBAGE)), WORKER) == "StandingStale"
-
-
-def test_move_of_another_phase_reverts() -> None:
-    match = begun()
-    assert match.state is not None
-    assert refused(match, moves.PostLeaf(match.state.standing, b""), WORKER) == "PhaseWrong"
-
-
-def test_second_game_with_the_same_nonce_reverts() -> None:
-    match = begun()
-    assert refused(match, games.open_at(match.claim, HONEST, 2), CHALLENGER) == "GameExists"
 
 
 def test_game_id_ends_with_its_challenger() -> None:
@@ -351,27 +304,6 @@ def reveal_of(extents: tuple[int, ...], groups: int) -> tuple[Match, moves.Revea
     assert match.state is not None
     match.state = replace(match.state, phase=moves.GamePhase.TENSOR, node=node, position=0, statement=keccak(context))
     return match, moves.RevealTensor(match.state.standing, context, op.encode(), (), tree, children)
-
-
-def test_step_beyond_the_claim_reverts() -> None:
-    match = Match(games.claim_of(HONEST))
-    opening = replace(games.open_at(match.claim, HONEST, 4), t=5)
-    assert refused(match, opening, CHALLENGER) == "StepOutOfRange"
-
-
-def test_foreign_program_reverts() -> None:
-    match = Match(games.claim_of(HONEST))
-    opening = games.open_at(match.claim, HONEST, 2)
-    foreign = replace(opening, transition=replace(opening.transition, ops_root=ENCODE.ops_root))
-    assert refused(match, foreign, CHALLENGER) == "ProofInvalid"
-
-
-def test_state_block_that_is_not_in_the_graph_reverts() -> None:
-    match = begun()
-    move = defence(match)
-    assert refused(match, replace(move, graph=GARBAGE), WORKER) == "ProofInvalid"
-    assert refused(match, replace(move, children=move.children[:-1]), WORKER) == "LengthWrong"
-    assert refused(match, replace(move, context=move.context + b"\0"), WORKER) == "StatementWrong"
 
 
 def test_each_game_already_open_lengthens_the_defenders_clock() -> None:
