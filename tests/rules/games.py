@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from lockstep.protocol.dispute import moves
+from lockstep.protocol.dispute.game import game_id
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import NO_CLAIM
 from lockstep.protocol.market import court, ids
 from lockstep.protocol.types import Digest, StateRoot
 from tests.rules.rows import Row, row
 from tests.rules.scenes import at_step, game, next_move, whole
-from tests.rules.world import AT, CHAIN_ID, World, signature
+from tests.rules.world import ACCOUNTS, AT, CHAIN_ID, World, signature
 
 OTHER = Digest(keccak(b"another"))
 Part = Callable[[World], Any]
@@ -230,6 +231,13 @@ GAMES: dict[str, list[Row]] = {
         row("ClockExpired", "verifier", "game.pick", *due(of="pick")),
     ],
     "convicted elsewhere": [row("Resolved Unlocked", "poor", "game.resolve", game, standing)],
+    "four games": [
+        row("Resolved Convicted Credited(witness, 151) Credited(verifier, 75) Credited(mallory, 75) "
+            "Credited(requester, 202) Slashed Unlocked", "poor", "game.resolve",
+            lambda w: game_id(w.claim(0), ACCOUNTS["witness"], 0),
+            lambda w: w.state.games[game_id(w.claim(0), ACCOUNTS["witness"], 0)].standing),
+    ],
+    "four games over": [row("Resolved Unlocked", "poor", "game.resolve", game, standing)],
     "game over": [
         *(row("PhaseWrong(CLOSED)", "worker-0", f"game.{move}", game, ANYWHERE, *rest) for move, rest in MOVES.items()),
         row("GameExists", "verifier", "game.open", *the_whole()),

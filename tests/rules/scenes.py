@@ -22,7 +22,7 @@ from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.programs import defects
 from lockstep.protocol.programs.program import I32, Program
 from lockstep.protocol.types import MERGE_SLOT, Digest, GameId, StateRoot
-from tests.rules.world import ACCOUNTS, JOB, NAMES, PARAMS, World, job_of
+from tests.rules.world import ACCOUNTS, JOB, NAMES, PARAMS, World
 from tests.support import constant
 from tests.support.constant import Lie
 from tests.support.params import amended
@@ -40,6 +40,16 @@ DISTINCT = amended(
     },
 )  # fmt: skip
 """A job no two of whose terms are the same."""
+ALONE = amended(SHORT, slots=1, min_slots=1)
+OWNERS = amended(SHORT, aggregator="0x" + 40 * "0")
+"""A job whose owners of slots merge."""
+DUO = amended(PARAMS, rounds=2)
+MANY = amended(PARAMS, witnesses=24)
+RECEIPTS: tuple[tuple[dict[int, int], int], ...] = (
+    ({}, 7), ({0: 6, 1: 5, 2: 3}, 7), ({0: 2}, 3), ({0: 2, 1: 1, 2: 3}, 3), ({0: 7, 1: 6, 2: 6}, 6),
+    ({0: 7, 1: 7, 2: 0}, 4),
+)  # fmt: skip
+"""Who names whom, and who is accepted: one voice decides of the others, never of its own slot; by two thirds."""
 BROKEN = amended(SHORT, dataset_rows=1 << 31)
 """A job of a dataset that no Program can read."""
 KEY = {keeper: Digest(keccak(keeper.encode())) for keeper in ("market", "game", "witnesses", "demands")}
@@ -72,10 +82,10 @@ def audit(w: World, r: int = 0) -> Any:
     return ids.audit_id(w.job, r, w.round(r).attempt)
 
 
-def word(w: World, i: int = 0, state: StateRoot | None = None, agrees: bool = True, **changed: Any) -> Word:
+def word(w: World, i: int = 0, state: StateRoot | None = None, agrees: bool = True, r: int = 0, **changed: Any) -> Word:
     """What the drawn witness says about the slot of its i-th duty."""
-    duty, seen = w.state.duties[audit(w), i], w.state.audits[audit(w)]
-    made = w.made(duty.slot)
+    duty, seen = w.state.duties[audit(w, r), i], w.state.audits[audit(w, r)]
+    made = w.made(duty.slot, r)
     t = draws.step_of(preimage(duty.serial), seen.beacon, i, made.transitions)
     said = Word(
         preimage(duty.serial), state or made.trace[t - 1], Digest(keccak(b"salt")), agrees, made.body,
@@ -84,10 +94,10 @@ def word(w: World, i: int = 0, state: StateRoot | None = None, agrees: bool = Tr
     return replace(said, **changed)
 
 
-def bound(w: World, said: Word, i: int = 0) -> Digest:
+def bound(w: World, said: Word, i: int = 0, r: int = 0) -> Digest:
     """The commitment to a witness's word."""
-    duty = w.state.duties[audit(w), i]
-    return draws.commitment(w.claim(duty.slot), duty.account, said.state, said.preimage, said.salt)
+    duty = w.state.duties[audit(w, r), i]
+    return draws.commitment(w.claim(duty.slot, r), duty.account, said.state, said.preimage, said.salt)
 
 
 def demand(w: World, slot: int = 0, r: int = 0) -> Digest:
@@ -173,32 +183,145 @@ def _enrolled(w: World) -> None:
     w.do("witness", "witnesses.enrol", w.job, preimage(0))
 
 
-def _drawn(w: World) -> None:
-    w.do("poor", "witnesses.draw", w.job, 0)
-    w.later(2, 2).do("poor", "witnesses.draw", w.job, 0)
+def _drawn(w: World, r: int = 0) -> World:
+    w.do("poor", "witnesses.draw", w.job, r)
+    return w.later(2, 2).then("poor", "witnesses.draw", w.job, r)
 
 
-def _says(w: World, i: int = 0, **said: Any) -> World:
+def _says(w: World, i: int = 0, r: int = 0, **said: Any) -> World:
     """The witness commits to a word."""
-    return w.then("witness", "witnesses.commit", audit(w), i, bound(w, word(w, i, **said), i))
+    return w.then("witness", "witnesses.commit", audit(w, r), i, bound(w, word(w, i, r=r, **said), i, r))
 
 
-def _shows(w: World, i: int = 0, **said: Any) -> World:
+def _shows(w: World, i: int = 0, r: int = 0, **said: Any) -> World:
     """The witness opens its word."""
-    return w.then("witness", "witnesses.reveal", audit(w), i, word(w, i, **said))
+    return w.then("witness", "witnesses.reveal", audit(w, r), i, word(w, i, r=r, **said))
 
 
 def _convicted(w: World, t: int, i: int = 0) -> World:
     """The claim of a duty is convicted, at a step or without one."""
-    slot = w.state.duties[audit(w), i].slot
-    w.do("game", "market.onOpen", w.claim(slot), w.made(slot).body)
-    return w.then("game", "market.onConvicted", w.claim(slot), t, [ACCOUNTS["verifier"]], [])
+    return _fallen(w, w.state.duties[audit(w), i].slot, t=t)
 
 
 def _final(w: World) -> World:
     """The round ends without the convicted."""
     left = tuple(s for s in range(3) if w.state.claims[w.claim(s)].status == ClaimStatus.REVEALED)
     return w.attest(slots=left).freeze(slots=left).merge().finalize()
+
+
+def _fallen(w: World, slot: int, r: int = 0, t: int = 1) -> World:
+    """A claim is convicted, at a step or without one."""
+    w.do("game", "market.onOpen", w.claim(slot, r), w.made(slot, r).body)
+    return w.then("game", "market.onConvicted", w.claim(slot, r), t, [ACCOUNTS["verifier"]], [])
+
+
+def _second(w: World, **said: Any) -> World:
+    """Everybody has committed in the second round; most claims say that they carry."""
+    return w.later().start(1).seal(1).commit(1, **{"carries": True, **said})
+
+
+def _left_out(w: World, slots: tuple[int, ...]) -> None:
+    """Only these slots revealed in the round before, or stand."""
+    w.attest(slots=slots).freeze(slots=slots).merge(rounds=2)
+    _second(w)
+
+
+def _over(w: World, r: int = 1) -> World:
+    """Round r is merged, and its window is over."""
+    return _shut(w.attest(r).freeze(r).merge(r, rounds=1), r)
+
+
+def _shut(w: World, r: int = 0) -> World:
+    """The window of a merged round is about to be over."""
+    return w.until(w.round(r).merged_at + PARAMS.windows.challenge_seconds - 1)
+
+
+def _paid(w: World) -> World:
+    """The first of two rounds that stand on one another is final."""
+    return _over(w).later().then("poor", "market.finalize", JOB, 0)
+
+
+def _again(w: World) -> None:
+    """The first round is merged anew, and the second runs once more."""
+    _rewound(w)
+    w.merge(by=merger(w), rounds=2).later()
+    _second(w).reveal(1, carries=True)
+
+
+def _failed(w: World, r: int = 0) -> World:
+    """Too few join round r."""
+    return w.start(r, slots=(0,)).later(60).then("poor", "market.seal", w.job, r)
+
+
+def _game_in_a_failed_round(w: World) -> None:
+    """Nobody merges while a game is open."""
+    w.do("game", "market.onOpen", w.claim(0), w.made(0).body)
+    w.later(4 * 60).do("poor", "market.finalize", JOB, 0)
+    _second(w)
+
+
+def _alone(w: World) -> None:
+    """The only slot of a job is revealed."""
+    w.create(ALONE, 2)
+    w.start(slots=(0,)).seal().commit(slots=(0,)).reveal(slots=(0,))
+
+
+def _spoken(masks: Mapping[int, int]) -> Callable[[World], World]:
+    """So many speak, each for whom it names, and the time is over."""
+    return lambda w: w.then("poor", "market.attest", JOB, 0, [w.receipt(who, mask) for who, mask in masks.items()]
+        ).until(w.round().attest_ends - 1)  # fmt: skip
+
+
+def _four_games(w: World) -> None:
+    """Four play on one claim, whose worker is silent."""
+    for who in ("verifier", "mallory", "witness", "worker-1"):
+        w.do(who, "game.open", *whole(w, 0))
+    w.later(149)
+
+
+def _fees_due(w: World) -> None:
+    """The last round failed with a duty open, its base was voided, and it runs again."""
+    w.create(DUO, 7)
+    _enrolled(w)
+    _drawn(w.to_revealed()).attest().freeze().merge(rounds=2).later().to_revealed(1)
+    _rewound(_drawn(w, 1).attest(1, mask=0).freeze(1))
+    w.merge(by=merger(w), rounds=1).later().to_revealed(1)
+
+
+def _word_on_voided_work(w: World) -> None:
+    """While a game is open on the claim that it was about."""
+    _shows(_says(w, r=1), r=1).do("game", "market.onOpen", w.claim(_looked_at(w), 1), w.made(_looked_at(w), 1).body)
+    _rewound(w)
+
+
+def _looked_at(w: World) -> int:
+    """The slot of the second round that the witness was drawn for."""
+    return w.state.duties[audit(w, 1), 0].slot
+
+
+def asked_for(w: World) -> Digest:
+    """The demand for the carry that the witness's claim starts from."""
+    return demand(w, _looked_at(w), 1)
+
+
+def _asked_for(w: World) -> World:
+    """It is made."""
+    return w.then("verifier", "demands.carryUnavailable", w.job, 1, _looked_at(w), 0)
+
+
+def _owners(w: World) -> None:
+    w.create(OWNERS, 2)
+    w.to_revealed().attest().freeze()
+
+
+def _many_silent(w: World) -> None:
+    """The only witness has every duty and is silent; twenty fines are taken."""
+    w.create(MANY, 6)
+    w.start().seal().then("witness", "witnesses.enrol", w.job, preimage(0)).commit().reveal()
+    _drawn(w)
+    w.later(40)
+    for i in range(20):
+        w.do("poor", "witnesses.settle", audit(w), i)
 
 
 def _rewound(w: World) -> None:
@@ -223,17 +346,6 @@ def _lingering(w: World) -> None:
     _rewound(w)
 
 
-def _another(params: Any, *, nonce: int = 2) -> Callable[[World], None]:
-    """Another job begins."""
-
-    def build(w: World) -> None:
-        w.do("requester", "market.create", params, nonce, params.escrow)
-        w.job = job_of(params, nonce)
-        w.__dict__.pop("params", None)
-
-    return build
-
-
 SWAPPED = ("worker-1", "worker-0", "worker-2")
 
 
@@ -254,13 +366,13 @@ TWO = amended(PARAMS, witnesses=2)
 
 def _ahead(w: World) -> None:
     """As many rounds are merged and not final as may be."""
-    _another(AHEAD, nonce=4)(w)
+    w.create(AHEAD, 4)
     w.to_merged(rounds=2).later().to_merged(1, rounds=1)
 
 
 def _two_duties(w: World) -> None:
     """One witness is drawn for two slots."""
-    _another(TWO, nonce=3)(w)
+    w.create(TWO, 3)
     w.start().seal().then("witness", "witnesses.enrol", w.job, preimage(0)).commit().reveal()
     _drawn(w)
 
@@ -317,13 +429,15 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "handed over": ("begun", lambda w: w.then("mallory", "vault.proposeOwner", "mallory", "verifier")),
     "owner changed": ("owned", lambda w: w.then("witness", "vault.acceptOwner", "mallory")),
     "proposed twice": ("owned", lambda w: w.then("verifier", "vault.proposeOwner", "mallory", "poor")),
+    "owned and credited": ("owned", lambda w: w.then("market", "vault.escrow", "requester", 5_000).then(
+        "market", "vault.credit", "mallory", 300)),
     "locked": ("begun", _locks),
     "rich": ("begun", lambda w: w.then("mallory", "token.mint", "mallory", 1 << 201).then(
         "mallory", "vault.deposit", 1 << 200).then("market", "vault.lock", "mallory", KEY["market"], (1 << 88) - 1)),
     "credited": ("locked", lambda w: w.then("market", "vault.credit", "mallory", 300).then(
         "market", "vault.slashLiveness", KEY["market"], 10)),
     # a round
-    "job": ("begun", lambda w: w.then("requester", "market.create", PARAMS, 1, PARAMS.escrow)),
+    "job": ("begun", lambda w: w.create(PARAMS)),
     "cancelled": ("job", lambda w: w.then("requester", "market.cancel", JOB)),
     "finished": ("cancelled", lambda w: w.then("poor", "market.finish", JOB)),
     "joining": ("job", lambda w: w.start(slots=(0,))),
@@ -334,8 +448,9 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "roster to close": ("enough workers", lambda w: w.later(1)),
     "roster closed": ("joining", lambda w: w.then("worker-1", "market.join", JOB, 0, 1).then(
         "worker-2", "market.join", JOB, 0, 2)),
+    "last block of a seed": ("roster closed", lambda w: w.later(2, 255)),
     "seed due": ("roster closed", lambda w: w.later(2, 2)),
-    "seed forgotten": ("roster closed", lambda w: w.later(300, 258)),
+    "seed forgotten": ("roster closed", lambda w: w.later(300, 256)),
     "training": ("seed due", lambda w: w.then("poor", "market.seal", JOB, 0)),
     "half committed": ("training", lambda w: w.commit(slots=(0, 1))),
     "too late to commit": ("half committed", lambda w: w.later(60)),
@@ -352,12 +467,17 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "one left out": ("half attested", lambda w: w.until(w.round().attest_ends)),
     "frozen without one": ("one left out", lambda w: w.then("poor", "market.freeze", JOB, 0, w.bodies())),
     "nobody named": ("attesting", lambda w: w.attest(mask=0).until(w.round().attest_ends)),
+    **{f"named {i}": ("attesting", _spoken(masks)) for i, (masks, _) in enumerate(RECEIPTS)},
+    "slot convicted": ("attesting", lambda w: _shut(
+        _fallen(w, 1).attest(slots=(0, 2)).freeze(slots=(0, 2)).merge())),
     # witnesses
     "beacon fixed": ("attesting", lambda w: w.then("poor", "witnesses.draw", JOB, 0)),
     "beacon forgotten": ("beacon fixed", lambda w: w.later(20, 258)),
     "drawn": ("beacon fixed", lambda w: w.later(2, 2).then("poor", "witnesses.draw", JOB, 0)),
     "all spoke": ("drawn", lambda w: w.attest().then(
         "poor", "market.attest", JOB, 0, [w.receipt(64, by="witness")])),
+    "retired with a duty": ("drawn", lambda w: _shows(_says(w.then("witness", "witnesses.retire", JOB))).attest(
+        ).freeze().merge().finalize()),
     "silent witness": ("drawn", lambda w: w.later(40)),
     "word committed": ("drawn", _says),
     "another preimage": ("drawn", lambda w: w.then(
@@ -368,6 +488,8 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "word revealed": ("word committed", lambda w: w.then("witness", "witnesses.reveal", audit(w), 0, word(w))),
     "witness slashed": ("word revealed", lambda w: _convicted(w, 1)),
     "convicted without a proof": ("word revealed", lambda w: _final(_convicted(w, 0))),
+    "failed with a word": ("word revealed", lambda w: w.attest(mask=0).freeze()),
+    "many silent": ("begun", _many_silent),
     "differed from what stands": ("differing word", lambda w: _final(
         _shows(w, state=StateRoot(keccak(b"garbage")), agrees=False))),
     "differed from what fell": ("differing word", lambda w: _convicted(
@@ -410,6 +532,19 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "final": ("merged", lambda w: w.finalize()),
     "second round": ("backed", lambda w: w.later(1).start(1)),
     "rewound": ("second round", _rewound),
+    "first of the order convicted": ("merging", lambda w: _fallen(
+        w, views.seed_order(PARAMS, w.round())[0]).later(60)),
+    "its turn over": ("first of the order convicted", lambda w: w.later(60)),
+    "convicted and merged": ("merged", lambda w: _shut(_fallen(w, 1))),
+    "two games": ("under game", lambda w: _fallen(w, 0)),
+    "void under game": ("under game", lambda w: w.then("validator", "market.onInvalid", JOB, "verifier").then(
+        "poor", "market.release", JOB, 0).then("poor", "market.finish", JOB)),
+    "failed under game, void": ("failed under game", _void),
+    "failed once": ("job", _failed),
+    "failed twice": ("failed once", lambda w: _failed(w, 1)),
+    "second merged": ("second round", lambda w: w.seal(1).commit(1).reveal(1).attest(1).freeze(1).merge(1)),
+    "merge voided": ("second merged", _rewound),
+    "seat voided": ("second round", lambda w: _rewound(w.seal(1).commit(1, slots=(0,)))),
     "two liars": ("rewound", lambda w: _convict_merge(w.merge(by=merger(w)))),
     "third merge": ("two liars", lambda w: w.merge(by=merger(w), rounds=2)),
     "liars passed over": ("third merge", lambda w: w.start(1).seal(1).commit(1).reveal(1).attest(1).freeze(1)),
@@ -420,7 +555,43 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "slots swapped": ("backed", _swapped),
     "second revealing": ("second round", lambda w: w.seal(1).commit(1, carries=True)),
     "carrying": ("second revealing", lambda w: w.reveal(1, carries=True)),
+    "left out, second": ("frozen without one", lambda w: _second(w.merge(rounds=2))),
+    "absent, second": ("one unrevealed", lambda w: _left_out(w, (0, 1))),
+    "convicted, second": ("backed", lambda w: _second(_fallen(w, 0))),
+    "convicted before the reveal": ("second revealing", lambda w: _fallen(w, 0)),
+    "failed, second": ("nobody merged", _second),
+    "failed under a game, second": ("merging", _game_in_a_failed_round),
+    "final, second": ("final", _second),
+    "from zero": ("second round", lambda w: w.seal(1).commit(1).reveal(1)),
+    "from zero, base convicted": ("from zero", lambda w: _paid(_fallen(w, 0))),
+    "later convicted": ("carrying", lambda w: _fallen(w, 0)),
+    "carry fallen": ("later convicted", _paid),
+    "third round": ("carrying", lambda w: w.attest(1).freeze(1).merge(1, rounds=1).later().start(2).seal(2).commit(
+        2, carries=True)),
+    "last second of a period": ("carrying", lambda w: _over(w).later(-1)),
+    "period over": ("carrying", _over),
+    "next round failed": ("backed", lambda w: _failed(w.later(), 1).later(300)),
+    "run again": ("carrying", _again),
+    "second drawn": ("carrying", lambda w: _drawn(w, 1)),
+    "word on voided work": ("second drawn", _word_on_voided_work),
+    "word on voided work, its game over": ("word on voided work", lambda w: w.then(
+        "game", "market.onRejected", w.claim(_looked_at(w), 1))),
+    "fees due": ("begun", _fees_due),
+    "fees due, beacon there": ("fees due", lambda w: w.then("poor", "witnesses.draw", w.job, 1).later(2, 2)),
+    "fees given up": ("fees due", lambda w: w.then("poor", "witnesses.settle", ids.audit_id(w.job, 1, 0), 0).then(
+        "poor", "witnesses.draw", w.job, 1).later(2, 2)),
+    "second silent": ("second drawn", lambda w: w.later(40)),
+    "second silent, merging": ("second silent", lambda w: w.freeze(1)),
+    "its carry asked for": ("second drawn", lambda w: _asked_for(w).later(40)),
+    "left out for its carry": ("its carry asked for", lambda w: w.later(2).freeze(1)),
+    "asked for, convicted": ("second drawn", lambda w: _fallen(_asked_for(w), _looked_at(w), 1).later(161)),
+    "asked for, failed": ("second drawn", lambda w: _asked_for(w).attest(1, mask=0).later(41).freeze(1).later(120)),
+    "asked for, failed, settled": ("asked for, failed", lambda w: w.then("poor", "demands.settle", asked_for(w))),
+    "looked at, carry fallen": ("second drawn", lambda w: _paid(_fallen(
+        _shows(_says(w, r=1), r=1), _looked_at(w))).then("poor", "market.finalize", JOB, 1)),
     "lingering": ("carrying", _lingering),
+    "liar voided": ("lingering", lambda w: w.then(
+        "game", "market.onConvicted", w.claim(0, 1), 0, [ACCOUNTS["verifier"]], [])),
     "lingering, one merges": ("lingering", lambda w: w.merge(by=merger(w), rounds=2)),
     "lingering no more": ("lingering, one merges", lambda w: w.then("game", "market.onRejected", w.claim(0, 1))),
     "lingering, nobody merges": ("lingering", lambda w: w.later(300)),
@@ -436,10 +607,17 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "void, first released": ("void", lambda w: w.then("poor", "market.release", JOB, 0)),
     "void, released": ("void, first released", lambda w: w.then("poor", "market.release", JOB, 1)),
     # a job of one round
-    "distinct job": ("begun", _another(DISTINCT)),
-    "short job": ("begun", _another(SHORT)),
+    "distinct job": ("begun", lambda w: w.create(DISTINCT, 2)),
+    "short job": ("begun", lambda w: w.create(SHORT, 2)),
     "two rounds ahead": ("begun", _ahead),
     "one round settled": ("two rounds ahead", lambda w: w.finalize()),
+    "alone": ("begun", _alone),
+    "alone, spoken": ("alone", lambda w: w.attest(slots=(0,), mask=1)),
+    "alone, time over": ("alone", lambda w: w.until(w.round().attest_ends)),
+    "alone, aggregator late": ("alone, time over", lambda w: w.freeze(slots=(0,)).later(60)),
+    "alone, over": ("alone, time over", lambda w: _shut(w.freeze(slots=(0,)).merge())),
+    "alone, convicted": ("alone", lambda w: _fallen(w, 0).until(w.round().attest_ends)),
+    "owners' job, merging": ("begun", lambda w: _owners(w)),
     "short job failed": ("short job", lambda w: w.start(slots=(0,)).later(60).then("poor", "market.seal", w.job, 0)),
     "short job's window over": ("short job", lambda w: w.to_merged().later(300)),
     "short job over": ("short job", lambda w: w.to_merged().finalize()),
@@ -483,11 +661,15 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "silent challenger": ("trace to pick", lambda w: w.later(121)),
     "convicted elsewhere": ("trace to reveal", lambda w: w.then(
         "game", "market.onConvicted", w.claim(0), 1, [ACCOUNTS["verifier"]], [])),
+    "four games": ("liars", _four_games),
+    "four games over": ("four games", lambda w: w.then(
+        "poor", "game.resolve", game_id(w.claim(0), ACCOUNTS["witness"], 0),
+        w.state.games[game_id(w.claim(0), ACCOUNTS["witness"], 0)].standing)),
     "game over": ("silent defender", lambda w: w.then(
         "poor", "game.resolve", game(w), w.state.games[game(w)].standing)),
     "delegated": ("trace to reveal", lambda w: w.then("worker-0", "vault.setDelegate", "poor")),
     # evidence
-    "broken job": ("begun", _another(BROKEN)),
+    "broken job": ("begun", lambda w: w.create(BROKEN, 2)),
     "evidence committed": ("broken job", lambda w: w.then(
         "verifier", "validator.commit", [committed(w, "verifier", "validator.proveInvalid", w.job, EVIDENCE)])),
     "evidence copied": ("evidence committed", lambda w: w.then(

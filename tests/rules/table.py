@@ -24,19 +24,24 @@ from tests.rules.games import GAMES
 from tests.rules.rows import Row, row
 from tests.rules.scenes import (
     AHEAD,
+    ALONE,
     ANSWER_ROW,
     BROKEN,
     BY,
     CHOSEN,
     DISTINCT,
+    DUO,
     ENCODE,
     EVIDENCE,
     HOLDING,
     JOB,
     KEY,
     NOTHING,
+    OWNERS,
+    RECEIPTS,
     SHORT,
     WRONG_ANSWERS,
+    asked_for,
     audit,
     committed,
     demand,
@@ -65,6 +70,11 @@ def claim(slot: int, r: int = 0) -> Callable[[World], Any]:
 def body(slot: int, r: int = 0) -> Callable[[World], Any]:
     """What a slot claims; MERGE_SLOT: what the merge does."""
     return lambda w: w.held[w.claim(slot, r)].body
+
+
+def second_audit(w: World) -> Any:
+    """Of the second round."""
+    return audit(w, 1)
 
 
 def opened(slot: int, r: int = 0, **changed: Any) -> Callable[[World], Any]:
@@ -112,6 +122,16 @@ def invalid_job(**changed: Any) -> Row:
     """A job whose parameters nobody takes."""
     p = amended(PARAMS, **changed)
     return row("JobInvalid", "requester", "market.create", p, 3, 1 << 100)
+
+
+def paid(slots: int) -> str:
+    """The end of a round with so many slots that are paid, and a merge."""
+    return "RoundFinal " + (slots + 1) * "Unlocked Paid Credited "
+
+
+def words(slot: int, upto: int = 3) -> Callable[[World], Any]:
+    """What a slot's claim of the first round says."""
+    return lambda w: list(w.made(slot).body.words)[:upto]
 
 
 def only(*senders: str, function: str, arguments: tuple[Any, ...]) -> list[Row]:
@@ -363,6 +383,11 @@ RULES: dict[str, list[Row]] = {
         row("OwnerSet(mallory, witness)", "witness", "vault.acceptOwner", "mallory"),
         row("Unauthorized(verifier)", "verifier", "vault.acceptOwner", "mallory"),
     ],
+    "owned and credited": [
+        row("Withdrawn(mallory, 300) Transfer(vault, verifier, 300)", "mallory", "vault.withdraw"),
+        row("Withdrawn(mallory, 300) Transfer(vault, verifier, 300)", "verifier", "vault.withdrawFor", "mallory"),
+        row("NotOwner(mallory, verifier)", "mallory", "vault.withdrawFor", "mallory"),
+    ],
     "locked": [
         *(row("AlreadyLocked", who, "vault.lock", "mallory", key, 1) for who, key in KEY.items()),
         *(row("Unlocked", who, "vault.unlock", key) for who, key in KEY.items()),
@@ -488,6 +513,7 @@ RULES: dict[str, list[Row]] = {
         row("WrongPhase", "worker-0", "market.leave", JOB, 0, 0),
         row("WrongPhase", "worker-0", "market.commit", JOB, 0, 0, OTHER),
     ],
+    "last block of a seed": [row("Sealed", "poor", "market.seal", JOB, 0)],
     "seed due": [row("Sealed", "poor", "market.seal", JOB, 0)],
     "seed forgotten": [row("RoundFailed Unlocked Unlocked Unlocked", "poor", "market.seal", JOB, 0)],
     "training": [
@@ -576,6 +602,10 @@ RULES: dict[str, list[Row]] = {
         row("NoSuchSlot(3)", "verifier", "demands.unavailable", JOB, 0, 3, 0),
         row("StakeTooLow(poor, 153, 0)", "poor", "demands.unavailable", JOB, 0, 0, 0),
         row("NoCarry(0)", "verifier", "demands.carryUnavailable", JOB, 0, 0, 0),
+        row("SignatureInvalid(worker-1)", "poor", "market.attest", JOB, 0,
+            lambda w: [replace(w.receipt(0), who=1)]),
+        row("SignatureInvalid(worker-0)", "poor", "market.attest", JOB, 0,
+            lambda w: [replace(w.receipt(0), mask=5)]),
         *(
             line
             for senders, function, arguments in CALLBACKS
@@ -604,6 +634,46 @@ RULES: dict[str, list[Row]] = {
         row("CommitmentMismatch", "poor", "market.freeze", JOB, 0, bodies(0, 1)),
         row("CommitmentMismatch", "poor", "market.freeze", JOB, 0, [OTHER_BODY] * 3),
         row("WrongPhase", "aggregator", "market.merge", JOB, 0, OTHER, OTHER, "", 0),
+    ],
+    **{
+        f"named {i}": [row("Frozen" if accepted.bit_count() > 1 else "RoundFailed Unlocked Unlocked Unlocked", "poor",
+            "market.freeze", JOB, 0, bodies(0, 1, 2))]
+        for i, (_, accepted) in enumerate(RECEIPTS)
+    },
+    "slot convicted": [
+        row(paid(2), "poor", "market.finalize", JOB, 0),
+    ],
+    "convicted and merged": [
+        row(paid(2), "poor", "market.finalize", JOB, 0),
+    ],
+    "two games": [
+        row("ClaimClosed", "game", "market.onRejected", claim(0)),
+        row("ClaimClosed", "game", "market.onConvicted", claim(0), 1, [ACCOUNTS["verifier"]], []),
+    ],
+    "void under game": [row("", "poor", "market.live", claim(0))],
+    "failed under game, void": [
+        row("Unlocked", "poor", "market.release", JOB, 0),
+        row("", "poor", "market.live", claim(0)),
+    ],
+    "failed once": [
+        row("RoundStarted", "poor", "market.startRound", JOB, 1), row("JobUnfinished", "poor", "market.finish", JOB),
+    ],
+    "failed twice": [
+        row("RoundNotStartable(2)", "poor", "market.startRound", JOB, 2),
+        row(f"Credited(requester, {PARAMS.escrow + PARAMS.deposit}) JobDone", "poor", "market.finish", JOB),
+    ],
+    "merge voided": [
+        row(3 * "Unlocked Paid Credited " + "Unlocked Paid Credited(aggregator, 57) Credited", "poor",
+            "market.release", JOB, 1),
+        row("WindowClosed", "game", "market.onOpen", claim(0, 1), body(0, 1)),
+        row("", "poor", "market.live", claim(0, 1)),
+        row("", "poor", "market.live", claim(0)),
+    ],
+    "seat voided": [
+        row("Unlocked Paid Credited(worker-0, 101) Unlocked Unlocked Credited", "poor", "market.release", JOB, 1),
+    ],
+    "liar voided": [
+        row(f"{2 * 'Unlocked Paid Credited '}Credited({BURN}, 101)", "poor", "market.release", JOB, 1),
     ],
     "nobody named": [row("RoundFailed Unlocked Unlocked Unlocked", "poor", "market.freeze", JOB, 0, bodies(0, 1, 2))],
     # witnesses
@@ -676,6 +746,33 @@ RULES: dict[str, list[Row]] = {
         row("Retired Slashed Unlocked DutyClosed", "poor", "witnesses.settle", audit, 0),
     ],
     "convicted without a proof": [row("DutyClosed", "poor", "witnesses.settle", audit, 0)],
+    "retired with a duty": [row("DutyClosed Credited(witness, 11) Unlocked", "poor", "witnesses.settle", audit, 0)],
+    "failed with a word": [row("DutyClosed", "poor", "witnesses.settle", audit, 0)],
+    "many silent": [
+        row("Slashed(0x753d9f9c.., witness, 3, 3, 0, 0, 0) Unlocked Locked DutyClosed", "poor", "witnesses.settle",
+            audit, 20),
+    ],
+    "word on voided work": [row("DutyOpen", "poor", "witnesses.settle", second_audit, 0)],
+    "word on voided work, its game over": [
+        row("DutyClosed Credited(witness, 11)", "poor", "witnesses.settle", second_audit, 0),
+    ],
+    "fees due, beacon there": [
+        row(f"EscrowTooLow({DUO.escrow - 11}, {DUO.escrow - 22})", "poor", "witnesses.draw", job_of(DUO, 7), 1),
+    ],
+    "fees given up": [row("DutyDrawn AuditDrawn", "poor", "witnesses.draw", job_of(DUO, 7), 1)],
+    "second silent": [row("DutyOpen", "poor", "witnesses.settle", second_audit, 0)],
+    "second silent, merging": [
+        row("Retired Slashed Unlocked Locked DutyClosed Unlocked", "poor", "witnesses.settle", second_audit, 0),
+    ],
+    "its carry asked for": [row("DutyOpen", "poor", "witnesses.settle", second_audit, 0)],
+    "left out for its carry": [row("DutyClosed", "poor", "witnesses.settle", second_audit, 0)],
+    "asked for, convicted": [row("Settled Unlocked", "poor", "demands.settle", asked_for)],
+    "asked for, failed": [
+        row("Settled Convicted Credited Credited Slashed Unlocked", "poor", "demands.settle", asked_for),
+        row("DutyOpen", "poor", "witnesses.settle", second_audit, 0),
+    ],
+    "asked for, failed, settled": [row("DutyClosed", "poor", "witnesses.settle", second_audit, 0)],
+    "looked at, carry fallen": [row("DutyClosed Credited(witness, 11)", "poor", "witnesses.settle", second_audit, 0)],
     "differed from what stands": [
         row("Retired Slashed Unlocked Locked DutyClosed Unlocked", "poor", "witnesses.settle", audit, 0),
     ],
@@ -775,6 +872,8 @@ RULES: dict[str, list[Row]] = {
         row("WrongPhase", "aggregator", "market.back", JOB, 0, 1),
         row("WindowClosed", "game", "market.onOpen", claim(0), OTHER_BODY),
         row("JobUnfinished", "poor", "market.finish", JOB),
+        row(f"JobCancelled Credited(requester, {PARAMS.escrow - PARAMS.round_pay + PARAMS.role.witness_fee})",
+            "requester", "market.cancel", JOB),
     ],
     "backed": [
         row("RoundStarted", "poor", "market.startRound", JOB, 1),
@@ -817,6 +916,46 @@ RULES: dict[str, list[Row]] = {
         row(3 * "Unlocked Paid Credited " + "Credited RoundStarted", "poor", "market.startRound", JOB, 1),
     ],
     "lingering, nobody merges": [row("GamesOpen(1)", "poor", "market.finalize", JOB, 0)],
+    **{
+        scene: [
+            row(f"NoCarry({slot})", f"worker-{slot}", "market.reveal", JOB, r, slot, opened(slot, r, carries=True)),
+            *(row("Revealed Carried", f"worker-{s}", "market.reveal", JOB, r, s, opened(s, r, carries=True))
+              for s in others),
+        ]
+        for scene, r, slot, others in (
+            ("left out, second", 1, 2, (0, 1)), ("absent, second", 1, 2, (0, 1)), ("convicted, second", 1, 0, (1,)),
+            ("convicted before the reveal", 1, 0, (1,)), ("failed, second", 1, 0, ()), ("third round", 2, 0, ()),
+            ("failed under a game, second", 1, 0, ()), ("final, second", 1, 0, ()),
+        )
+    },
+    "from zero": [row("", "poor", "market.factsOf", claim(0, 1), 1, words(0))],
+    "from zero, base convicted": [
+        row(paid(3), "poor", "market.finalize", JOB, 1),
+    ],
+    "later convicted": [
+        row("", "poor", "market.factsOf", claim(0, 1), 1, words(0)),
+        row("WrongPhase", "poor", "market.finalize", JOB, 0),
+    ],
+    "carry fallen": [
+        row("RoundFinal Unlocked " + 2 * "Unlocked Paid Credited " + "Unlocked Paid Credited", "poor",
+            "market.finalize", JOB, 1),
+    ],
+    "last second of a period": [
+        row("TooEarly", "poor", "market.finalize", JOB, 0),
+        row("", "poor", "market.windowOpen", claim(0)),
+        row("", "poor", "market.windowOpen", claim(MERGE_SLOT)),
+    ],
+    "period over": [
+        row(paid(3), "poor", "market.finalize", JOB, 0),
+        row("WrongPhase", "poor", "market.finalize", JOB, 1),
+    ],
+    "next round failed": [
+        row(paid(3), "poor", "market.finalize", JOB, 0),
+    ],
+    "run again": [
+        row("", "poor", "market.factsOf", claim(0, 1), 1, words(0)),
+        row("ClaimClosed", "poor", "market.factsOf", lambda w: ids.claim_id(JOB, 1, 0, 0), 1, words(0)),
+    ],
     "slots swapped": [
         row("NoCarry(0)", "worker-1", "market.reveal", JOB, 1, 0, opened(0, 1, carries=True)),
         row("Revealed Carried", "worker-2", "market.reveal", JOB, 1, 2, opened(2, 1, carries=True)),
@@ -828,7 +967,10 @@ RULES: dict[str, list[Row]] = {
     "carrying": [
         row("CommitmentMismatch", "poor", "market.factsOf", claim(0, 1), 1, [OTHER] * 3),
         row("", "poor", "market.factsOf", claim(0, 1), 1,
-            lambda w: [getattr(w.made(0).body, part) for part in ("trace_root", "out", "out2")]),
+            words(0)),
+        *(row("CommitmentMismatch", "poor", "market.factsOf", claim(0, 1), 1, wrong)
+          for wrong in ([], words(0, upto=2), lambda w: [*words(0)(w), OTHER])),
+        row("WrongPhase(0xe259ca29.., 1)", "poor", "market.finalize", JOB, 0),
         row("PayloadDemanded Locked", "verifier", "demands.carryUnavailable", JOB, 1, 0, 0),
         row("StakeTooLow(poor, 153, 0)", "poor", "demands.carryUnavailable", JOB, 1, 0, 0),
     ],
@@ -870,6 +1012,25 @@ RULES: dict[str, list[Row]] = {
     ],
     "two rounds ahead": [row("RoundNotStartable(2)", "poor", "market.startRound", job_of(AHEAD, 4), 2)],
     "one round settled": [row("RoundStarted", "poor", "market.startRound", job_of(AHEAD, 4), 2)],
+    "alone, spoken": [row("WrongPhase", "poor", "market.freeze", job_of(ALONE, 2), 0, bodies(0))],
+    "alone, time over": [row("Frozen", "poor", "market.freeze", job_of(ALONE, 2), 0, bodies(0))],
+    "alone, aggregator late": [
+        row("Merged Locked", "worker-0", "market.merge", job_of(ALONE, 2), 0, OTHER, OTHER, "checkpoint", 0),
+    ],
+    "alone, over": [
+        row("RoundFinal Unlocked Paid Credited(worker-0, 101) Unlocked Paid Credited(aggregator, 57)", "poor",
+            "market.finalize", job_of(ALONE, 2), 0),
+    ],
+    "alone, convicted": [row("RoundFailed", "poor", "market.freeze", job_of(ALONE, 2), 0, [])],
+    "owners' job, merging": [
+        row("Merged Locked", merger, "market.merge", job_of(OWNERS, 2), 0, OTHER, OTHER, "checkpoint", 0),
+        row("NotYourTurn", "aggregator", "market.merge", job_of(OWNERS, 2), 0, OTHER, OTHER, "checkpoint", 0),
+    ],
+    "first of the order convicted": [
+        row("NotYourTurn(0x0000000000000000000000000000000000000000)", "aggregator", "market.merge", JOB, 0, OTHER,
+            OTHER, "checkpoint", 0),
+    ],
+    "its turn over": [row("Merged Locked", merger, "market.merge", JOB, 0, OTHER, OTHER, "checkpoint", 0)],
     "short job failed": [
         row("RoundNotStartable(1)", "poor", "market.startRound", job_of(SHORT, 2), 1),
         row(f"Credited(requester, {SHORT.escrow + SHORT.deposit}) JobDone", "poor", "market.finish", job_of(SHORT, 2)),

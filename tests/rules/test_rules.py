@@ -16,13 +16,9 @@ UNCALLED = {
 }
 """What succeeds in no row, and where it does."""
 PURE = "asked before by the court, or by the market: tests/unit/protocol/dispute/test_game.py"
-GAMES_THAT_LAST = "carries, and games that outlive a round: tests/unit/protocol/market/test_witnesses.py"
 HONEST_OPS = "an op that was computed right is convicted in no game: tests/differential/test_game.py"
 HEADERS = "Programs of a wrong form: tests/differential/test_game.py"
 ELSEWHERE = {
-    "verdicts.on_drawn EscrowTooLow": "rounds run again: tests/unit/protocol/market/test_rounds.py",
-    "witnesses._outcome DutyOpen": GAMES_THAT_LAST,
-    "witnesses._is_left_out DutyOpen": GAMES_THAT_LAST,
     "vault._pull TokenMismatch": "a token with a fee: tests/forge/StakeVault.t.sol",
     "game.facts CommitmentMismatch": PURE,
     "game.play PhaseWrong": PURE,

@@ -165,12 +165,18 @@ def _stored(scene: str, before: str) -> Iterator[dict[str, Any]]:
     for name, (short, function) in STORED.items():
         old, new = (getattr(state, name) for state in (earlier, world.state))
         for key, value in new.items():
-            if old[key] == value or (name in METERED and value.spent):
-                continue
-            call = world.call("poor", f"{short}.{function}", *(key if isinstance(key, tuple) else (key,)))
-            _, said = world.ask(call)
-            told = {"scene": scene, "caller": "poor", "says": _says(call)}
-            yield told | _call(world.block, call) | _said(call, said)
+            if old[key] != value and not (name in METERED and value.spent):
+                yield _asked(scene, world, f"{short}.{function}", *(key if isinstance(key, tuple) else (key,)))
+    for key in world.state.rounds:
+        for function in ("phase", "mergerOf"):
+            yield _asked(scene, world, f"market.{function}", *key)
+
+
+def _asked(scene: str, world: World, function: str, *key: Any) -> dict[str, Any]:
+    """What a view answers whoever asks."""
+    call = world.call("poor", function, *key)
+    _, said = world.ask(call)
+    return {"scene": scene, "caller": "poor", "says": _says(call)} | _call(world.block, call) | _said(call, said)
 
 
 def _of_the_arbiter() -> Iterator[dict[str, Any]]:
@@ -226,11 +232,12 @@ def recording(document: Any) -> Iterator[bytes]:
     for row in document["rows"]:
         asked.setdefault(row["scene"], []).append(row)
     yield from _deployment()
-    kept: list[str] = []
+    kept: list[tuple[str, Block]] = []
+    """Scenes, each with its last block."""
     for scene in _in_depth(document["scenes"]):
-        while kept and kept[-1] != scene["after"]:
+        while kept and kept[-1][0] != scene["after"]:
             kept.pop()
-        now = START
+        now = kept[-1][1] if kept else START
         if kept:
             yield recordings.back(len(kept) - 1)
         for call in scene["calls"]:
@@ -242,7 +249,7 @@ def recording(document: Any) -> Iterator[bytes]:
                 data=_bytes(call["data"]), success=True, output=_bytes(call["output"]), logs=_bytes(call["logs"]),
             )  # fmt: skip
         yield recordings.keep(len(kept))
-        kept.append(scene["scene"])
+        kept.append((scene["scene"], now))
         for row in asked.get(scene["scene"], ()):
             block = _block(row)
             yield from _mined(now, block)

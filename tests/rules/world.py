@@ -10,7 +10,6 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import IntEnum
-from functools import cached_property
 from typing import Any
 
 from eth_account import Account
@@ -143,7 +142,7 @@ class World:
 
     # -- what there is
 
-    @cached_property
+    @property
     def params(self) -> JobParams:
         """Of the job."""
         found = self.state.params[self.job]
@@ -161,9 +160,15 @@ class World:
 
     # -- a round
 
+    def create(self, params: JobParams, nonce: int = 1) -> World:
+        """The requester's job, which all that follows is about."""
+        self.do("requester", "market.create", params, nonce, params.escrow)
+        self.job = job_of(params, nonce)
+        return self
+
     def made(self, slot: int, r: int = 0, lie: Lie = Lie.NONE) -> ConstantClaim:
         """What a slot claims."""
-        role, claim = PARAMS.role, self.claim(slot, r)
+        role, claim = self.params.role, self.claim(slot, r)
         if claim not in self.held:
             base, steps = self.round(r).base, r * role.inner_steps
             self.held[claim] = ConstantClaim.of_slot(base, role.zero_carry, steps, lie)
@@ -227,7 +232,9 @@ class World:
 
     def freeze(self, r: int = 0, slots: tuple[int, ...] = (0, 1, 2)) -> World:
         """The round's claims are fixed."""
-        self.until(self.round(r).attest_ends).do("poor", "market.freeze", self.job, r, self.bodies(r, slots))
+        self.until(max(self.block.time, self.round(r).attest_ends)).do(
+            "poor", "market.freeze", self.job, r, self.bodies(r, slots)
+        )
         return self
 
     def merge(self, r: int = 0, rounds: int = 0, lie: Lie = Lie.NONE, by: str = "aggregator") -> World:
@@ -249,7 +256,7 @@ class World:
 
     def finalize(self, r: int = 0) -> World:
         """The round is over and paid."""
-        self.until(self.round(r).merged_at + PARAMS.windows.challenge_seconds)
+        self.until(self.round(r).merged_at + self.params.windows.challenge_seconds)
         self.do("poor", "market.finalize", self.job, r)
         return self
 
@@ -271,7 +278,8 @@ def begun() -> World:
 
 def blocks(before: Block, after: Block) -> Iterator[Block]:
     """Those whose parents a chain has to know between two."""
-    for number in range(max(before.number + 1, after.number - 2), after.number + 1):
+    passed = range(before.number + 1, after.number + 1)
+    for number in sorted({*passed[:3], *passed[-3:]}):
         yield replace(after, number=number)
 
 

@@ -154,23 +154,11 @@ class Stage:
         for slot, worker in enumerate(WORKERS):
             self.market.reveal(self.block, worker, self.job, r, slot, self.traces[self.claim(slot, r)].reveal)
 
-    def to_lead(self, r: int = 0) -> ClaimId:
-        """Frozen and merged, from Attesting on."""
-        self.later(int(self.params.role.attest_seconds))
-        self.freeze(r)
-        out = keccak(b"next" + bytes([r]))
-        return self.market.merge(self.block, REQUESTER, self.job, r, StateRoot(out), StateRoot(out), 2)
-
     def freeze(self, r: int = 0) -> None:
         """With the bodies of whatever is revealed."""
         named = [ids.claim_id(self.job, r, self.market.rounds[self.job, r].attempt, s) for s in range(3)]
         bodies = [self.traces[c].body for c in named if self.market.status(c) == ClaimStatus.REVEALED]
         self.market.freeze(self.block, self.job, r, bodies)
-
-    def to_final(self, r: int = 0) -> None:
-        """Paid, from Lead on."""
-        self.later(int(self.params.windows.challenge_seconds))
-        self.market.finalize(self.block, self.job, r)
 
     def convict(self, claim: ClaimId, t: int) -> None:
         """A game's verdict; t = 0: the defender was silent."""

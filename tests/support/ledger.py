@@ -143,11 +143,6 @@ class Books:
     def request_unbond(self, sender: Address, amount: int, now: Seconds) -> None:
         self._do("requestUnbond", sender, amount, block=Block(1, now))
 
-    def withdraw_unbonded(self, sender: Address, now: Seconds) -> int:
-        before = self.ledger.state.unbonding[sender].amount
-        self._do("withdrawUnbonded", sender, block=Block(1, now))
-        return before
-
     def withdraw(self, sender: Address) -> int:
         paid: int = self._do("withdraw", sender)
         return paid
@@ -170,9 +165,6 @@ class Books:
         requester: Address,
     ) -> None:
         self._do("slash", self._keeper(Keeper.MARKET), key, owed, winners, refunds, requester)
-
-    def slash_liveness(self, key: bytes, amount: int, keeper: Keeper = Keeper.MARKET) -> None:
-        self._do("slashLiveness", self._keeper(keeper), key, amount)
 
     def _do(self, function: str, sender: Address, *arguments: Any, block: Block | None = None) -> Any:
         return self.ledger.do("StakeVault", function, sender, *arguments, block=block)
@@ -317,17 +309,8 @@ class Market:
     def on_rejected(self, claim: ClaimId) -> None:
         self._do("onRejected", self.at.game, claim)
 
-    def on_invalid(self, job: JobId, prover: Address) -> None:
-        self._do("onInvalid", self.at.validator, job, prover)
-
-    def on_drawn(self, block: Block, job: JobId, r: int, count: int) -> None:
-        self._do("onDrawn", self.at.witnesses, job, r, count, block=block)
-
     def on_witnessed(self, job: JobId, account: Address) -> None:
         self._do("onWitnessed", self.at.witnesses, job, account)
-
-    def on_demanded(self, block: Block, job: JobId, r: int, slot: int, carry: bool = False) -> None:
-        self._do("onDemanded", self.at.availability, job, r, slot, carry, block=block)
 
     # -- views
 
@@ -431,10 +414,6 @@ class Availability:
     @property
     def demands(self) -> Table[Digest, Demand]:
         return self.market.ledger.state.demands
-
-    @property
-    def by_claim(self) -> Table[ClaimId, Asked]:
-        return self.market.ledger.state.asked
 
     def unavailable(self, block: Block, sender: Address, job: JobId, r: int, slot: int, wanted: int) -> Digest:
         demand: Digest = self._do("unavailable", block, sender, job, r, slot, wanted)

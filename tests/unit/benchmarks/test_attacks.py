@@ -15,16 +15,19 @@ from lockstep.presets import CHAINS, MAINNET, Terms
 from lockstep.protocol.dispute import game
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.jobs import JobParams, Phase
-from lockstep.protocol.market import prices
+from lockstep.protocol.market import prices, views
 from lockstep.protocol.market.job_rules import check_params
 from lockstep.protocol.market.types import BURN
-from lockstep.protocol.types import Seconds, Wei
+from lockstep.protocol.types import MERGE_SLOT, Seconds, Wei
+from tests.rules.world import ACCOUNTS, NAMES, PARAMS, STAKE, World, begun
 from tests.support.histories import random_params
 from tests.support.params import amended, value_of
-from tests.unit.protocol.market.test_rounds import AGGREGATOR, LIAR, PARAMS, REQUESTER, WORKERS, Scene
 
-FULL = amended(PARAMS, min_slots=2, gas_price=Wei(0))
-DEPOSITED = 10_000
+FULL = amended(
+    PARAMS, max_lead=2, carry_period=0, witnesses=0, witness_fee=0, witness_stake=0, audit_seconds=0, gas_price=0
+)
+WORKERS = ("worker-0", "worker-1", "worker-2")
+LEAD = FULL.schedule.max_lead
 
 
 def priced(params: JobParams) -> Market:
@@ -33,90 +36,78 @@ def priced(params: JobParams) -> Market:
     return Market(params.role.slots, params.role.min_slots, terms)
 
 
-def pipeline() -> Scene:
+def pipeline() -> World:
     """As many rounds in flight as may be, each merge backed for exactly those above it."""
-    scene = Scene(FULL)
-    for r in range(FULL.schedule.max_lead):
-        scene.to_frozen(r)
-        scene.merge(r, rounds=FULL.schedule.max_lead - 1 - r)
-    return scene
+    world = begun().create(FULL)
+    for r in range(LEAD):
+        world.to_merged(r, LEAD - 1 - r).later()
+    return world
 
 
-def finish(scene: Scene, rounds: int) -> None:
-    scene.later(FULL.windows.challenge_seconds)
+def finish(world: World, rounds: int) -> None:
+    world.later(FULL.windows.challenge_seconds)
     for r in range(rounds):
-        scene.market.finalize(scene.block, scene.job, r)
+        world.do("poor", "market.finalize", world.job, r)
 
 
-def wealth(scene: Scene, accounts: Iterable[str]) -> int:
+def paid_to(world: World, account: str) -> int:
+    return world.state.credits[ACCOUNTS[account]]
+
+
+def wealth(world: World, accounts: Iterable[str]) -> int:
     """In the vault; a requester's is also what its escrow has not paid."""
-    job = scene.market.jobs[scene.job]
-    left = job.escrow - job.paid - job.refunded if REQUESTER in accounts else 0
-    return left + sum(scene.free(account) + scene.credits(account) for account in accounts)
+    job = world.state.jobs[world.job]
+    left = job.escrow - job.paid - job.refunded if "requester" in accounts else 0
+    return left + sum(world.state.free[ACCOUNTS[account]] + paid_to(world, account) for account in accounts)
 
 
-@pytest.mark.parametrize("team", [(AGGREGATOR,), (AGGREGATOR, REQUESTER)], ids=["alone", "with the requester"])
+@pytest.mark.parametrize("team", [("aggregator",), ("aggregator", "requester")], ids=["alone", "with the requester"])
 def test_a_merger_that_convicts_itself_loses_what_is_computed_and_nobody_else_anything(team: tuple[str, ...]) -> None:
-    honest, scene = pipeline(), pipeline()
-    finish(honest, FULL.schedule.max_lead)
-    merge = scene.merge_claim(0)
-    scene.market.on_open(scene.block, merge, scene.body(merge))
-    scene.market.on_convicted(scene.block, merge, 0, (AGGREGATOR,), ())
-    for r in range(1, FULL.schedule.max_lead):
-        scene.market.release(scene.job, r)
-    again = scene.market.merger_of(scene.block, scene.job, 0)
-    scene.merge(0, again, rounds=0)
-    finish(scene, 1)
+    honest, world = pipeline(), pipeline()
+    finish(honest, LEAD)
+    merge = world.claim(MERGE_SLOT)
+    world.do("game", "market.onOpen", merge, world.held[merge].body)
+    world.do("game", "market.onConvicted", merge, 0, [ACCOUNTS["aggregator"]], [])
+    for r in range(1, LEAD):
+        world.do("poor", "market.release", world.job, r)
+    again = NAMES[views.merger_of(world.state, world.block, world.job, 0)]
+    finish(world.merge(by=again), 1)
 
-    attack = priced(FULL).self_conviction(requester=REQUESTER in team)
-    cost = wealth(honest, team) - wealth(scene, team)
+    attack = priced(FULL).self_conviction(requester="requester" in team)
+    cost = wealth(honest, team) - wealth(world, team)
     assert cost == pytest.approx(attack.now.cost * FULL.role.slot_price, abs=2), "up to what rounding burns"
-    lost = {worker: wealth(honest, [worker]) - wealth(scene, [worker]) for worker in WORKERS}
+    lost = {worker: wealth(honest, [worker]) - wealth(world, [worker]) for worker in WORKERS}
     assert lost.pop(again) == -FULL.merge.price, "who merged again is paid for it"
     assert set(lost.values()) == {attack.now.damage} == {0}, "work is paid as if nothing had happened"
     assert attack.without is not None
-    fallen = (FULL.schedule.max_lead - 1) * FULL.role.slots
+    fallen = (LEAD - 1) * FULL.role.slots
     assert attack.without.damage == fallen, "without the rule nobody is paid for it"
 
 
 @pytest.mark.parametrize("others", [True, False])
 def test_a_requester_that_voids_its_own_job_loses_what_is_computed(others: bool) -> None:
-    scene = Scene(FULL)
-    scene.to_lead(0)
-    scene.market.start_round(scene.block, scene.job, 1)
-    scene.join(1)
-    scene.seal(1)
+    world = begun().create(FULL).to_merged(rounds=1).later().start(1).seal(1)
     if not others:
-        scene.commit(1)
-    scene.market.on_invalid(scene.job, REQUESTER)
-    for r in range(FULL.schedule.max_lead):
-        scene.market.release(scene.job, r)
-    scene.market.finish(scene.job)
+        world.commit(1)
+    world.do("validator", "market.onInvalid", world.job, "requester")
+    for r in range(LEAD):
+        world.do("poor", "market.release", world.job, r)
+    world.do("poor", "market.finish", world.job)
     attack = priced(FULL).void_own_job(others=others)
-    assert scene.credits(BURN) == pytest.approx(attack.now.cost * FULL.role.slot_price, abs=1)
-    unpaid = FULL.role.slots * FULL.schedule.max_lead * FULL.role.slot_price - sum(
-        scene.credits(worker) for worker in WORKERS
-    )
+    assert world.state.credits[BURN] == pytest.approx(attack.now.cost * FULL.role.slot_price, abs=1)
+    unpaid = FULL.role.slots * LEAD * FULL.role.slot_price - sum(paid_to(world, worker) for worker in WORKERS)
     assert unpaid == attack.now.damage * FULL.role.slot_price, "who had not committed"
 
 
 def test_a_squatter_is_fined_what_is_computed() -> None:
-    scene = Scene(FULL)
-    scene.market.start_round(scene.block, scene.job, 0)
-    scene.join()
-    scene.seal()
     attack = priced(FULL).squatter()
-    honest = round(attack.now.damage)
-    scene.commit(0, range(honest))
-    scene.later(100)
-    scene.reveal(0, range(honest))
-    scene.attest()
-    scene.later(300)
-    scene.freeze(0)
-    assert scene.phase() == Phase.FAILED
-    assert scene.credits(BURN) == attack.now.cost * FULL.role.slot_price, "a price for each silent seat"
-    assert scene.free(WORKERS[0]) == DEPOSITED, "who worked has its stake, and no pay"
-    assert scene.free(LIAR) == DEPOSITED - FULL.role.slot_price
+    honest = tuple(range(round(attack.now.damage)))
+    world = begun().create(FULL).start().seal().commit(slots=honest)
+    world.until(world.round().commit_ends).reveal(slots=honest).until(world.round().reveal_ends).freeze(slots=honest)
+    assert world.round().phase == Phase.FAILED
+    assert world.state.credits[BURN] == attack.now.cost * FULL.role.slot_price, "a price for each silent seat"
+    assert wealth(world, ["worker-0"]) == STAKE, "who worked has its stake, and no pay"
+    assert wealth(world, ["worker-2"]) == STAKE - FULL.role.slot_price
 
 
 def test_a_day_more_takes_as_many_games_as_steps_fit_into_it() -> None:
@@ -140,9 +131,9 @@ def test_a_job_of_ones_own_asks_for_a_bond_of_next_to_nothing() -> None:
 def test_a_full_pipeline_locks_what_mergers_need() -> None:
     market = priced(amended(FULL, rounds=9))
     # Each merge is covered for the rounds that have started on it, and for no more.
-    covered = sum(range(FULL.schedule.max_lead)) * FULL.round_pay
-    lead = FULL.schedule.max_lead * FULL.merge.stake + covered
-    slots = FULL.schedule.max_lead * FULL.role.slots * FULL.role.slot_stake
+    covered = sum(range(LEAD)) * FULL.round_pay
+    lead = LEAD * FULL.merge.stake + covered
+    slots = LEAD * FULL.role.slots * FULL.role.slot_stake
     assert market.locked * FULL.role.slot_price == lead + slots
     shares = [capital.interest for capital in market.capital()]
     assert shares[0] < shares[2] < shares[1] == shares[3], "rising backing costs half of what backing at once does"
