@@ -23,7 +23,7 @@ from lockstep.protocol.market.calls import Block
 from lockstep.protocol.market.state import State
 from lockstep.protocol.market.types import Status
 from lockstep.protocol.types import Address
-from tests.support.wander import Wanderer
+from tests.support.market.wander import Wanderer
 
 BLOCKS = 90
 GAS = 5_000_000

@@ -1,8 +1,8 @@
 """The chain in memory against Anvil: the same transactions, and every byte of what comes of them the same.
 
-Histories of tests/support/wander.py, block by block: status, returned data and reverts, every log's address, topics and
-data; at the end everything that is stored, asked of both through eth_call. Block hashes, base fees and the gas that a
-game's moves were metered at are Anvil's: nothing else is told to the chain in memory.
+Histories of tests/support/market/wander.py, block by block: status, returned data and reverts, every log's address,
+topics and data; at the end everything that is stored, asked of both through eth_call. Block hashes, base fees and the
+gas that a game's moves were metered at are Anvil's: nothing else is told to the chain in memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol.market.calls import MarketCall
 from lockstep.protocol.market.state import State
 from lockstep.protocol.types import Address, Digest
-from tests.support.wander import METERED, Wanderer
+from tests.support.market.wander import METERED, Wanderer
 
 GAS = 5_000_000
 SHARE = 5

@@ -40,10 +40,11 @@ from eth_utils import keccak
 
 from benchmarks.float32 import evm
 from lockstep.numerics import scalar
-from tests.differential.test_rounds import ACTS, FIRST_HISTORY, HISTORIES
+from tests.differential.test_rounds import BLOCKS, FIRST_HISTORY, HISTORIES
 from tests.mutation.mutants import Mutant, shuffled
 from tests.primitives import battery, on_chain
-from tests.support import histories
+from tests.support import recordings
+from tests.support.market import history
 from tools.build_contracts import compiler_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,8 +74,8 @@ MADE_OF = {
 TESTS = {
     FLOAT32: "Float32Test",
     "contracts/DisputeGame.sol": "DisputeGameTest|GamesTest|GamesReplay|GameStatesTest",
-    **dict.fromkeys((MARKET, *LIBRARIES), "MarketTest|RoundsReplay|SystemInvariants"),
-    "contracts/StakeVault.sol": "VaultTest|MarketTest|DisputeGameTest|RoundsReplay",
+    **dict.fromkeys((MARKET, *LIBRARIES), "MarketTest|SystemInvariants"),
+    "contracts/StakeVault.sol": "VaultTest|MarketTest|DisputeGameTest",
 }
 """Source -> forge's tests of it that are no recording."""
 
@@ -124,7 +125,7 @@ def inputs_now() -> str:
         "contracts",
         "tests/forge",
         "tests/vectors",
-        "tests/support/histories.py",
+        "tests/support/market",
         "tests/mutation/campaign.py",
     ):
         for path in sorted(p for p in (ROOT / name, *(ROOT / name).rglob("*")) if p.is_file()):
@@ -282,7 +283,7 @@ class Sandbox:
 
     def check(self, paths: Iterable[str]) -> None:
         """Raises RuntimeError unless these sources, unchanged, pass in this folder."""
-        (self.project.folder / "out/histories.jsonl").unlink(missing_ok=True)
+        shutil.rmtree(self.project.folder / "out/histories", ignore_errors=True)
         for path in paths:
             first = (ROOT / path).read_text().split("\n")[0]
             unchanged = Mutant(path, 1, "nothing", first, first)
@@ -376,13 +377,14 @@ def random_histories(sandbox: Sandbox, mutant: Mutant) -> bool:
     """The market's twin, act by act."""
     if mutant.path not in PLAYED:
         return True
-    lines = sandbox.project.folder / "out/histories.jsonl"
-    if not lines.exists():
-        histories.write(lines, range(FIRST_HISTORY, FIRST_HISTORY + HISTORIES // 4), ACTS)
+    folder = sandbox.project.folder / "out/histories"
+    if not folder.exists():
+        history.write(folder, range(FIRST_HISTORY, FIRST_HISTORY + HISTORIES // 4), BLOCKS)
+        recordings.write_list(folder)
     with sandbox.mutated(mutant):
         replayed = sandbox.project.test(
-            "--match-contract", "^RoundsReplay$",
-            LOCKSTEP_HISTORIES="out/histories.jsonl", FOUNDRY_GAS_LIMIT=str(10**11),
+            "--match-contract", "^ChainReplay$",
+            LOCKSTEP_RECORDINGS="out/histories", FOUNDRY_GAS_LIMIT=str(2**64 - 1),
         )  # fmt: skip
     return replayed.returncode == 0
 

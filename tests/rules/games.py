@@ -14,7 +14,7 @@ from lockstep.protocol.market import court, ids
 from lockstep.protocol.types import Digest, StateRoot
 from tests.rules.rows import Row, row
 from tests.rules.scenes import at_step, game, next_move, whole
-from tests.rules.world import ACCOUNTS, AT, CHAIN_ID, World, signature
+from tests.support.market.twin import ACCOUNTS, AT, CHAIN_ID, World, signature
 
 OTHER = Digest(keccak(b"another"))
 Part = Callable[[World], Any]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.protocol.reverts import HINTS
-from tests.rules.world import World
+from tests.support.market.twin import World
 
 TOKEN_ERRORS = (
     "ERC20InvalidReceiver", "ERC20InsufficientBalance", "ERC20InvalidSpender", "ERC20InsufficientAllowance",

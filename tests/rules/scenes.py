@@ -22,9 +22,9 @@ from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.programs import defects
 from lockstep.protocol.programs.program import I32, Program
 from lockstep.protocol.types import MERGE_SLOT, Digest, GameId, StateRoot
-from tests.rules.world import ACCOUNTS, JOB, NAMES, PARAMS, World
 from tests.support import constant
 from tests.support.constant import Lie
+from tests.support.market.twin import ACCOUNTS, JOB, NAMES, PARAMS, World
 from tests.support.params import amended
 
 SHORT = amended(PARAMS, rounds=1, max_fail=0, witnesses=0, witness_fee=0, carry_period=0)

@@ -16,6 +16,7 @@ from lockstep.protocol.jobs import Body
 from lockstep.protocol.market import ids
 from lockstep.protocol.market.availability import payload_demand_id, row_demand_id
 from lockstep.protocol.market.calls import MAX_UINT
+from lockstep.protocol.market.job_rules import MAX_ROW
 from lockstep.protocol.market.prices import MAX_FEE_CAP
 from lockstep.protocol.market.token import permit_digest
 from lockstep.protocol.market.types import BURN
@@ -49,7 +50,7 @@ from tests.rules.scenes import (
     shown,
     word,
 )  # fmt: skip
-from tests.rules.world import ACCOUNTS, PARAMS, STAKE, World, job_of, signature
+from tests.support.market.twin import ACCOUNTS, PARAMS, STAKE, World, job_of, signature
 from tests.support.params import amended
 
 OTHER = Digest(keccak(b"another"))
@@ -179,6 +180,24 @@ PHASES = {
 def out_of_phase(phase: str) -> list[Row]:
     """Every act of another phase says which job and round it is not the time of."""
     return [row("WrongPhase", sender, function, *arguments) for sender, function, arguments, at in ACTS if at != phase]
+
+
+DEAR = {"gas_price": (1 << 88) // 240_000_000, "slot_stake": 1 << 87, "merge_stake": 1 << 87}
+INVALID: tuple[dict[str, int], ...] = (
+    {"slots": 0, "min_slots": 0}, {"slot_price": 0, "slot_stake": 0}, {"slot_stake": 1 << 87, "merge_stake": 1 << 88},
+    {"shared_depth": 24, "payload_depth": 21, "carry_period": 0}, {"shared_depth": 1, "payload_depth": 0},
+    {"shared_depth": 1, "payload_depth": 2}, {"answer_seconds": 3, "row_length": 63 * 256 + 2},
+    {"answer_seconds": 33, "row_length": MAX_ROW}, {"answer_seconds": 600, "row_length": MAX_ROW, **DEAR},
+)  # fmt: skip
+"""Terms that nobody takes together."""
+VALID: tuple[dict[str, int], ...] = (
+    {"audit_seconds": 73}, {"challenge_seconds": 200}, {"witness_stake": 220}, {"witness_stake": 506},
+    {"slot_stake": 1_010}, {"merge_stake": 570}, {"merge_stake": 2_026}, {"bond": 101}, {"clock_seconds": 60},
+    {"challenge_seconds": 3_360}, {"shared_depth": 1, "payload_depth": 1}, {"carry_period": 15, "max_lead": 16},
+    {"shared_depth": 24, "payload_depth": 22, "carry_period": 0}, {"answer_seconds": 2, "row_length": 63 * 256 + 1},
+    {"answer_seconds": 34, "row_length": MAX_ROW}, DEAR,
+)  # fmt: skip
+"""Terms at their bounds."""
 
 
 LATER = {
@@ -314,8 +333,19 @@ RULES: dict[str, list[Row]] = {
                 ("base_lag", 2),
                 ("inbox_role", 1),
                 ("inbox_lag", 1),
+                ("max_lead", 2),
+                ("carry_depth", 1),
+                ("challenge_seconds", 31 * 86_400),
+                ("challenge_seconds", 199),
+                ("gas_price", 1_013),
+                ("bond", 100),
+                ("slot_stake", 1 << 88),
             )
         ),
+        *(invalid_job(**changed) for changed in INVALID),
+        row("JobInvalid", "requester", "market.create", replace(PARAMS, roles=2 * PARAMS.roles), 3, 1 << 100),
+        *(row("JobCreated Escrowed Transfer", "requester", "market.create", p, 3, p.escrow)
+          for changed in VALID for p in (amended(PARAMS, **changed),)),
         # of what is not there
         row("WrongJobStatus", "poor", "market.startRound", NO_JOB, 0),
         row("Unauthorized(requester)", "requester", "market.cancel", NO_JOB),

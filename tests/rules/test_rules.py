@@ -64,6 +64,12 @@ def test_every_error_of_the_contracts_is_met(repository: Path) -> None:
     assert errors - met == {"TokenMismatch"}
 
 
+def test_a_job_that_nobody_takes_is_told_what_is_required() -> None:
+    said = {o.refusal.hint for _, o in vectors.outcomes() if o.refusal and o.refusal.rule == "JobInvalid"}
+    assert all(hint.startswith("required: ") for hint in said)
+    assert len(said) > 15, "one of each group"
+
+
 def test_every_call_succeeds_in_some_row() -> None:
     done = {(o.call.contract, o.call.function) for _, o in vectors.outcomes() if o.said}
     assert set(VERBS) - done == set(UNCALLED)

@@ -15,18 +15,24 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from eth_abi import encode
-
 from lockstep.chain import artifacts
 from lockstep.chain.memory import abi
-from lockstep.protocol.hashing import keccak
-from lockstep.protocol.jobs import word
 from lockstep.protocol.market.calls import Block, MarketCall
 from lockstep.protocol.reverts import Reverted
 from tests.rules.scenes import SCENES
 from tests.rules.table import TABLE, Row
-from tests.rules.world import ACCOUNTS, AT, CONTRACTS, DEPLOYER, NAMES, START, UNBOND, Said, World, begun, blocks, shown
 from tests.support import questions, recordings
+from tests.support.market.history import METERED, SHOWN, STORED, deployment, logged, mined, when
+from tests.support.market.twin import (
+    ACCOUNTS,
+    AT,
+    NAMES,
+    START,
+    Said,
+    World,
+    begun,
+    shown,
+)
 
 PATH = Path(__file__).parents[1] / "vectors/rules.json"
 
@@ -144,20 +150,6 @@ def rows() -> Iterator[dict[str, Any]]:
     yield from _of_the_arbiter()
 
 
-STORED = {
-    "balances": ("token", "balanceOf"), "free": ("vault", "free"), "credits": ("vault", "credits"),
-    "unbonding": ("vault", "unbonding"), "locks": ("vault", "lockOf"), "delegate_of": ("vault", "delegateOf"),
-    "owner_of": ("vault", "ownerOf"), "proposed_owner_of": ("vault", "proposedOwnerOf"), "jobs": ("market", "job"),
-    "rounds": ("market", "round"), "claims": ("market", "claim"), "barred": ("market", "barred"),
-    "rewound": ("market", "rewound"), "enrolled": ("witnesses", "witness"), "lists": ("witnesses", "accounts"),
-    "audits": ("witnesses", "audit"), "duties": ("witnesses", "duty"), "demands": ("demands", "demand"),
-    "asked": ("demands", "asked"), "defending": ("game", "defending"), "games": ("game", "game"),
-}  # fmt: skip
-"""Tables of the twin's state, and the views that show an entry of them."""
-METERED = ("games",)
-"""Their entries hold the gas that the chain metered: shown where there is none."""
-
-
 def _stored(scene: str, before: str) -> Iterator[dict[str, Any]]:
     """What a scene has changed, as anybody may read it."""
     world = worlds()[scene].fork().later()
@@ -165,10 +157,10 @@ def _stored(scene: str, before: str) -> Iterator[dict[str, Any]]:
     for name, (short, function) in STORED.items():
         old, new = (getattr(state, name) for state in (earlier, world.state))
         for key, value in new.items():
-            if old[key] != value and not (name in METERED and value.spent):
+            if old[key] != value and not (name == METERED and value.spent):
                 yield _asked(scene, world, f"{short}.{function}", *(key if isinstance(key, tuple) else (key,)))
     for key in world.state.rounds:
-        for function in ("phase", "mergerOf"):
+        for function in SHOWN["rounds"]:
             yield _asked(scene, world, f"market.{function}", *key)
 
 
@@ -209,13 +201,8 @@ def _call(block: Block, call: MarketCall) -> dict[str, Any]:
 
 def _said(call: MarketCall, said: Said) -> dict[str, Any]:
     output = abi.returned(call.contract, call.function, said.returned)
-    logs = [(AT[event.contract], *abi.log_of(event)) for event in said.events]
-    entries = [
-        {"address": at, "topics": ["0x" + topic.hex() for topic in topics], "data": "0x" + data.hex()}
-        for at, topics, data in logs
-    ]
     events = [_text(event.name, event.values) for event in said.events]
-    return {"events": events, "output": "0x" + output.hex(), "logs": "0x" + recordings.digest(entries).hex()}
+    return {"events": events, "output": "0x" + output.hex(), "logs": "0x" + logged(said.events).hex()}
 
 
 def _refused(refusal: Reverted | None) -> dict[str, Any]:
@@ -231,7 +218,7 @@ def recording(document: Any) -> Iterator[bytes]:
     asked: dict[str, list[Any]] = {}
     for row in document["rows"]:
         asked.setdefault(row["scene"], []).append(row)
-    yield from _deployment()
+    yield from deployment()
     kept: list[tuple[str, Block]] = []
     """Scenes, each with its last block."""
     for scene in _in_depth(document["scenes"]):
@@ -242,19 +229,19 @@ def recording(document: Any) -> Iterator[bytes]:
             yield recordings.back(len(kept) - 1)
         for call in scene["calls"]:
             block = _block(call)
-            yield from _mined(now, block)
+            yield from mined(now, block)
             now = block
             yield recordings.act(
-                recordings.CALL, *_when(block), sender=call["sender"], to=AT[call["contract"]], name=scene["scene"],
+                recordings.CALL, *when(block), sender=call["sender"], to=AT[call["contract"]], name=scene["scene"],
                 data=_bytes(call["data"]), success=True, output=_bytes(call["output"]), logs=_bytes(call["logs"]),
             )  # fmt: skip
         yield recordings.keep(len(kept))
         kept.append((scene["scene"], now))
         for row in asked.get(scene["scene"], ()):
             block = _block(row)
-            yield from _mined(now, block)
+            yield from mined(now, block)
             yield recordings.act(
-                recordings.ASK, *_when(block), sender=row["sender"], to=AT[row["contract"]],
+                recordings.ASK, *when(block), sender=row["sender"], to=AT[row["contract"]],
                 name=f"{scene['scene']}: {row['caller']} {row['says']}", data=_bytes(row["data"]),
                 success="error" not in row, output=_bytes(row["output"]), logs=_bytes(row.get("logs", "")),
             )  # fmt: skip
@@ -272,33 +259,8 @@ def _in_depth(scenes: list[Any]) -> Iterator[Any]:
     return below("")
 
 
-def _deployment() -> Iterator[bytes]:
-    at = AT
-    others = [at[name] for name in ("DisputeGame", "Validator", "Witnesses", "Availability")]
-    pair = [at["JobMarket"], at["StakeVault"]]
-    arguments: dict[str, list[Any]] = {
-        "StakeVault": [at["TestToken"], at["JobMarket"], others[0], *others[2:], UNBOND],
-        "JobMarket": [at["TestToken"], at["StakeVault"], *others, 1, 0],
-        "DisputeGame": [*pair, at["Arbiter"]], "Validator": pair[:1], "Witnesses": pair, "Availability": pair,
-    }  # fmt: skip
-    for nonce, contract in enumerate(CONTRACTS.values()):
-        given = arguments.get(contract, [])
-        kinds = ["address" if isinstance(value, str) else "uint256" for value in given]
-        name = f"{contract}.sol:{contract}"
-        yield recordings.creation(name, encode(kinds, given), at[contract], DEPLOYER, nonce)
-
-
-def _mined(before: Block, after: Block) -> Iterator[bytes]:
-    for block in blocks(before, after):
-        yield recordings.act(recordings.BLOCK, *_when(block))
-
-
 def _block(call: Any) -> Block:
     return Block(call["number"], call["time"], START.hashes, START.base_fee)
-
-
-def _when(block: Block) -> recordings.When:
-    return block.number, block.time, block.base_fee, bytes(keccak(word(block.number - 1)))
 
 
 def _bytes(text: str) -> bytes:

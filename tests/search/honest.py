@@ -41,7 +41,7 @@ from tests.search.carrying import CarryClaim
 from tests.search.known import NamedWanderer, reveal_of
 from tests.search.scene import AGGREGATOR, VERIFIER, WITNESS, WORKERS, Scene, row_of, sign
 from tests.support.constant import ConstantClaim
-from tests.support.wander import LINKS
+from tests.support.market.wander import LINKS
 from verifier import decide as verifying
 from verifier.witness.decide import DutyAct, next_act
 from worker import decide as working

@@ -19,7 +19,7 @@ from tests.search.carrying import BASE, WORD, CarryClaim, claim_of
 from tests.search.scene import sign
 from tests.support import constant
 from tests.support.constant import CARRY, ConstantClaim, Lie
-from tests.support.wander import Wanderer
+from tests.support.market.wander import Wanderer
 
 TAMPERED = 1 << 20
 """What a tampered carry is off by."""

@@ -17,9 +17,9 @@ from lockstep.protocol.market import draws, ids
 from lockstep.protocol.market.calls import Block
 from lockstep.protocol.market.types import Duty, DutyStatus, Outcome, Standing, Word
 from lockstep.protocol.types import Address, AuditId, ClaimId, Digest, JobId, Seconds, StateRoot, TraceRoot, Wei
-from tests.support.histories import BlockHashes
-from tests.support.histories import actor as account
 from tests.support.ledger import Availability, Market, Witnesses
+from tests.support.market.twin import BlockHashes
+from tests.support.market.twin import actor as account
 from tests.support.params import amended, job_params
 
 REQUESTER, CHALLENGER, ANYONE = (account(0x10 + i) for i in range(3))

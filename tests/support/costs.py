@@ -27,7 +27,7 @@ from lockstep.protocol.jobs import Body, Phase, Reveal
 from lockstep.protocol.market import ids
 from lockstep.protocol.types import Address, Seconds, StateRoot, TraceRoot, Wei
 from tests.support import games, gas
-from tests.support.histories import random_params
+from tests.support.market.wander import params_of
 from tests.support.params import amended
 
 FILE = Path(artifacts.__file__).parent / "costs.json"
@@ -95,7 +95,7 @@ def of_job(devnet: Devnet, folder: Path) -> Table:
         send(outbox, token.approve(vault.address, Wei(10**9)))
         send(outbox, vault.deposit(Wei(10**5)))
     params = amended(
-        random_params(random.Random(1)), slots=SLOTS, min_slots=1, rounds=ROUNDS, inner_steps=1, max_lead=1, max_fail=1,
+        params_of(random.Random(1)), slots=SLOTS, min_slots=1, rounds=ROUNDS, inner_steps=1, max_lead=1, max_fail=1,
         carry_period=0,
         slot_stake=Wei(101), slot_price=Wei(10), aggregator=Address(requester.address), train_seconds=Seconds(10_000),
         reveal_seconds=Seconds(10_000), challenge_seconds=Seconds(10_000), merge_seconds=Seconds(10_000),

@@ -12,7 +12,7 @@ from typing import Any
 
 from lockstep.protocol.market import draws
 from lockstep.protocol.types import Address, AuditId, ClaimId, Digest, StateRoot
-from tests.support.histories import actor
+from tests.support.market.twin import actor
 
 PATH = Path(__file__).parents[1] / "vectors/witnesses.json"
 

@@ -30,9 +30,9 @@ from lockstep.protocol.jobs import ClaimStatus, JobParams, Phase, Receipt, Revea
 from lockstep.protocol.market import ids
 from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds, Wei
 from tests.support.constant import ConstantClaim, Lie
+from tests.support.market.wander import params_of
 from tests.support.params import amended
 from tests.support.sending import transact
-from tests.support.wander import params_of
 
 NAMES = ("requester", "aggregator", "worker-0", "worker-1", "worker-2", "verifier", "witness", "mallory")
 WALLET, DEPOSIT = Wei(10**9), Wei(10**6)

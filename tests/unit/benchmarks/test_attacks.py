@@ -19,8 +19,8 @@ from lockstep.protocol.market import prices, views
 from lockstep.protocol.market.job_rules import check_params
 from lockstep.protocol.market.types import BURN
 from lockstep.protocol.types import MERGE_SLOT, Seconds, Wei
-from tests.rules.world import ACCOUNTS, NAMES, PARAMS, STAKE, World, begun
-from tests.support.histories import random_params
+from tests.support.market.twin import ACCOUNTS, NAMES, PARAMS, STAKE, World, begun
+from tests.support.market.wander import params_of
 from tests.support.params import amended, value_of
 
 FULL = amended(
@@ -181,7 +181,7 @@ def test_the_table_of_chains_is_that_of_the_presets() -> None:
 @pytest.mark.parametrize("name", CHAINS)
 def test_the_windows_of_a_chain_are_accepted_there(name: str) -> None:
     windows, chain = command.WINDOWS[name], CHAINS[name]
-    sized = amended(random_params(random.Random(0)), slots=64, inner_steps=500)
+    sized = amended(params_of(random.Random(0)), slots=64, inner_steps=500)
     preset = {**asdict(MAINNET), "step_seconds": Seconds(min(MAINNET.step_seconds, windows.clock // 4))}
     if windows.challenge < MAINNET.challenge_seconds:
         preset |= {"witnesses": 0}

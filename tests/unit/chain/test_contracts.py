@@ -11,13 +11,9 @@ from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Local
 from lockstep.protocol import jobs
 from lockstep.protocol.errors import ChainError, FundsError
-from lockstep.protocol.jobs import JobParams
-from lockstep.protocol.market import job_rules
-from lockstep.protocol.market.job_rules import check_params
-from lockstep.protocol.market.prices import MAX_FEE_CAP
 from lockstep.protocol.reverts import HINTS
 from lockstep.protocol.types import Seconds, Wei
-from tests.support.histories import random_params
+from tests.support.market.wander import params_of
 from tests.support.params import amended
 from tests.unit.chain.conftest import OpenOutbox
 
@@ -107,105 +103,8 @@ def test_parameters_come_back_as_they_were_stored(
     outbox = open_outbox(rich)
     market = contracts.market
     for i in range(5):
-        params = random_params(random.Random(i))
+        params = amended(params_of(random.Random(i)), challenge_seconds=300)
         receipt = outbox.send(market.create(params, i, params.escrow), f"create {i}")
         log = market.w3.eth.get_transaction_receipt(receipt.transaction)["logs"][0]
         assert market.params(log["topics"][1]) == params
         assert market.job(log["topics"][1]).escrow == params.escrow
-
-
-@pytest.mark.sampled(1)
-def test_bad_parameters_are_refused_before_and_on_the_chain_for_the_same_group(
-    contracts: Contracts, rich: LocalAccount
-) -> None:
-    import random
-
-    good = amended(random_params(random.Random(0)), slots=2, min_slots=1, rounds=2, carry_period=0)
-    unbond, times = contracts.vault.unbond_seconds(), contracts.market.chain_times()
-    check_params(good, unbond, times)
-    paying = amended(
-        good, witnesses=1, witness_fee=Wei(3), witness_stake=Wei(60), audit_seconds=Seconds(2), slot_stake=Wei(401)
-    )
-    check_params(paying, unbond, times)
-    exact = amended(paying, witness_stake=Wei(200), audit_seconds=Seconds(3), attest_seconds=Seconds(21))
-    check_params(exact, unbond, times)
-    assert (
-        exact.windows.challenge_seconds
-        == exact.role.reveal_seconds + exact.role.attest_seconds + 3 * exact.windows.audit_seconds
-    )
-    contracts.market.read("create", exact, 0, exact.escrow, sender=rich.address)
-    carrying = amended(good, carry_period=3, max_lead=4, shared_depth=1, payload_depth=1)
-    for carried in (carrying, amended(carrying, carry_period=2), amended(carrying, carry_period=15, max_lead=16)):
-        check_params(carried, unbond, times)
-        contracts.market.read("create", carried, 0, carried.escrow, sender=rich.address)
-    half = Wei(1 << 87)
-    dear = amended(good, gas_price=Wei((1 << 88) // 240_000_000), slot_stake=half, merge_stake=half)
-    check_params(dear, unbond, times)
-    # Both sides draw these lines at the same length and second: that holds their constants equal.
-    for length, parts in ((63 * 256 + 1, 1), (job_rules.MAX_ROW, 17)):
-        long = amended(good, answer_seconds=Seconds(2 * parts * times.inclusion), row_length=length)
-        check_params(long, unbond, times)
-        contracts.market.read("create", long, 0, long.escrow, sender=rich.address)
-    bad: list[tuple[str, JobParams]] = [
-        ("roles", replace(good, roles=(good.role, good.role))),
-        ("roles", amended(good, merged=False)),
-        ("baseLag", amended(good, base_lag=2)),
-        ("inbox", amended(good, inbox_lag=1)),
-        ("inbox", amended(good, inbox_role=1)),
-        ("carry", amended(carrying, carry_period=1)),
-        ("carry", amended(carrying, carry_period=4)),
-        ("carry", amended(carrying, max_lead=3)),
-        ("depths", amended(good, carry_depth=good.genesis.shared_depth + 1)),
-        ("profile", amended(good, profile=2)),
-        ("profile", amended(good, opset=0)),
-        ("programs", amended(good, merge_program=jobs.ZERO)),
-        ("dataset", amended(good, row_length=0)),
-        ("slots", amended(good, slots=65)),
-        ("slots", amended(good, min_slots=3)),
-        ("slots", amended(good, slots=0, min_slots=0)),
-        ("rounds", amended(good, rounds=0)),
-        ("rounds", amended(good, inner_steps=1 << 24)),
-        ("maxLead", amended(good, max_lead=17)),
-        ("depths", amended(good, shared_depth=24, payload_depth=22)),
-        ("depths", amended(good, payload_depth=25)),
-        ("windows", amended(good, turn_seconds=Seconds(0))),
-        ("windows", amended(good, challenge_seconds=Seconds(31 * 86_400))),
-        ("clocks", amended(good, clock_seconds=Seconds(59))),
-        ("clocks", amended(good, step_seconds=Seconds(0))),
-        ("unbonding", amended(good, challenge_seconds=Seconds(unbond - 1))),
-        ("gas", amended(good, fee_cap=0)),
-        ("gas", amended(good, fee_cap=MAX_FEE_CAP + 1)),
-        ("stakes", amended(good, slot_stake=Wei(10 * good.role.slot_price - 1))),
-        ("stakes", amended(good, merge_stake=Wei(10 * good.merge.price - 1))),
-        ("stakes", amended(good, merge_stake=Wei(2 * good.role.slot_stake + 1))),
-        ("stakes", amended(good, slot_price=Wei(0), slot_stake=Wei(0))),
-        ("stakes", amended(good, gas_price=Wei(good.role.slot_stake))),
-        ("bond", amended(good, bond=Wei(0))),
-        ("bond", amended(good, slot_price=Wei(30), slot_stake=Wei(300), inner_steps=1, bond=Wei(29))),
-        ("locks", amended(good, bond=Wei(1 << 88))),
-        ("locks", amended(good, slot_stake=Wei(1 << 88))),
-        ("locks", amended(good, slot_stake=Wei(1 << 87), merge_stake=Wei(1 << 88))),
-        ("witnesses", amended(paying, witnesses=65)),
-        ("witnesses", amended(paying, witness_fee=Wei(0))),
-        ("witnesses", amended(paying, witness_stake=Wei(59))),
-        ("witnesses", amended(paying, audit_seconds=Seconds(0))),
-        ("witnesses", amended(exact, witness_stake=Wei(201))),
-        ("witnesses", amended(exact, audit_seconds=Seconds(4))),
-        ("witnesses", amended(exact, challenge_seconds=Seconds(exact.windows.challenge_seconds - 1))),
-        ("answers", amended(good, answer_seconds=Seconds(2 * times.inclusion - 1))),
-        ("answers", amended(good, answer_seconds=Seconds(3 * times.inclusion), row_length=63 * 256 + 2)),
-        ("answers", amended(good, answer_seconds=Seconds(2 * 17 * times.inclusion - 1), row_length=job_rules.MAX_ROW)),
-        ("dataset", amended(good, answer_seconds=Seconds(600), row_length=job_rules.MAX_ROW + 1)),
-        ("locks", amended(dear, answer_seconds=Seconds(600), row_length=job_rules.MAX_ROW)),
-        ("carry", amended(carrying, payload_depth=0)),
-        ("carry", amended(carrying, payload_depth=2)),
-    ]
-    for group, params in bad:
-        with pytest.raises(ChainError, match=rf"JobInvalid\({group}\)") as before:
-            check_params(params, unbond, times)
-        assert before.value.hint.startswith("required: "), group
-        with pytest.raises(ChainError, match=rf"JobInvalid\({group}\)") as after:
-            contracts.market.read("create", params, 0, 10**6, sender=rich.address)
-        assert before.value.code == after.value.code == "chain.JobInvalid"
-    with pytest.raises(FundsError, match="EscrowInsufficient"):
-        contracts.market.read("create", good, 0, good.escrow - 1, sender=rich.address)

@@ -31,163 +31,160 @@ from coordinator.decide import (
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import ClaimStatus, JobState, JobStatus, Phase, Receipt, Round
 from lockstep.protocol.market import ids, views
+from lockstep.protocol.market.calls import MarketCall
 from lockstep.protocol.market.receipts import Report
-from lockstep.protocol.types import Seconds, Wei
-from tests.support.histories import AGGREGATOR, CHAIN_ID, KEYS, MARKET, WORKERS, GamingPlayer, random_params
+from lockstep.protocol.reverts import Reverted
+from lockstep.protocol.types import MERGE_SLOT, Address, Seconds, Wei
+from tests.support.constant import ConstantClaim, Lie
+from tests.support.market.history import History
+from tests.support.market.twin import ACCOUNTS, AT, CHAIN_ID, NAMES, signature
+from tests.support.market.wander import params_of
 from tests.support.params import amended
 
 RICH = Wei(10**9)
 SEEN = tuple(Report)
+UNREVEALED = (ClaimStatus.NONE, ClaimStatus.JOINED, ClaimStatus.COMMITTED)
+FREE = {"witness_fee": 0, "witness_stake": 0, "audit_seconds": 0}
+"""A job that draws nobody."""
 
 
-class CoordinatedPlayer(GamingPlayer):
-    """A market at random whose aggregator does what `decide` says."""
+class Coordinated(History):
+    """A market at random in which the aggregator of the first job does what `decide` says."""
 
     decided: int = 0
     batches: int = 0
     """Of receipts."""
 
+    @property
+    def me(self) -> Address:
+        return self.params.merge.aggregator
+
     def look(self) -> tuple[AggregatorJob, Decider]:
         """What chain and storage would tell the coordinator now."""
-        j, p, m = self.market.jobs[self.job], self.params, self.market
-        barred = (self.job, p.merge.aggregator) in m.barred
-        beyond = [r for r in range(j.started, p.schedule.rounds) if self._stored(r).phase == Phase.VOID]
+        s, j, p = self.state, self.state.jobs[self.job], self.params
+        beyond = [r for r in range(j.started, p.schedule.rounds) if s.rounds[self.job, r].phase == Phase.VOID]
         numbers = [*range(max(0, j.settled - 1), j.started), *beyond]
-        books = m.books
-        decider = Decider(AGGREGATOR, self.block.time, self.block.number, Wei(books.free[AGGREGATOR]), RICH,
-                      Wei(books.credits[AGGREGATOR]))  # fmt: skip
-        return AggregatorJob(p, j, barred, tuple(self._view(r) for r in numbers)), decider
+        balance = min(s.balances[self.me], s.allowances[self.me, s.at.vault])
+        decider = Decider(
+            self.me, self.block.time, self.block.number, Wei(s.free[self.me]), Wei(balance), Wei(s.credits[self.me])
+        )
+        return AggregatorJob(p, j, s.barred[self.job, self.me], tuple(self._view(r) for r in numbers)), decider
 
     def obey(self) -> None:
-        """Decide, and do all of it in the next block."""
+        """Decides, and does all of it in the next block."""
+        self.later(2)
         seen, decider = self.look()
         actions = decide(seen, decider)
-        self.pass_time(0)
         for action in actions:
-            error = self._do(action)
-            assert error == "", f"{action} in {[(v.number, v.phase.name) for v in seen.views]}: {error}"
+            said = self.sends(self._call(action))
+            waits = isinstance(action, Freeze) and self._asked(action.round)
+            assert waits or not isinstance(said, Reverted), f"{action} in {seen.views}"
         self.decided += len(actions)
 
-    def _step(self) -> None:
-        if self.dice.random() < 0.5:
-            self._wait()
-            self.obey()
-        else:
-            super()._step()
+    def _asked(self, r: int) -> bool:
+        """A demand for a payload of the round may still be answered: the contract says when to come again."""
+        subjects = {self.claim(k, r) for k in self._slots()}
+        return any(d.subject in subjects and d.deadline >= self.block.time for d in self.state.demands.values())
+
+    def _slots(self) -> range:
+        return range(self.params.role.slots)
 
     def _view(self, r: int) -> AggregatorRound:
-        stored = self._stored(r)
-        phase = self.market.phase(self.block, self.job, r)
+        s, stored = self.state, self.round(r)
+        phase = views.phase(s, self.block, self.job, r)
         merging = phase == Phase.MERGING
-        lock = self.market.books.locks.get(stored.merge_claim)
+        lock = s.locks[stored.merge_claim]
         return AggregatorRound(
             r,
             phase,
-            replace(stored),
-            tuple(
-                (s, SEEN[keccak(self._claim(r, s))[0] % 3])
-                for s in range(self.params.role.slots)
-                if self._revealed(r, s)
-            ),
+            stored,
+            tuple((k, SEEN[keccak(self.claim(k, r))[0] % 3]) for k in self._slots() if self._revealed(r, k)),
             self._given(r),
-            self.market.merger_of(self.block, self.job, r) if merging else None,
+            views.merger_of(s, self.block, self.job, r) if merging else None,
             merging and views.turn(self.params, stored, self.block.time) > stored.accepted,
-            lock is not None and lock.account == AGGREGATOR,
-            frozenset(s for s in range(self.params.role.slots) if self._convicted(r, s)),
+            lock.amount > 0 and lock.account == self.me,
+            frozenset(k for k in self._slots() if s.claims[self.claim(k, r)].status == ClaimStatus.CONVICTED),
         )
 
     def _given(self, r: int) -> frozenset[int]:
         """In every other round all owners hand their receipts over at once, in the others half of them do, or none."""
-        said = {s: keccak(b"given" + self._claim(r, s))[0] % 2 for s in range(self.params.role.slots)}
-        return frozenset(s for s, will in said.items() if self._revealed(r, s) and (will or r % 2 == 0))
+        said = {k: keccak(b"given" + self.claim(k, r))[0] % 2 for k in self._slots()}
+        return frozenset(k for k, will in said.items() if self._revealed(r, k) and (will or r % 2 == 0))
 
     def _signed(self, r: int, who: int) -> Receipt:
         """By its owner, for every slot."""
-        mask, claim = (1 << self.params.role.slots) - 1, self.market.claims[self._claim(r, who)]
-        digest = ids.receipt_hash(CHAIN_ID, MARKET, self.job, r, self._stored(r).attempt, who, mask)
-        return Receipt(who, mask, bytes(KEYS[claim.worker].unsafe_sign_hash(digest).signature))
+        mask, claim = (1 << self.params.role.slots) - 1, self.state.claims[self.claim(who, r)]
+        digest = ids.receipt_hash(CHAIN_ID, AT["JobMarket"], self.job, r, self.round(r).attempt, who, mask)
+        return Receipt(who, mask, signature(NAMES[claim.worker], digest))
 
-    def _stored(self, r: int) -> Round:
-        return self.market.rounds.get((self.job, r), Round())
+    def _revealed(self, r: int, k: int) -> bool:
+        return self.state.claims[self.claim(k, r)].status not in UNREVEALED
 
-    def _convicted(self, r: int, s: int) -> bool:
-        claim = self.market.claims.get(self._claim(r, s))
-        return claim is not None and claim.status == ClaimStatus.CONVICTED
-
-    def _revealed(self, r: int, s: int) -> bool:
-        claim = self.market.claims.get(self._claim(r, s))
-        return claim is not None and claim.status not in (ClaimStatus.JOINED, ClaimStatus.COMMITTED)
-
-    def _do(self, action: Action) -> str:
+    def _call(self, action: Action) -> MarketCall:
         name = {"StartRound": "startRound"}.get(type(action).__name__, type(action).__name__.lower())
         match action:
             case Deposit(amount):
-                return self.act(AGGREGATOR, "deposit", amount)
+                return self.call(self.me, "vault.deposit", amount)
             case Withdraw():
-                return self.act(AGGREGATOR, "withdraw")
-            case Merge(r, rounds_):
-                return self.act(AGGREGATOR, "merge", self.job, r, keccak(b"%d" % r), keccak(b"outer"), rounds_)
-            case Back(r, rounds_, _):
-                return self.act(AGGREGATOR, "back", self.job, r, rounds_)
+                return self.call(self.me, "vault.withdraw")
+            case Merge(r, backed):
+                made = ConstantClaim.of_merge(self.round(r).merge_in, Lie.NONE)
+                self.wanderer.held[ids.claim_id(self.job, r, self.state.jobs[self.job].attempt, MERGE_SLOT)] = made
+                given = (made.body.out, made.body.out2, "checkpoint", backed)
+                return self.call(self.me, "market.merge", self.job, r, *given)
+            case Back(r, backed, _):
+                return self.call(self.me, "market.back", self.job, r, backed)
             case Attest(r):
                 self.batches += 1
                 slots = receipts_due(self._view(r), self.params, self.block.time)
-                return self.act(AGGREGATOR, "attest", self.job, r, [self._signed(r, s) for s in sorted(slots)])
+                return self.call(self.me, "market.attest", self.job, r, [self._signed(r, k) for k in sorted(slots)])
             case Freeze(r):
-                return self.act(AGGREGATOR, "freeze", self.job, r, self.bodies(r))
-        return self.act(AGGREGATOR, name, self.job, *([action.round] if hasattr(action, "round") else []))
+                bodies = self.wanderer.bodies(self.state, self.job, r)
+                return self.call(self.me, "market.freeze", self.job, r, bodies)
+        return self.call(self.me, f"market.{name}", self.job, *([action.round] if hasattr(action, "round") else []))
 
-
-class WillingPlayer(CoordinatedPlayer):
-    """Workers who join, commit and reveal whenever they may; nobody else turns a crank."""
-
-    def _step(self) -> None:
-        self.obey()
-        j = self.market.jobs[self.job]
-        if j.started == 0:
-            self.act(WORKERS[0], "startRound", self.job, 0)
-        acts = [a for r in range(j.settled, j.started) for a in self._round_acts(r, WORKERS[0])]
-        for act in acts:
-            if act[1] in ("join", "commit", "reveal") and act[0] in WORKERS:
-                self.act(*act)
-        self.pass_time(self.dice.choice((1, 5, 20)))
+    def works(self) -> None:
+        """Workers join, commit and reveal whenever they may; nobody else turns a crank."""
+        if self.state.jobs[self.job].started == 0:
+            self.sends(self.call("worker-0", "market.startRound", self.job, 0))
+        for call in list(self.wanderer._rounds(self.state, self.block)):
+            if call.function in ("join", "commit", "reveal"):
+                self.sends(call)
 
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_every_decision_is_allowed(seed: int) -> None:
-    dice = random.Random(seed)
-    player = CoordinatedPlayer(dice, amended(random_params(dice), aggregator=AGGREGATOR))
-    player.play(100)
-    assert player.decided > 0
+    world = Coordinated.of(seed)
+    world.play(150, lambda: world.obey() if world.dice.random() < 0.5 else None)
+    assert world.decided > 0
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_with_willing_workers_every_job_ends_paid(seed: int) -> None:
     dice = random.Random(seed)
-    params = amended(random_params(dice), aggregator=AGGREGATOR, min_slots=1)
-    player = WillingPlayer(dice, params)
-    for account in (AGGREGATOR, *WORKERS):
-        player.act(account, "deposit", Wei(10**6))
-    player.job = ids.job_id(player.market.chain_id, player.market.address, AGGREGATOR, 1, params)
-    player.act(AGGREGATOR, "create", params, 1, params.escrow)
+    world = Coordinated(dice=dice)
+    for calls in world.wanderer.first_calls(world.state)[:3]:
+        world.mine(calls)
+    world.create(amended(params_of(dice, ACCOUNTS["aggregator"]), min_slots=1, carry_period=0, witnesses=0, **FREE))
     for _ in range(300):
-        player._step()
-        if player.market.jobs[player.job].status == JobStatus.DONE:
+        world.obey()
+        world.works()
+        world.later(dice.choice((1, 5, 20)))
+        if world.state.jobs[world.job].status == JobStatus.DONE:
             break
-    books = player.market.jobs[player.job]
-    assert books.status == JobStatus.DONE
-    assert books.escrow == books.paid + books.refunded
-    player.obey()
-    assert player.market.books.credits[AGGREGATOR] == 0, "what was earned is withdrawn"
-    assert player.batches > 0, "receipts were sent"
+    job = world.state.jobs[world.job]
+    assert job.status == JobStatus.DONE
+    assert job.escrow == job.paid + job.refunded
+    world.obey()
+    assert world.state.credits[world.me] == 0, "what was earned is withdrawn"
+    assert world.batches > 0, "receipts were sent"
 
 
 # -- rules, one by one -----------------------------------------------------------------------------------------------
 
-PARAMS = amended(
-    random_params(random.Random(1)), aggregator=AGGREGATOR, rounds=4, max_lead=2, merge_stake=Wei(100), carry_period=0
-)
+AGGREGATOR, WORKER = ACCOUNTS["aggregator"], ACCOUNTS["worker-0"]
+PARAMS = amended(params_of(random.Random(1), AGGREGATOR), rounds=4, max_lead=2, merge_stake=Wei(100), carry_period=0)
 DECIDER = Decider(AGGREGATOR, Seconds(1_000), 50, Wei(1_000), RICH, Wei(0))
 REPORTS = st.lists(st.sampled_from(SEEN), min_size=1, max_size=8)
 
@@ -281,7 +278,7 @@ def test_a_merge_waits_for_its_stake() -> None:
     poor = decide(job(merging), replace(DECIDER, free=Wei(99)))
     assert not merges(poor)
     assert Deposit(Wei(101 + 2 * pay)) in poor
-    assert not merges(decide(job(replace(merging, merger=WORKERS[0])), DECIDER))
+    assert not merges(decide(job(replace(merging, merger=WORKER)), DECIDER))
     assert Finalize(0) in decide(job(replace(merging, turns_over=True)), DECIDER)
 
 
@@ -348,4 +345,4 @@ def test_a_void_rounds_stake_comes_back_once_nothing_restarts_it() -> None:
 
 def test_others_jobs_are_left_alone() -> None:
     view = AggregatorRound(0, Phase.FREEZING, Round())
-    assert decide(job(view), replace(DECIDER, me=WORKERS[0])) == ()
+    assert decide(job(view), replace(DECIDER, me=WORKER)) == ()

@@ -19,8 +19,8 @@ from lockstep.protocol.jobs import ZERO_ADDRESS, Body, Claim, ClaimStatus, JobSt
 from lockstep.protocol.market import ids, views
 from lockstep.protocol.market.calls import Block
 from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, Digest, JobId, Seconds, StateRoot, TraceRoot, Wei
-from tests.support.histories import BlockHashes
 from tests.support.ledger import Market
+from tests.support.market.twin import BlockHashes
 from tests.support.params import amended
 from tests.unit.worker.test_decide import PARAMS
 from worker import decide

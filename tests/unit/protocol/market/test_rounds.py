@@ -5,21 +5,18 @@ Which call does what, in which state, tests/rules/table.py says.
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
 from lockstep.protocol import merkle
 from lockstep.protocol.hashing import keccak
-from lockstep.protocol.jobs import ClaimStatus, JobStatus
+from lockstep.protocol.jobs import ClaimStatus
 from lockstep.protocol.market import ids, state_roots
 from lockstep.protocol.market.rounds import worth
 from lockstep.protocol.market.types import BURN, Keeper
 from lockstep.protocol.types import Digest
 from tests.rules.vectors import worlds
-from tests.rules.world import ACCOUNTS, AT, CHAIN_ID, KEYS, PARAMS, STAKE, World, begun
-from tests.support import histories
+from tests.support.market.history import History
+from tests.support.market.twin import ACCOUNTS, AT, CHAIN_ID, KEYS, PARAMS, STAKE, World, begun
 from tests.support.params import amended
 
 
@@ -64,25 +61,14 @@ def test_a_slash_is_divided_exactly(stake: int) -> None:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(500, 512))
 def test_money_is_conserved_in_random_histories(seed: int) -> None:
-    player = histories.history(seed, 80)
-    market, job = player.market, player.market.jobs[player.job]
-    assert market.books.owed == market.books.tokens, "the vault holds exactly what it owes"
-    owed = sum(worth(player.params, ro) for ro in market.rounds.values() if ro.due)
-    held = market.books.total_escrow - job.deposit - owed
-    assert held == job.escrow - job.paid - job.refunded, "escrow = held + paid + refunded, but for what slashes owe"
-    held = {lock_key for lock_key, lock in market.books.locks.items() if lock.keeper == Keeper.MARKET}
-    staked = {claim for claim, c in market.claims.items() if ClaimStatus.JOINED <= c.status <= ClaimStatus.EXCLUDED}
-    assert held == staked, "every claim that can be slashed has its lock, and no other"
-    if job.status == JobStatus.DONE:
-        assert job.escrow == job.paid + job.refunded + job.fees_due
-
-
-@pytest.mark.uncounted
-def test_the_committed_histories_are_what_the_twin_plays(vectors: Path) -> None:
-    lines = (vectors / "rounds.jsonl").read_text().splitlines()
-    assert len(lines) == 12
-    for seed, text in enumerate(lines):
-        assert json.loads(text) == histories.line(histories.history(seed)), f"history {seed}: write the vectors anew"
+    s = History.of(seed).play(150).state
+    assert s.balances[s.at.vault] == s.owed, "the vault holds exactly what it owes"
+    due = sum(worth(p, ro) for (job, _), ro in s.rounds.items() if ro.due and (p := s.params[job]))
+    left = sum(j.escrow - j.paid - j.refunded + j.deposit for j in s.jobs.values())
+    assert s.total_escrow == left + due, "escrow = held + paid + refunded, but for what slashes owe"
+    locked = {key for key, lock in s.locks.items() if lock.keeper == Keeper.MARKET}
+    staked = {claim for claim, c in s.claims.items() if ClaimStatus.JOINED <= c.status <= ClaimStatus.EXCLUDED}
+    assert locked == staked, "every claim that can be slashed has its lock, and no other"
 
 
 def test_typed_hash_is_eip_712() -> None:

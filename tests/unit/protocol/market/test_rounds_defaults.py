@@ -1,88 +1,66 @@
-"""Every wait has a default: wherever a job stands, it ends and every stake comes home when nobody acts any more."""
+"""Every wait has a default: wherever everything stands, it ends and stakes come home when nobody acts any more."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from lockstep.protocol.errors import LockstepError
-from lockstep.protocol.jobs import ZERO_ADDRESS, ClaimStatus, JobStatus, Phase
-from lockstep.protocol.market.types import Keeper
-from lockstep.protocol.types import Seconds
-from tests.support import histories
-from tests.support.histories import REQUESTER, GamingPlayer
+from lockstep.protocol.jobs import JobStatus
+from lockstep.protocol.market.calls import MarketCall
+from lockstep.protocol.market.types import DutyStatus, Keeper, Status
+from lockstep.protocol.types import Address
+from tests.support.market.history import History
+from tests.support.market.twin import ACCOUNTS
 
 CRANKS = ("seal", "freeze", "finalize", "release")
 """What anyone may call on a round."""
+LOOK = 361
+"""Seconds between two looks: every window and every clock is shorter."""
 
 
-def _end_games(player: GamingPlayer, *, convict: bool) -> None:
-    """The clocks run out: a game on a live claim ends by timeout, any other is void."""
-    market = player.market
-    for claim, challenger, key in list(player.games):
-        if not market.live(claim):
-            market.books.unlock(key, Keeper.GAME)
-        elif convict:
-            market.on_convicted(player.block, claim, 0, (challenger,), ())
-            market.books.unlock(key, Keeper.GAME)
-        else:
-            market.on_rejected(claim)
-            market.books.take_bond(key, market.claims[claim].worker)
-    player.games.clear()
-
-
-def _crank(player: GamingPlayer) -> None:
-    """One look at every round, a window later, by somebody who only calls what anyone may call."""
-    player.pass_time(61, 2)
-    for r in range(player.params.schedule.rounds):
+def cranks(history: History) -> Iterator[MarketCall]:
+    """What anyone may call, on everything that is there."""
+    s = history.state
+    for job, r in s.rounds:
         for verb in CRANKS:
-            try:
-                if verb == "freeze":
-                    player.market.freeze(player.block, player.job, r, player.bodies(r))
-                elif verb == "release":
-                    player.market.release(player.job, r)
-                else:
-                    getattr(player.market, verb)(player.block, player.job, r)
-            except LockstepError:
-                continue
+            bodies = (history.wanderer.bodies(s, job, r),) if verb == "freeze" else ()
+            yield MarketCall("JobMarket", verb, ACCOUNTS["poor"], (job, r, *bodies))
+    for id_, game in s.games.items():
+        yield MarketCall("DisputeGame", "resolve", ACCOUNTS["poor"], (id_, game.standing))
+    for id_, demand in s.demands.items():
+        if demand.status == Status.OPEN:
+            yield MarketCall("Availability", "settle", ACCOUNTS["poor"], (id_,))
+            yield MarketCall("Availability", "voidForRow", ACCOUNTS["poor"], (demand.subject, demand.row))
+    for (audit, i), duty in s.duties.items():
+        if duty.status != DutyStatus.CLOSED:
+            yield MarketCall("Witnesses", "settle", ACCOUNTS["poor"], (audit, i))
+
+
+def look(history: History) -> None:
+    """Somebody who only calls what anyone may call, a window later."""
+    history.later(LOOK, 2)
+    for call in list(cranks(history)):
+        history.sends(call)
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("convict", [False, True], ids=["defenders answered", "defenders were silent"])
-@pytest.mark.parametrize("length", [8, 20, 45, 90])
+@pytest.mark.parametrize("length", [20, 50, 100, 200])
 @pytest.mark.parametrize("seed", range(12))
-def test_a_job_that_everybody_leaves_ends_with_nothing_held(seed: int, length: int, *, convict: bool) -> None:
-    player = histories.history(10_000 + 100 * length + seed, length)
-    market = player.market
-    for _ in range(12 * player.params.schedule.rounds):
-        _end_games(player, convict=convict)
-        _crank(player)
-    job = market.jobs[player.job]
-    assert job.settled == job.started, (
-        f"round {job.settled} sticks: {player.market.phase(player.block, player.job, job.settled).name}"
-    )
-    # Duties are settled by the witnesses' contract, each in its own time.
-    while job.fees_due:
-        market.on_witnessed(player.job, ZERO_ADDRESS)
-        job = market.jobs[player.job]
-    if job.status == JobStatus.ACTIVE:
-        market.cancel(REQUESTER, player.job)
-    if job.status != JobStatus.DONE:
-        market.finish(player.job)
-    for r in range(player.params.schedule.rounds):
-        if market.phase(player.block, player.job, r) == Phase.VOID:
-            market.release(player.job, r)
-    job = market.jobs[player.job]
-    held = {claim.hex()[:8]: market.claims[claim].status.name for claim in market.claims if claim in market.books.locks}
-    assert not held, "a stake is locked for ever"
-    assert not market.books.locks, "a bond is locked for ever"
-    assert market.books.total_escrow == 0, "escrow is left"
-    assert job.escrow == job.paid + job.refunded, "to the wei"
-    assert not any(c.open_games for c in market.claims.values() if c.status != ClaimStatus.VOID)
-
-
-def test_windows_of_these_histories_are_shorter_than_a_look() -> None:
-    """`_crank` passes every window at once."""
-    p = histories.history(1, 1).params
-    assert max(
-        p.windows.join_seconds, p.role.train_seconds, p.windows.challenge_seconds, p.merge.turn_seconds
-    ) <= Seconds(60)
+def test_whatever_everybody_leaves_ends_with_nothing_held(seed: int, length: int) -> None:
+    history = History.of(10_000 + 100 * length + seed).play(length)
+    for _ in range(30):
+        look(history)
+    for job, stored in history.state.jobs.items():
+        assert stored.settled == stored.started, f"round {stored.settled} sticks"
+        if stored.status == JobStatus.ACTIVE:
+            history.sends(MarketCall("JobMarket", "cancel", Address(stored.requester), (job,)))
+        history.sends(MarketCall("JobMarket", "finish", ACCOUNTS["poor"], (job,)))
+    look(history)
+    s = history.state
+    assert {lock.keeper for lock in s.locks.values()} <= {Keeper.WITNESSES}, "a stake or a bond is locked for ever"
+    for stored in s.jobs.values():
+        assert stored.status == JobStatus.DONE
+        assert stored.escrow == stored.paid + stored.refunded, "to the wei"
+    assert s.total_escrow == 0, "escrow is left"
+    assert not any(s.defending.values())

@@ -11,7 +11,7 @@ from lockstep.protocol.market.state import FOLD_AT, Deployment, State, Table
 from lockstep.protocol.reverts import Reverted
 from lockstep.protocol.transition import STRUCTS, VERBS, VIEWS, apply, view
 from lockstep.protocol.types import Address, Seconds
-from tests.support.histories import actor
+from tests.support.market.twin import actor
 
 CONTRACTS = ("Availability", "DisputeGame", "JobMarket", "StakeVault", "TestToken", "Validator", "Witnesses")
 AT = Deployment(31_337, *(actor(i) for i in range(1, 8)), Seconds(100))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from dataclasses import replace
 
@@ -13,51 +12,45 @@ from lockstep.protocol.market import views
 from lockstep.protocol.market.calls import MarketCall
 from lockstep.protocol.reverts import Reverted
 from lockstep.protocol.transition import execute
-from lockstep.protocol.types import Seconds
-from tests.support.histories import STRANGER, GamingPlayer, random_params
+from lockstep.protocol.types import JobId, Seconds
+from tests.support.market.history import History
+from tests.support.market.twin import ACCOUNTS, PARAMS
 
-PARAMS = random_params(random.Random(1))
 
+def ask(history: History, said: Counter[tuple[str, bool]]) -> None:
+    """Asks of every verb whether it would be taken, and tries it on a state that is thrown away."""
+    s, block = history.state, history.block
+    for job, p in s.params.items():
+        assert p is not None
+        j = s.jobs[job]
+        rounds = {r: (views.phase(s, block, job, r), s.rounds[job, r]) for r in range(j.started)}
 
-class AskingPlayer(GamingPlayer):
-    """After every act, asks of every verb whether it would be taken, and tries it on a state that is thrown away."""
+        def same(verb: str, expected: bool, *args: int, job: JobId = job) -> None:
+            try:
+                execute(s, block, MarketCall("JobMarket", verb, ACCOUNTS["poor"], (job, *args)))
+                taken = True
+            except Reverted:
+                taken = False
+            assert taken == expected, f"{verb} {args} after {len(history.acts)} acts"
+            said[verb, expected] += 1
 
-    said: Counter[tuple[str, bool]]
-
-    def _step(self) -> None:
-        super()._step()
-        p, m, now = self.params, self.market, self.block.time
-        j = m.jobs[self.job]
-        rounds = {r: (m.phase(self.block, self.job, r), m.rounds[self.job, r]) for r in range(j.started)}
         leads = [(r, ro) for r, (phase, ro) in rounds.items() if phase == Phase.LEAD]
-        before = rounds[j.started - 1][0] if j.started else Phase.NONE
-        self._same("startRound", views.round_startable(p, j, before, leads), j.started)
-        self._same("finish", views.finishable(p, j))
+        same("startRound", views.round_startable(p, j, rounds[j.started - 1][0] if j.started else Phase.NONE, leads),
+             j.started)  # fmt: skip
+        same("finish", views.finishable(p, j))
         for r, (phase, ro) in rounds.items():
             if phase == Phase.LEAD:
-                stored = {k: at for k, (_, at) in rounds.items()}
-                self._same("finalize", views.finalizable(p, j, r, stored, now), r)
+                same("finalize", views.finalizable(p, j, r, {k: at for k, (_, at) in rounds.items()}, block.time), r)
             if phase == Phase.MERGING and not j.lingering:
-                self._same("finalize", views.turns_over(p, ro, now), r)
-
-    def _same(self, verb: str, expected: bool, *args: int) -> None:
-        try:
-            execute(self.market.ledger.state, self.block, MarketCall("JobMarket", verb, STRANGER, (self.job, *args)))
-            taken = True
-        except Reverted:
-            taken = False
-        assert taken == expected, f"{verb} {args} after {len(self.acts)} acts"
-        self.said[verb, expected] += 1
+                same("finalize", views.turns_over(p, ro, block.time), r)
 
 
 @pytest.mark.slow
 def test_what_a_verb_would_take_is_what_it_takes() -> None:
     said: Counter[tuple[str, bool]] = Counter()
     for seed in range(16):
-        dice = random.Random(seed)
-        player = AskingPlayer(dice, random_params(dice))
-        player.said = said
-        player.play(150)
+        history = History.of(seed)
+        history.play(200, lambda history=history: ask(history, said))  # type: ignore[misc]
     for verb in ("startRound", "finish", "finalize"):
         assert min(said[verb, True], said[verb, False]) > 0, f"{verb} was taken, and was refused: {said}"
 

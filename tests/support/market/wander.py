@@ -18,7 +18,7 @@ from lockstep.chain.memory import abi
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import game, honest, moves
 from lockstep.protocol.hashing import keccak
-from lockstep.protocol.jobs import ZERO_ADDRESS, ClaimStatus, JobParams, JobStatus, Phase, Receipt, Reveal
+from lockstep.protocol.jobs import ZERO_ADDRESS, Body, ClaimStatus, JobParams, JobStatus, Phase, Receipt, Reveal
 from lockstep.protocol.market import availability, court, draws, ids, views
 from lockstep.protocol.market.calls import MAX_UINT, Block, Emitted, MarketCall
 from lockstep.protocol.market.precommitted import digest_of
@@ -44,7 +44,7 @@ LINKS = 40
 """Of a witness's hash chain."""
 
 
-def params_of(dice: random.Random, aggregator: Address) -> JobParams:
+def params_of(dice: random.Random, aggregator: Address = ZERO_ADDRESS) -> JobParams:
     """A small job of the constant Programs; windows of a minute or two."""
     slots = dice.choice((1, 2, 3, 3))
     witnesses, max_lead = dice.choice((0, 1, 2)), dice.choice((1, 2, 3, 4))
@@ -207,7 +207,9 @@ class Wanderer:
         match views.phase(s, b, job, r):
             case Phase.JOINING:
                 for slot in range(p.role.slots):
-                    yield call("join", r, slot)
+                    before = s.claims[self._claim(s, job, r - 1, slot)].worker if r else ZERO_ADDRESS
+                    same = before in self.keys and d.random() < 0.6
+                    yield call("join", r, slot, sender=before if same else None)
                 for slot, c in owned:
                     if d.random() < 0.05:
                         yield call("leave", r, slot, sender=c.worker)
@@ -236,8 +238,7 @@ class Wanderer:
                     some = d.sample(silent, d.randint(1, len(silent)))
                     yield call("attest", r, [self._receipt(s, job, p, r, who) for who in some])
             case Phase.FREEZING:
-                stored = [id_ for id_ in named if id_ in self.held and s.claims[id_].status == ClaimStatus.REVEALED]
-                yield call("freeze", r, [self.held[id_].body for id_ in stored][: None if d.random() < 0.95 else -1])
+                yield call("freeze", r, self.bodies(s, job, r)[: None if d.random() < 0.95 else -1])
             case Phase.MERGING:
                 merger = views.merger_of(s, b, job, r)
                 if merger in self.keys:
@@ -258,6 +259,14 @@ class Wanderer:
             case _:
                 if d.random() < 0.02:
                     yield call(d.choice(("finalize", "release", "seal")), r)
+
+    def bodies(self, s: State, job: JobId, r: int) -> list[Body]:
+        """What the revealed claims of a round say."""
+        p = s.params[job]
+        named = [self._claim(s, job, r, slot) for slot in range(p.role.slots if p else 0)]
+        return [
+            self.held[id_].body for id_ in named if id_ in self.held and s.claims[id_].status == ClaimStatus.REVEALED
+        ]
 
     def _made(self, s: State, job: JobId, r: int, slot: int) -> ConstantClaim:
         """A slot's claim: true in one case of two."""

@@ -20,17 +20,31 @@ from lockstep.chain.memory import abi
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol import merkle
 from lockstep.protocol.hashing import keccak
-from lockstep.protocol.jobs import JobParams, Receipt, Reveal
+from lockstep.protocol.jobs import JobParams, Receipt, Reveal, word
 from lockstep.protocol.market import ids
 from lockstep.protocol.market.calls import MAX_UINT, Block, Emitted, MarketCall
 from lockstep.protocol.market.state import Deployment, State
 from lockstep.protocol.transition import VIEWS, execute, view
 from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, Digest, JobId, Seconds
 from tests.support.constant import ConstantClaim, Lie
-from tests.support.histories import CHAIN_ID, BlockHashes
+from tests.support.market.wander import params_of
 from tests.support.params import amended
 from tests.support.replay import recover
-from tests.support.wander import params_of
+
+CHAIN_ID = 31_337
+
+
+class BlockHashes(dict[int, bytes]):
+    """The hash of block n is keccak(uint256 n)."""
+
+    def __missing__(self, number: int) -> bytes:
+        return keccak(word(number))
+
+
+def actor(number: int) -> Address:
+    """The account of a small number, which nobody has a key of."""
+    return Address(f"0x{number:040x}")
+
 
 CONTRACTS = {
     "token": "TestToken", "arbiter": "Arbiter", "vault": "StakeVault", "market": "JobMarket", "game": "DisputeGame",
@@ -104,7 +118,7 @@ class World:
         """Calls read "market.join"; accounts among the arguments may be named."""
         short, _, name = function.partition(".")
         given = tuple(ACCOUNTS.get(a, a) if isinstance(a, str) else a for a in arguments)
-        call = MarketCall(CONTRACTS[short], name, ACCOUNTS[sender], given)
+        call = MarketCall(CONTRACTS[short], name, ACCOUNTS.get(sender, Address(sender)), given)
         return replace(call, data=abi.data_of(call))
 
     def ask(self, call: MarketCall) -> tuple[State, Said]:
