@@ -600,6 +600,7 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "all in flight, cancelled": ("second round", lambda w: w.seal(1).commit(1).reveal(1).attest(1).freeze(1).merge(
         1, rounds=1).start(2).then("requester", "market.cancel", JOB)),
     "void": ("second round", _void),
+    "void, one left out": ("frozen without one", _void),
     "void while joining": ("roster closed", _void),
     "void while training": ("half committed", _void),
     "seats released": ("void while joining", lambda w: w.then("poor", "market.release", JOB, 0)),

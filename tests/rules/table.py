@@ -1031,6 +1031,9 @@ RULES: dict[str, list[Row]] = {
         row("Credited Credited Credited JobDone", "poor", "market.finish", JOB),
         row("WrongPhase", "poor", "market.release", JOB, 2),
     ],
+    "void, one left out": [
+        row("RoundVoid " + 3 * "Unlocked Paid Credited ", "poor", "market.release", JOB, 0),
+    ],
     "seats released": [row(_of_void(0), "poor", "market.finish", JOB)],
     "void while training": [
         row("RoundVoid Unlocked Paid Credited Unlocked Paid Credited Unlocked", "poor", "market.release", JOB, 0),
