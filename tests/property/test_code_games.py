@@ -54,6 +54,7 @@ def convicts(lie: Lie) -> None:
     assert not match.state.defender_moves, "the challenger's clock goes on"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(16))
 def test_a_lie_about_codes_anywhere_is_convicted_and_as_a_challenge_refused(seed: int) -> None:
     convicts(any_lie(seed))

@@ -19,6 +19,7 @@ from lockstep.chain import artifacts
 from lockstep.chain.memory import abi
 from lockstep.protocol.market.calls import Block, MarketCall
 from lockstep.protocol.reverts import Reverted
+from lockstep.protocol.transition import VIEWS
 from tests.rules.scenes import SCENES
 from tests.rules.table import TABLE, Row
 from tests.support import questions, recordings
@@ -26,6 +27,7 @@ from tests.support.market.history import METERED, SHOWN, STORED, deployment, log
 from tests.support.market.twin import (
     ACCOUNTS,
     AT,
+    CONTRACTS,
     NAMES,
     START,
     Said,
@@ -147,6 +149,7 @@ def rows() -> Iterator[dict[str, Any]]:
         )  # fmt: skip
     for scene, (before, _) in SCENES.items():
         yield from _stored(scene, before)
+    yield from _of_nothing()
     yield from _of_the_arbiter()
 
 
@@ -169,6 +172,26 @@ def _asked(scene: str, world: World, function: str, *key: Any) -> dict[str, Any]
     call = world.call("poor", function, *key)
     _, said = world.ask(call)
     return {"scene": scene, "caller": "poor", "says": _says(call)} | _call(world.block, call) | _said(call, said)
+
+
+APART = {("Validator", "check"), ("Availability", "seedOf")}
+"""The one takes evidence; the other asks for the first block's hash."""
+
+
+def _of_nothing() -> Iterator[dict[str, Any]]:
+    """Every view, asked for ids that nobody made."""
+    world, shorts = worlds()["begun"].fork().later(), {contract: short for short, contract in CONTRACTS.items()}
+    nothing = {"address": "0x" + "77" * 20, "bool": False, "uint8": 0, "bytes32": bytes(31) + b"\3"}
+    for contract, function in sorted(set(VIEWS) - APART):
+        kinds = [part["type"] for part in artifacts.function(contract, function)["inputs"]]
+        given = [[] if kind.endswith("[]") else nothing.get(kind, 3) for kind in kinds]
+        call = world.call("poor", f"{shorts[contract]}.{function}", *given)
+        told = {"scene": "begun", "caller": "poor", "says": _says(call)} | _call(world.block, call)
+        try:
+            _, said = world.ask(call)
+            yield told | _said(call, said)
+        except Reverted as refusal:
+            yield told | _refused(refusal)
 
 
 def _of_the_arbiter() -> Iterator[dict[str, Any]]:
