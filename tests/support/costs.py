@@ -6,7 +6,6 @@ python -m tests.support.costs        writes sdk/lockstep/chain/costs.json anew (
 from __future__ import annotations
 
 import json
-import random
 import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -27,8 +26,7 @@ from lockstep.protocol.jobs import Body, Phase, Reveal
 from lockstep.protocol.market import ids
 from lockstep.protocol.types import Address, Seconds, StateRoot, TraceRoot, Wei
 from tests.support import games, gas
-from tests.support.market.wander import params_of
-from tests.support.params import amended
+from tests.support.params import amended, measured
 
 FILE = Path(artifacts.__file__).parent / "costs.json"
 ROUNDS, SLOTS = 10, 8
@@ -95,7 +93,7 @@ def of_job(devnet: Devnet, folder: Path) -> Table:
         send(outbox, token.approve(vault.address, Wei(10**9)))
         send(outbox, vault.deposit(Wei(10**5)))
     params = amended(
-        params_of(random.Random(1)), slots=SLOTS, min_slots=1, rounds=ROUNDS, inner_steps=1, max_lead=1, max_fail=1,
+        measured(), slots=SLOTS, min_slots=1, rounds=ROUNDS, inner_steps=1, max_lead=1, max_fail=1,
         carry_period=0,
         slot_stake=Wei(101), slot_price=Wei(10), aggregator=Address(requester.address), train_seconds=Seconds(10_000),
         reveal_seconds=Seconds(10_000), challenge_seconds=Seconds(10_000), merge_seconds=Seconds(10_000),

@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import (
     NEVER,
     NOTHING,
+    ZERO_ADDRESS,
     Genesis,
     JobParams,
     Merging,
@@ -78,3 +80,16 @@ def _taken(group: str, kind: type, values: dict[str, Any]) -> dict[str, Any]:
             if name in values:
                 found[of.name] = values.pop(name)
     return found
+
+
+def measured() -> JobParams:
+    """Of the jobs whose gas is measured: every byte of calldata counts."""
+    root = keccak(b"root")
+    return job_params(
+        spec_digest=root, step_program=root, encode_program=root, merge_program=root, dataset_root=root,
+        dataset_rows=5, row_length=5, genesis_shared=root, genesis_outer=root, zero_carry=root, zero_payload=root,
+        shared_depth=1, payload_depth=3, inner_steps=2, rounds=3, slots=2, min_slots=2, max_lead=3, max_fail=1,
+        join_seconds=40, train_seconds=50, reveal_seconds=30, attest_seconds=20, turn_seconds=25, challenge_seconds=60,
+        clock_seconds=60, step_seconds=5, slot_price=10, merge_price=7, slot_stake=100, merge_stake=119, bond=34,
+        aggregator=ZERO_ADDRESS, audit_seconds=3, witness_fee=2, witness_stake=43, answer_seconds=24, fee_cap=100,
+    )  # fmt: skip

@@ -1,6 +1,5 @@
 """The largest job that the market takes fits the gas limits that its wrappers set."""
 
-import random
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,7 @@ from lockstep.protocol.jobs import Body, Phase, Reveal
 from lockstep.protocol.market import ids
 from lockstep.protocol.market.job_rules import MAX_SLOTS
 from lockstep.protocol.types import Address, Seconds, StateRoot, TraceRoot, Wei
-from tests.support.market.wander import params_of
-from tests.support.params import amended
+from tests.support.params import amended, measured
 
 pytestmark = [pytest.mark.chain, pytest.mark.slow]
 
@@ -34,7 +32,7 @@ def test_the_loops_over_all_slots_fit_their_limits(tmp_path: Path) -> None:
             outbox.send_all((f"fund {i}", call) for i, call in enumerate(calls))
         aggregator = Address(Account.from_key(key_of(chain.seed, "requester")).address)
         params = amended(
-            params_of(random.Random(1)), slots=MAX_SLOTS, min_slots=1, rounds=2, inner_steps=1, max_lead=1,
+            measured(), slots=MAX_SLOTS, min_slots=1, rounds=2, inner_steps=1, max_lead=1,
             max_fail=1, carry_period=0, slot_stake=Wei(101), slot_price=Wei(10), aggregator=aggregator,
             train_seconds=Seconds(10_000),
             reveal_seconds=Seconds(10_000), challenge_seconds=Seconds(10_000), merge_seconds=Seconds(10_000),
