@@ -50,6 +50,16 @@ def to_array(header: TensorHeader, data: bytes | memoryview) -> Array:
     return np.frombuffer(data, DTYPES[header.dtype]).reshape(header.shape)
 
 
+def is_frozen(array: Array) -> bool:
+    """Returns True if the array's memory is read-only, both through it and through the objects that it is a view of."""
+    owner: object = array
+    while isinstance(owner, np.ndarray):
+        if owner.flags.writeable:
+            return False
+        owner = owner.base
+    return owner.readonly if isinstance(owner, memoryview) else not isinstance(owner, bytearray)
+
+
 def to_bytes(array: Array) -> bytes:
     """The committed bytes of a tensor: little-endian words, row-major."""
     return np.ascontiguousarray(array).tobytes()

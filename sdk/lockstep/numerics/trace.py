@@ -24,7 +24,7 @@ import numpy as np
 
 from lockstep.base.shelf import Shelf
 from lockstep.numerics import reference
-from lockstep.numerics.arrays import DTYPES, Array, StepContext, to_array
+from lockstep.numerics.arrays import DTYPES, Array, StepContext, is_frozen, to_array
 from lockstep.numerics.built import kernels as _native
 from lockstep.numerics.executor import Executable
 from lockstep.numerics.portable import group_products
@@ -47,7 +47,7 @@ def tensor_root(array: Array, threads: int = 1) -> TensorRoot:
     if known is not None and known[0]() is array:
         return known[1]
     root = merkle.tensor_root(_dtype(array), array.shape, _bytes(array), threads)
-    if _frozen(array):
+    if is_frozen(array):
         key = id(array)
         _ROOTS[key] = (weakref.ref(array, lambda _: _ROOTS.pop(key, None)), root)
     return root
@@ -55,16 +55,6 @@ def tensor_root(array: Array, threads: int = 1) -> TensorRoot:
 
 _ROOTS: dict[int, tuple[weakref.ref[Array], TensorRoot]] = {}
 """Roots by the array's id: an array that a step does not change is the same object in the next state."""
-
-
-def _frozen(array: Array) -> bool:
-    """Returns True if the array's memory is read-only, both through it and through the objects that it is a view of."""
-    owner: object = array
-    while isinstance(owner, np.ndarray):
-        if owner.flags.writeable:
-            return False
-        owner = owner.base
-    return owner.readonly if isinstance(owner, memoryview) else not isinstance(owner, bytearray)
 
 
 def _bytes(array: Array) -> memoryview:

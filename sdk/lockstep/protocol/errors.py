@@ -6,7 +6,8 @@
     │   └── LoweringError        lowering         a model uses an operation that cannot become a Program
     ├── DoctorError          3   doctor           this machine or its set-up is not fit to run
     │   ├── Unfit                unfit            .. a job: too slow for its windows, too small for its tensors
-    │   └── WrongBits            wrong_bits       .. a job: it computes other bits than the specification
+    │   ├── WrongBits            wrong_bits       .. a job: it computes other bits than the specification
+    │   └── Crashed              crashed          .. a job: what runs its Programs died, or was ended
     ├── KeyStoreError        4   key              a key is missing, locked or its password is wrong
     │   ├── AuthError            auth             a request is unsigned, expired or replayed
     │   └── NotOwner             not_owner        another key owns the account's money
@@ -91,6 +92,12 @@ class WrongBits(DoctorError):
     """This machine or build computes other bits of a job than the specification; it may be right about others."""
 
     code = "wrong_bits"
+
+
+class Crashed(DoctorError):
+    """The process that runs a job's Programs died, was too late or talked nonsense; this one is unharmed."""
+
+    code = "crashed"
 
 
 class KeyStoreError(LockstepError):

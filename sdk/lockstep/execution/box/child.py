@@ -1,0 +1,84 @@
+"""The confined child: `python -I -m lockstep.execution.box.child WIRE`, started by `handle.Box` and by nobody else.
+
+    launcher    namespaces of its own; ends the others when its parent is gone     (stdin: the parent's life)
+    first       process 1 of its namespace: whatever is left ends with it
+    inmate      resource limits, Landlock, then one order after the other from the wire
+
+It holds no key, no chain and no clock. What it asks for is content by CID, and what it says is read as a stranger's.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+from typing import Any
+
+from lockstep.execution.box import confinement, wire
+
+
+def main() -> None:
+    """As launcher: forks the other two and ends when either its parent or they do."""
+    pipe = socket.socket(fileno=int(sys.argv[1]))
+    (limits, folder, walls), _ = wire.ordered(pipe)
+    lacking = confinement.apart() if walls else ["it is not walled in"]
+    first = os.fork()
+    if first == 0:
+        confinement.die_with_parent()
+        _as_first(pipe, limits, folder, lacking, walls=walls)
+    pipe.close()
+    _outlive(first)
+
+
+def _outlive(first: int) -> None:
+    """Ends as the first process does, or ends it once this process's parent is gone."""
+    watch = os.pidfd_open(first)
+    ready, _, _ = select.select([0, watch], [], [])
+    if watch not in ready:
+        os.kill(first, signal.SIGKILL)
+    _end_like(os.waitpid(first, 0)[1])
+
+
+def _as_first(
+    pipe: socket.socket, limits: confinement.Allowance, folder: Any, lacking: list[str], *, walls: bool
+) -> None:
+    inmate = os.fork()
+    if inmate == 0:
+        confinement.die_with_parent()
+        os.close(0)
+        status = 1
+        try:
+            _as_inmate(pipe, limits, folder, lacking, walls=walls)
+            status = 0
+        finally:
+            os._exit(status)
+    pipe.close()
+    while True:
+        # What the inmate left behind is handed to process 1.
+        ended, status = os.wait()
+        if ended == inmate:
+            _end_like(status)
+
+
+def _end_like(status: int) -> None:
+    code = os.waitstatus_to_exitcode(status)
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def _as_inmate(
+    pipe: socket.socket, limits: confinement.Allowance, folder: Any, lacking: list[str], *, walls: bool
+) -> None:
+    from lockstep.execution.box.inmate import Inmate
+
+    if walls:
+        counted = not lacking
+        lacking = [*lacking, *confinement.limited(limits, counted=counted)]
+        lacking += confinement.walled(confinement.code_folders(), folder)
+    wire.answer(pipe, {"ready": lacking})
+    Inmate(pipe).serve()
+
+
+if __name__ == "__main__":
+    main()

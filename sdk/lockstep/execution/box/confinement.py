@@ -1,0 +1,187 @@
+"""The rights that a process gives up before it runs what a stranger wrote: other processes, the network, files, memory.
+
+    apart()                      # namespaces of its own: users, processes, network, IPC
+    limited(limits)              # resource limits
+    walled(readable, folder)     # Landlock: reads code and libraries, writes its own folder, signals nobody
+
+Each returns what the kernel does not offer, in words; the caller goes on with the rest. Linux alone has any of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
+CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x08000000, 0x10000000, 0x20000000, 0x40000000
+SIGKILL = 9
+
+LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
+"""System calls; the same numbers on every architecture."""
+LANDLOCK_VERSION = 1
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
+OLDEST = (1 << 13) - 1
+"""Rights that every version of Landlock knows."""
+READS = EXECUTE | READ_FILE | READ_DIR
+OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
+"""Rights that a rule about a file, and no folder, can grant."""
+TCP = 0b11
+"""To bind and to connect."""
+SCOPES = 0b11
+"""Abstract sockets and signals of processes outside."""
+
+SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/alternatives", "/etc/ld.so.cache", "/sys/devices/system/cpu")
+"""Places of libraries and compilers."""
+FILES = 256
+"""Open files of one process."""
+PROCESSES = 256
+"""Processes and threads together: compilers and kernels' threads."""
+OOM_SCORE = 1000
+"""The kernel ends this process first when memory runs out."""
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """The most that a confined process takes."""
+
+    memory: int
+    """Bytes of its own, beside what it has when they are set."""
+    shared: int = 0
+    """Bytes of segments and mapped files beside that."""
+    file: int = 64 << 20
+    """Bytes of a file that it writes."""
+    cpu_seconds: int | None = None
+    """Processor time of all its threads; None: whoever waits for it ends it."""
+
+
+def apart() -> list[str]:
+    """Enters namespaces of its own: the next child of this process is the first one of its namespace.
+
+    Called before there is a second thread.
+    """
+    if sys.platform != "linux":
+        return ["no namespaces: this system is not Linux"]
+    user, group = os.geteuid(), os.getegid()
+    if _libc().unshare(CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWPID) == 0:
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+            try:
+                Path("/proc/self", name).write_text(text)
+            except OSError:
+                return ["its user is not mapped into a namespace"]
+        return []
+    return [f"no namespaces of its own ({os.strerror(ctypes.get_errno())}): it sees the network and other processes"]
+
+
+def limited(limits: Allowance, *, counted: bool) -> list[str]:
+    """Sets the resource limits. `counted`: this process is in a user namespace, whose processes alone are counted."""
+    import resource
+
+    _prctl(PR_SET_NO_NEW_PRIVS, 1)
+    space, data = _held()
+    lacking = []
+    wanted = [
+        (resource.RLIMIT_CORE, 0), (resource.RLIMIT_NOFILE, FILES), (resource.RLIMIT_FSIZE, limits.file),
+        (resource.RLIMIT_DATA, data + limits.memory), (resource.RLIMIT_AS, space + 2 * limits.memory + limits.shared),
+        (resource.RLIMIT_MEMLOCK, 0),
+    ]  # fmt: skip
+    if limits.cpu_seconds is not None:
+        wanted.append((resource.RLIMIT_CPU, limits.cpu_seconds))
+    if counted:
+        wanted.append((resource.RLIMIT_NPROC, PROCESSES))
+    for kind, most in wanted:
+        _, hard = resource.getrlimit(kind)
+        value = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (value, value))
+    if not counted:
+        lacking.append("its processes are not counted")
+    try:
+        Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
+    except OSError:
+        lacking.append("when memory runs out, the kernel may end another process")
+    return lacking
+
+
+def walled(readable: Iterable[Path], folder: Path | None) -> list[str]:
+    """Leaves this process the right to read and run what lies in `readable`, and to write in `folder`."""
+    version = _landlock(LANDLOCK_CREATE, None, 0, LANDLOCK_VERSION) if sys.platform == "linux" else -1
+    if version < 1:
+        return ["no Landlock: it may read and write what its user may"]
+    # Each version knows more rights; one that is not known cannot be taken away.
+    newer = {2: REFER, 3: TRUNCATE, 5: IOCTL_DEV}
+    rights = OLDEST | sum(right for since, right in newer.items() if version >= since)
+    ruleset = struct.pack("=QQQ", rights, TCP if version > 3 else 0, SCOPES if version > 5 else 0)
+    handle = _landlock(LANDLOCK_CREATE, ruleset, 8 if version < 4 else 16 if version < 6 else 24, 0)
+    if handle < 0:
+        return ["no Landlock: it may read and write what its user may"]
+    try:
+        for path in readable:
+            _allow(handle, path, READS & rights)
+        _allow(handle, Path("/dev/null"), (READ_FILE | WRITE_FILE) & rights)
+        if folder is not None:
+            _allow(handle, folder, rights & ~IOCTL_DEV)
+        _prctl(PR_SET_NO_NEW_PRIVS, 1)
+        if _landlock(LANDLOCK_RESTRICT, handle, 0) != 0:
+            return ["no Landlock: it may read and write what its user may"]
+    finally:
+        os.close(handle)
+    return [] if version > 5 else ["Landlock is old: it may signal other processes of its user"]
+
+
+def code_folders() -> Sequence[Path]:
+    """The folders in which this interpreter, its modules, libraries and compilers lie."""
+    found = [Path(place) for place in (sys.prefix, sys.base_prefix, *SYSTEM, Path(__file__).parents[2])]
+    found += [Path(p).parent for p in (sys.executable, os.path.realpath(sys.executable))]
+    found += [Path(place) for place in sys.path if place and Path(place).name in ("site-packages", "dist-packages")]
+    return [path for path in dict.fromkeys(found) if path.exists()]
+
+
+def die_with_parent() -> None:
+    """Has the kernel kill this process when the thread that forked it ends; nothing on other systems."""
+    if sys.platform == "linux":
+        _prctl(PR_SET_PDEATHSIG, SIGKILL)
+
+
+# -- inside
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        _libc().prctl(option, ctypes.c_ulong(value), 0, 0, 0)
+
+
+def _landlock(number: int, *arguments: object) -> int:
+    """A system call; a number is passed as a long, bytes as their address."""
+    passed = [ctypes.c_char_p(a) if isinstance(a, bytes | None) else ctypes.c_long(a) for a in arguments]  # type: ignore[arg-type]
+    return int(_libc().syscall(ctypes.c_long(number), *passed, ctypes.c_long(0), ctypes.c_long(0)))
+
+
+def _allow(handle: int, path: Path, rights: int) -> None:
+    try:
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        rule = struct.pack("=Qi", rights if path.is_dir() else rights & OF_FILES, place)
+        _landlock(LANDLOCK_ADD, handle, 1, rule, 0)
+    finally:
+        os.close(place)
+
+
+def _held() -> tuple[int, int]:
+    """(bytes of address space, bytes of data) that this process has."""
+    try:
+        fields = Path("/proc/self/statm").read_text().split()
+        space, data = int(fields[0]), int(fields[5])
+    except (OSError, ValueError, IndexError):
+        return 0, 0
+    return space * os.sysconf("SC_PAGE_SIZE"), data * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,271 @@
+"""The parent's side of one confined child: it starts it, orders, waits no longer than it said, and ends it.
+
+    with Box(limits, store) as box:
+        box.call("load", seconds=60, params=params, ...)      # raises what the work raised, Crashed, or Cancelled
+
+Nothing that a child says is believed but by its form. One that dies, is late or talks nonsense is dead for good.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from lockstep.base.decoding import Reader, anything, either, one_of, several, table, text, whole
+from lockstep.base.machine import readable
+from lockstep.execution.box import wire
+from lockstep.execution.box.confinement import Allowance
+from lockstep.execution.box.segments import Segments
+from lockstep.protocol.errors import (
+    BlobCorrupt,
+    Crashed,
+    LockstepError,
+    Malformed,
+    Mismatch,
+    PayloadInvalid,
+    ProgramInvalid,
+    TryLater,
+    Unfit,
+    UsageError,
+    WrongBits,
+)
+from lockstep.protocol.types import Cid
+from lockstep.storage import ContentStore
+
+START_SECONDS = 120.0
+"""A child is there by then, whatever else the machine does."""
+HINT = "the job is refused here; `lockstep worker retry` tries it again"
+GRACE_SECONDS = 10.0
+"""A child that has closed its end of the wire is ended after this time."""
+SAYS = {
+    error.__name__: error
+    for error in (LockstepError, UsageError, ProgramInvalid, Unfit, WrongBits, Mismatch, BlobCorrupt, PayloadInvalid)
+}
+"""Errors that a child may raise of its own; those of the store come from the parent itself."""
+_WANTS: Reader[Any] = table({"want": one_of("block", "blob", "refresh"), "cid": text(256), "size": whole(0, 1 << 40)})
+_ERROR = table({"name": text(64), "message": text(), "hint": text()})
+_SAID = either(
+    table({"done": anything}), either(table({"error": _ERROR}), _WANTS)
+)  # fmt: skip
+_READY = table({"ready": several(text(), 16)})
+LEAST_ASKED = 1 << 12
+"""Bytes that a request counts for at least."""
+
+
+class Cancelled(Exception):
+    """The parent has ended the child, or its work."""
+
+
+class Box:
+    """One child. Usable from several threads: they wait for one another, and any of them may `cancel`."""
+
+    def __init__(
+        self, limits: Allowance, store: ContentStore | None = None, folder: Path | None = None, *, walls: bool = True
+    ) -> None:
+        """`folder`: the one place where it may write. Raises TryLater if no child can be started.
+
+        `walls` False: nothing is confined, for tests of the rest on systems that cannot.
+        """
+        self.segments = Segments()
+        self.lacking: list[str] = []
+        """The parts of the confinement that the kernel does not offer."""
+        self._store = store
+        self._limits = limits
+        self._asked = 0
+        self._store_error: LockstepError | None = None
+        self._busy = threading.Lock()
+        self._cancelled = threading.Event()
+        self._end: str | None = None
+        """The reason why it is dead; None: it is not."""
+        self._rests: list[bytes] = []
+        ours, theirs = socket.socketpair()
+        self._wire = ours
+        with theirs:
+            self._process = _started(theirs, folder)
+        try:
+            self._hello(folder, walls)
+        except BaseException:
+            self.close()
+            raise
+
+    def call(self, verb: str, *, seconds: float, read: Reader[Any] = anything, **given: Any) -> Any:
+        """Orders work and returns what `read` makes of its answer.
+
+        Raises what the work raised, as far as a child may; Crashed if it dies, says nothing within `seconds` or talks
+        nonsense; Cancelled once it was ended from here. Time in which the store is waited for does not count.
+        """
+        with self._busy:
+            try:
+                return read(self._called(verb, given, time.monotonic() + seconds), "the answer")
+            except wire.Ended as error:
+                raise self._dead(self._death()) from error
+            except wire.Late as error:
+                raise self._dead(f"it was not done after {seconds:.0f} s") from error
+            except (OverflowError, Malformed) as error:
+                raise self._dead(f"it answered what is none: {error}") from error
+
+    def rest(self, root: bytes) -> None:
+        """Has the child free what a Program keeps for its next run, at its next order."""
+        self._rests.append(root)
+
+    @property
+    def alive(self) -> bool:
+        """False once it is dead."""
+        return self._end is None and not self._cancelled.is_set()
+
+    def cancel(self) -> None:
+        """Ends the child and whatever it does; a call under way raises Cancelled."""
+        self._cancelled.set()
+        self._kill()
+
+    def close(self) -> None:
+        """Ends the child."""
+        self.cancel()
+        with self._busy, suppress(OSError):
+            self._wire.close()
+            self.segments.close()
+        self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- inside
+
+    def _hello(self, folder: Path | None, walls: bool) -> None:
+        until = time.monotonic() + START_SECONDS
+        try:
+            wire.order(self._wire, (self._limits, folder, walls), until=until)
+            self.lacking = _READY(wire.answered(self._wire, until), "the greeting")["ready"]
+        except (wire.Ended, wire.Late, OverflowError, Malformed) as error:
+            why = self._death() if isinstance(error, wire.Ended) else "it says nothing that could be read"
+            raise TryLater(f"no confined process could be started: {why}", "`lockstep doctor` tells more") from error
+
+    def _called(self, verb: str, given: Mapping[str, Any], until: float) -> Any:
+        if not self.alive:
+            raise wire.Ended
+        self._store_error = None
+        self._tell(until, verb=verb, given=given)
+        while True:
+            said = _SAID(wire.answered(self._wire, until), "the answer")
+            if "done" in said:
+                return said["done"]
+            if "error" in said:
+                raise self._raised(**said["error"])
+            began = time.monotonic()
+            self._serve(said["want"], Cid(said["cid"]), said["size"])
+            until += time.monotonic() - began
+
+    def _tell(self, until: float, **order: Any) -> None:
+        news, gone = self.segments.news, self.segments.gone
+        while len(news) > wire.MOST_HANDLES:
+            self._send_news([news.pop(0) for _ in range(wire.MOST_HANDLES)], {}, until)
+        order |= {"gone": gone[:], "rest": self._rests[:]}
+        gone.clear()
+        self._rests.clear()
+        self._send_news([news.pop(0) for _ in range(len(news))], order, until)
+
+    def _send_news(self, news: list[Any], order: dict[str, Any], until: float) -> None:
+        told = [(segment.number, len(segment.memory)) for segment in news]
+        wire.order(self._wire, {"news": told, **order}, [segment.handle for segment in news], until)
+
+    def _serve(self, want: str, cid: Cid, size: int) -> None:
+        """Answers a child that wants content."""
+        self._asked += max(size, LEAST_ASKED)
+        # INVARIANT: a child is handed no more than its job may hold.
+        if self._store is None or self._asked > self._limits.memory + self._limits.shared:
+            raise Malformed(f"it asks for more than {readable(self._limits.memory)}")
+        try:
+            if want == "refresh":
+                self._store.cache.refresh(cid)
+                wire.order(self._wire, b"")
+            elif want == "blob":
+                self._hand(cid, size)
+            else:
+                block = self._store.fetch_block(cid)
+                self._asked += len(block)
+                wire.order(self._wire, block)
+        except LockstepError as error:
+            self._store_error = error
+            wire.order(self._wire, LockstepError(error.message, error.hint))
+
+    def _hand(self, cid: Cid, size: int) -> None:
+        assert self._store is not None, "asked before"
+        blob = self._store.blob(cid, size)
+        try:
+            handle = os.open(self._store.cache.folder / cid, os.O_RDONLY | os.O_CLOEXEC)
+        except (OSError, LockstepError):
+            wire.order(self._wire, bytes(blob))
+            return
+        try:
+            wire.order(self._wire, b"", [handle])
+        finally:
+            os.close(handle)
+
+    def _raised(self, name: str, message: str, hint: str) -> LockstepError:
+        """The error that a child tells of; the store's is the parent's own."""
+        if self._store_error is not None:
+            return self._store_error
+        if name == "MemoryError":
+            return self._dead(f"it wants more than {readable(self._limits.memory)} of memory")
+        return SAYS.get(name, LockstepError)(_printable(message), _printable(hint))
+
+    def _dead(self, why: str) -> LockstepError:
+        self._kill()
+        if self._cancelled.is_set():
+            raise Cancelled
+        self._end = self._end or why
+        return Crashed(f"what runs its Programs was ended: {self._end}", HINT)
+
+    def _death(self) -> str:
+        """The way in which the child died."""
+        if self._end is not None:
+            return self._end
+        try:
+            code = self._process.wait(GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "it left its parent"
+        number = -code if code < 0 else code - 128
+        try:
+            name = signal.Signals(number).name
+        except ValueError:
+            return f"exit status {code}"
+        return "the kernel ended it, as when memory runs out (SIGKILL)" if name == "SIGKILL" else name
+
+    def _kill(self) -> None:
+        with suppress(OSError):
+            self._process.kill()
+
+
+def _started(theirs: socket.socket, folder: Path | None) -> subprocess.Popen[bytes]:
+    passed = {name: os.environ[name] for name in ("PATH", "CXX", "LOCKSTEP_FUSED") if name in os.environ}
+    place = "/nonexistent" if folder is None else str(folder)
+    # INVARIANT: no secret of the parent's environment, and no open file of it, reaches a child.
+    return subprocess.Popen(
+        [sys.executable, "-I", "-m", "lockstep.execution.box.child", str(theirs.fileno())],
+        pass_fds=[theirs.fileno()], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        cwd="/" if folder is None else folder, start_new_session=True,
+        env={
+            **passed, "LANG": "C.UTF-8", "HOME": place, "TMPDIR": place, "LOCKSTEP_CACHE": place,
+            "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "4",
+        },
+    )  # fmt: skip
+
+
+def _printable(words: str) -> str:
+    """A child's words without what a terminal obeys."""
+    return "".join(c if c.isprintable() else "?" for c in words)

@@ -1,0 +1,273 @@
+"""The work of the confined child: a job's Programs decoded, planned, measured, compared and run, as its parent orders.
+
+A verb of an order is a method here. Tensors are read and written where the parent says that they lie; an answer holds
+numbers, digests and words alone.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from lockstep.execution import capacity, comparing, footprint, invalidity
+from lockstep.execution.box import wire
+from lockstep.execution.box.segments import Spot, array_at
+from lockstep.execution.jobs import ClaimSchedule, Job, load_programs
+from lockstep.execution.rates import slot_operations
+from lockstep.numerics import paths
+from lockstep.numerics.arrays import Array, StepContext
+from lockstep.numerics.executor import Executable
+from lockstep.numerics.validate import validate
+from lockstep.protocol.errors import LockstepError, ProgramInvalid, UsageError
+from lockstep.protocol.jobs import JobParams
+from lockstep.protocol.programs.program import Alias, Program
+from lockstep.protocol.types import Cid, Digest, JobId
+from lockstep.storage import ContentStore
+from lockstep.storage.cache import BlobCache
+from lockstep.storage.containers import JobSpec, load_program
+from lockstep.storage.payload import Checkpoint
+from lockstep.storage.store import BlockCodec
+
+MOST_TEXT = 2_000
+"""Characters of an error that are told."""
+
+
+class Inmate:
+    """One child at work."""
+
+    def __init__(self, pipe: socket.socket) -> None:
+        self._pipe = pipe
+        self._store = AskedStore(pipe)
+        self._memory: dict[int, mmap.mmap] = {}
+        self._programs: dict[bytes, Program] = {}
+        self._ready: dict[bytes, Executable] = {}
+        self._spec: JobSpec | None = None
+        self._schedule: ClaimSchedule | None = None
+        self._params: JobParams | None = None
+        self._job: Job | None = None
+        self._threads, self._path = 1, "auto"
+
+    def serve(self) -> None:
+        """Does what it is told until nobody tells it anything more."""
+        while True:
+            try:
+                said, handles = wire.ordered(self._pipe)
+            except wire.Ended:
+                return
+            for (number, size), handle in zip(said.get("news", ()), handles, strict=True):
+                self._memory[number] = mmap.mmap(handle, size)
+                os.close(handle)
+            for number in said.get("gone", ()):
+                self._memory.pop(number, None)
+            for root in said.get("rest", ()):
+                if root in self._ready:
+                    self._ready[root].rest()
+            if said.get("verb"):
+                wire.answer(self._pipe, self._done(getattr(self, said["verb"]), said["given"]))
+
+    @staticmethod
+    def _done(verb: Callable[..., dict[str, Any]], given: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return {"done": verb(**given)}
+        except LockstepError as error:
+            told = (type(error).__name__, error.message[:MOST_TEXT], error.hint[:MOST_TEXT])
+        except MemoryError:
+            told = ("MemoryError", "", "")
+        except Exception as error:
+            told = ("Exception", f"{type(error).__name__}: {error}"[:MOST_TEXT], "")
+        return {"error": dict(zip(("name", "message", "hint"), told, strict=True))}
+
+    # -- verbs: a job's Programs
+
+    def load(
+        self, params: JobParams, threads: int, path: str, role: footprint.Role, limit: int | None, fits: bool
+    ) -> dict[str, Any]:
+        """Decodes, checks and plans a job's Programs; raises what `jobs.load_programs` and the role's limits raise."""
+        self._threads, self._path = threads, path
+        try:
+            self._spec, self._schedule = load_programs(params, self._store)
+        except ProgramInvalid:
+            # That its evidence is looked for in the parent ends nothing there: it was looked for here.
+            invalidity.evidence_against(params, self._store)
+            raise
+        self._params = params
+        programs = self._schedule
+        if fits:
+            footprint.fitting(role, limit)(programs, params)
+        need = role(programs, params.role.slots)
+        for program in (programs.step, programs.encode, programs.merge):
+            self._programs[program.root] = program
+            self._executable(program.root)
+        return {"operations": str(slot_operations(programs, params.role.inner_steps)), "memory": need.total}
+
+    def decode(self, cid: str) -> dict[str, Any]:
+        """Decodes and plans one Program more: a job's loss."""
+        program = load_program(self._store, cid)
+        validate(program)
+        self._programs[program.root] = program
+        self._executable(program.root)
+        return {}
+
+    # -- verbs: a job whose data came
+
+    def furnish(self, job: JobId, dataset: Spot, shared: Sequence[Spot], outer: Sequence[Spot]) -> dict[str, Any]:
+        """Takes a job's dataset and first checkpoint."""
+        assert self._params is not None, "loaded before"
+        assert self._spec is not None, "loaded before"
+        assert self._schedule is not None, "loaded before"
+        genesis = Checkpoint(tuple(map(self._at, shared)), tuple(map(self._at, outer)))
+        self._job = Job(
+            job, self._params, self._spec, self._schedule, self._at(dataset), genesis, self._threads, self._path,
+            _compiled=self._ready,
+        )  # fmt: skip
+        return {}
+
+    def measure(self, require: capacity.Require, chain: capacity.ChainPace, role: footprint.Role) -> dict[str, Any]:
+        """The pace of the job; raises Unfit."""
+        pace = capacity.keep_up(self._furnished, require, chain, role)
+        return {"step": pace.step, "shown": pace.shown}
+
+    def compare(self) -> dict[str, Any]:
+        """Compares the job's bits with other code; raises WrongBits."""
+        comparing.check_job(self._furnished)
+        return {}
+
+    # -- verbs: one transition
+
+    def run(
+        self, program: bytes, state: Sequence[Spot | None], context: StepContext, dataset: Spot | None,
+        into: dict[int, Spot],
+    ) -> dict[str, Any]:  # fmt: skip
+        """Runs a Program; `into`: by op, where its output goes."""
+        executable = self._executable(program)
+        after = executable.run(self._state(state), context, self._rows(dataset))
+        entry = {a.index: k for k, a in enumerate(executable.program.outputs) if a.kind == Alias.OP_KIND}
+        for op, place in into.items():
+            self._write(place, after[entry[op]])
+        return {}
+
+    def roots(
+        self, program: bytes, state: Sequence[Spot | None], context: StepContext, dataset: Spot | None
+    ) -> dict[str, Any]:
+        """The roots of all ops."""
+        found = self._executable(program).roots(self._state(state), context, self._rows(dataset))
+        return {"roots": b"".join(found)}
+
+    def outputs(
+        self, program: bytes, state: Sequence[Spot | None], context: StepContext, dataset: Spot | None,
+        into: dict[int, Spot],
+    ) -> dict[str, Any]:  # fmt: skip
+        """The outputs of some ops; `into`: by op, where its output goes."""
+        made = self._executable(program).outputs(self._state(state), context, self._rows(dataset), frozenset(into))
+        for op, place in into.items():
+            self._write(place, made[op])
+        return {}
+
+    # -- inside
+
+    @property
+    def _furnished(self) -> Job:
+        assert self._job is not None, "furnished before"
+        return self._job
+
+    def _executable(self, root: bytes) -> Executable:
+        if root not in self._ready:
+            self._ready[root] = paths.compile(self._programs[root], threads=self._threads, path=self._path)
+        return self._ready[root]
+
+    def _at(self, place: Spot) -> Array:
+        array = array_at(self._memory[place.segment], place)
+        array.flags.writeable = False
+        return array
+
+    def _state(self, places: Sequence[Spot | None]) -> list[Array | None]:
+        """A tensor that stands in two places is one."""
+        known: dict[Spot, Array] = {}
+        return [None if p is None else known.setdefault(p, self._at(p)) for p in places]
+
+    def _rows(self, place: Spot | None) -> Array | None:
+        return None if place is None else self._at(place)
+
+    def _write(self, place: Spot, array: Array | None) -> None:
+        assert array is not None, "an op puts out a tensor"
+        np.copyto(array_at(self._memory[place.segment], place), array.reshape(place.shape))
+
+
+class AskedStore(ContentStore):
+    """The parent's store, block by block: what comes is verified by the parent, and counted."""
+
+    def __init__(self, pipe: socket.socket) -> None:
+        self._pipe = pipe
+
+    @property
+    def url(self) -> str:
+        """None: nobody else reaches it."""
+        return ""
+
+    def check(self) -> None:
+        """The parent has checked it."""
+
+    @cached_property
+    def cache(self) -> BlobCache:
+        """The parent's, as far as a child may use it."""
+        return AskedCache(self._asked)
+
+    def fetch_block(self, cid: Cid) -> bytes:
+        """One block."""
+        return bytes(self._asked({"want": "block", "cid": cid, "size": 0})[0])
+
+    def blob(self, cid: str, size: int) -> memoryview:
+        """A blob, mapped from the parent's cache if it is large."""
+        data, handles = self._asked({"want": "blob", "cid": cid, "size": size})
+        if not handles:
+            return memoryview(data)
+        try:
+            return memoryview(mmap.mmap(handles[0], size, prot=mmap.PROT_READ))
+        finally:
+            os.close(handles[0])
+
+    def blobs(self, wanted: Sequence[tuple[Cid, int]]) -> list[memoryview]:
+        """One after the other."""
+        return [self.blob(*pair) for pair in wanted]
+
+    def put_block(self, block: bytes, codec: BlockCodec) -> Cid:
+        """Refused."""
+        raise UsageError("a confined child stores nothing")
+
+    def put_stream(self, file: BinaryIO) -> Cid:
+        """Refused."""
+        raise UsageError("a confined child stores nothing")
+
+    def has(self, cid: str) -> bool:
+        """Nothing lies here."""
+        return False
+
+    def _asked(self, what: dict[str, Any]) -> tuple[bytes, list[int]]:
+        wire.answer(self._pipe, what)
+        said, handles = wire.ordered(self._pipe)
+        if isinstance(said, LockstepError):
+            raise said
+        return said, handles
+
+
+class AskedCache(BlobCache):
+    """The parent's cache of blobs: nothing is written there."""
+
+    def __init__(self, ask: Callable[[dict[str, Any]], object]) -> None:
+        super().__init__(Path("/"), 0)
+        self._ask = ask
+
+    def tree(self, cid: Cid, compute: Callable[[], Digest]) -> Digest:
+        """Computed: nothing that a child computes is kept."""
+        return compute()
+
+    def refresh(self, cid: Cid) -> None:
+        """Has the parent compare its file of a blob with the CID."""
+        self._ask({"want": "refresh", "cid": cid, "size": 0})

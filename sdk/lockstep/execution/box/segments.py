@@ -1,0 +1,173 @@
+"""Memory that a process and its confined child both see: tensors pass through it, and no message holds one.
+
+The parent makes every segment, of a size that neither side can change, and reads of it what it laid out itself. A
+segment is used again once nobody in the parent holds a tensor in it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import weakref
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lockstep.numerics.arrays import Array, is_frozen
+
+ALIGNMENT = 64
+KEPT = 3
+"""Segments of one size that wait to be used again."""
+F_ADD_SEALS, F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 1, 2, 4
+
+Form = tuple[np.dtype[np.generic], tuple[int, ...]]
+"""dtype and shape of a tensor."""
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A tensor in a segment."""
+
+    segment: int
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(eq=False)
+class Segment:
+    """A stretch of shared memory."""
+
+    number: int
+    handle: int
+    memory: mmap.mmap
+
+    @staticmethod
+    def make(number: int, size: int) -> Segment:
+        """Makes one of `size` bytes."""
+        handle = os.memfd_create("lockstep", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(handle, size)
+        # INVARIANT: no child takes memory away under a tensor that its parent reads.
+        fcntl.fcntl(handle, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+        return Segment(number, handle, mmap.mmap(handle, size))
+
+
+@dataclass
+class Segments:
+    """A parent's side of one child's segments, for one thread at a time; tensors are let go of in any thread."""
+
+    news: list[Segment] = field(default_factory=list)
+    """Those that the child does not know yet."""
+    gone: list[int] = field(default_factory=list)
+    """Those that the child may let go of."""
+    _made: int = 0
+    _by_number: dict[int, Segment] = field(default_factory=dict)
+    _free: dict[int, list[Segment]] = field(default_factory=dict)
+    _users: Counter[Segment] = field(default_factory=Counter)
+    _released: deque[Segment] = field(default_factory=deque)
+    _known: dict[int, tuple[weakref.ref[Array], Spot, Array | None]] = field(default_factory=dict)
+    """Tensors that the child can find: by id, where they lie, and the copy that lies there if they are not it."""
+
+    def room(self, forms: Sequence[Form]) -> tuple[list[Spot], list[Array]]:
+        """Places in one segment for tensors of these forms, and the tensors, read-only."""
+        self._take_back()
+        offsets, size = [], 0
+        for dtype, shape in forms:
+            offsets.append(size)
+            size += -(-dtype.itemsize * _count(shape) // ALIGNMENT) * ALIGNMENT
+        segment = self._segment(-(-max(size, 1) // mmap.PAGESIZE) * mmap.PAGESIZE)
+        places, arrays = [], []
+        for (dtype, shape), offset in zip(forms, offsets, strict=True):
+            flat = np.frombuffer(memoryview(segment.memory).toreadonly(), dtype, _count(shape), offset)
+            # Views of views refer to the first of them: it is the one that lives as long as any.
+            self._users[segment] += 1
+            weakref.finalize(flat, self._released.append, segment).atexit = False
+            places.append(Spot(segment.number, offset, dtype.str, shape))
+            arrays.append(flat.reshape(shape))
+            self._remember(arrays[-1], places[-1], None)
+        return places, arrays
+
+    def given(self, arrays: Sequence[Array | None]) -> tuple[list[Spot | None], list[Array]]:
+        """Places at which the child finds tensors, and what must live until it has read them.
+
+        A tensor that it cannot find is copied; one that nobody can change is copied once.
+        """
+        found = {id(a): self._place(a) for a in arrays if a is not None}
+        fresh = {id(a): a for a in arrays if a is not None and found[id(a)] is None}
+        copies: list[Array] = []
+        if fresh:
+            places, copies = self.room([(a.dtype, a.shape) for a in fresh.values()])
+            for array, place, copy in zip(fresh.values(), places, copies, strict=True):
+                np.copyto(self._writable(place), array)
+                found[id(array)] = place
+                if is_frozen(array):
+                    self._remember(array, place, copy)
+        return [None if a is None else found[id(a)] for a in arrays], copies
+
+    def close(self) -> None:
+        """Lets go of what nobody holds a tensor in; the rest goes with its last tensor."""
+        self._known.clear()
+        self._free.clear()
+        for segment in {*self._users, *self.news}:
+            _shut(segment)
+
+    # -- inside
+
+    def _place(self, array: Array) -> Spot | None:
+        known = self._known.get(id(array))
+        return known[1] if known is not None and known[0]() is array else None
+
+    def _remember(self, array: Array, place: Spot, copy: Array | None) -> None:
+        known, key = self._known, id(array)
+        known[key] = weakref.ref(array, lambda _: known.pop(key, None)), place, copy
+
+    def _segment(self, size: int) -> Segment:
+        waiting = self._free.get(size)
+        if waiting:
+            return waiting.pop()
+        self._made += 1
+        segment = Segment.make(self._made, size)
+        self._by_number[segment.number] = segment
+        self.news.append(segment)
+        return segment
+
+    def _writable(self, place: Spot) -> Array:
+        memory = self._by_number[place.segment].memory
+        return array_at(memory, place)
+
+    def _take_back(self) -> None:
+        while self._released:
+            segment = self._released.popleft()
+            self._users[segment] -= 1
+            if self._users[segment]:
+                continue
+            del self._users[segment]
+            waiting = self._free.setdefault(len(segment.memory), [])
+            if len(waiting) < KEPT:
+                waiting.append(segment)
+            else:
+                del self._by_number[segment.number]
+                self.gone.append(segment.number)
+                _shut(segment)
+
+
+def array_at(memory: mmap.mmap, place: Spot) -> Array:
+    """The tensor at a place of a mapped segment."""
+    return np.frombuffer(memory, np.dtype(place.dtype), _count(place.shape), place.offset).reshape(place.shape)
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    count = 1
+    for extent in shape:
+        count *= extent
+    return count
+
+
+def _shut(segment: Segment) -> None:
+    """The mapping goes with the last tensor in it."""
+    if segment.handle >= 0:
+        os.close(segment.handle)
+        segment.handle = -1

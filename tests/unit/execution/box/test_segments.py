@@ -1,0 +1,79 @@
+"""Tensors reach a child and come back through memory that both see."""
+
+from __future__ import annotations
+
+import gc
+import os
+
+import numpy as np
+import pytest
+
+from lockstep.execution.box.segments import KEPT, Segments, array_at
+from lockstep.numerics.arrays import Array, is_frozen
+
+WORDS = np.dtype(np.float32)
+
+
+def frozen(values: list[float]) -> Array:
+    array = np.array(values, np.float32)
+    return np.frombuffer(array.tobytes(), np.float32)
+
+
+def test_a_tensor_that_nobody_can_change_is_copied_once() -> None:
+    segments, tensor = Segments(), frozen([1, 2, 3])
+    first, _ = segments.given([tensor, None, tensor])
+    again, copies = segments.given([tensor])
+    assert first == [again[0], None, again[0]]
+    assert copies == []
+    assert len(segments.news) == 1
+
+
+def test_a_tensor_that_somebody_may_change_is_copied_each_time() -> None:
+    segments, tensor = Segments(), np.zeros(3, np.float32)
+    segments.given([tensor])
+    tensor[0] = 5
+    places, copies = segments.given([tensor])
+    assert places[0] is not None
+    assert copies[0].tolist() == [5, 0, 0]
+
+
+def test_what_the_child_writes_is_read_and_cannot_be_written_here() -> None:
+    segments = Segments()
+    places, (one, two) = segments.room([(WORDS, (2, 2)), (WORDS, ())])
+    memory = segments.news[0].memory
+    array_at(memory, places[0])[:] = [[1, 2], [3, 4]]
+    array_at(memory, places[1])[()] = 7
+    assert (one.tolist(), two.tolist()) == ([[1, 2], [3, 4]], 7)
+    assert is_frozen(one)
+    assert segments.given([two, one]) == ([places[1], places[0]], []), "the child has them"
+
+
+def test_a_segment_is_used_again_once_nobody_holds_a_tensor_in_it() -> None:
+    segments = Segments()
+    places, made = segments.room([(WORDS, (4,)), (WORDS, (4,))])
+    part = made[1][1:3]
+    made.clear()
+    gc.collect()
+    assert segments.room([(WORDS, (4,))])[0][0].segment != places[0].segment, "a view of it is held"
+    del part
+    gc.collect()
+    assert places[0].segment in {segments.room([(WORDS, (4,))])[0][0].segment for _ in range(2)}
+
+
+def test_segments_that_are_too_many_are_let_go_of() -> None:
+    segments = Segments()
+    held = [segments.room([(WORDS, (4,))]) for _ in range(KEPT + 2)]
+    before = len(os.listdir("/proc/self/fd"))
+    held.clear()
+    gc.collect()
+    segments.room([(WORDS, (4,))])
+    assert len(segments.gone) == 2
+    assert len(os.listdir("/proc/self/fd")) == before - 2
+
+
+def test_no_child_changes_a_segments_size() -> None:
+    segments = Segments()
+    segments.room([(WORDS, (4,))])
+    for size in (0, 1 << 20):
+        with pytest.raises(PermissionError):
+            os.ftruncate(segments.news[0].handle, size)
