@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 from lockstep.cli.output import event
 from lockstep.execution import capacity, comparing
 from lockstep.execution.capacity import ChainPace, LiveClaim, Pace
+from lockstep.execution.jobs import PROCESSOR_PATHS
+from lockstep.execution.rates import slot_operations
 from lockstep.node.backoff import Backoff
 from lockstep.node.bench import Bench
 from lockstep.node.isolation import Isolation
 from lockstep.node.sender import Sender
-from lockstep.protocol.errors import FundsError, Unfit, WrongBits
+from lockstep.protocol.errors import Crashed, FundsError, Unfit, WrongBits
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import JobId, Seconds, Wei
 from worker import decide
@@ -97,7 +99,10 @@ class Admission:
     def _pays(self, taken: Taken, now: Seconds) -> bool:
         job = taken.ledger.id
         if job not in self._paying:
-            unpaid = self._parts.policy.refuses_price(taken.params, taken.job.programs)
+            held = taken.job
+            steps = taken.params.role.inner_steps
+            operations = slot_operations(held.programs, steps) if held.box is None else held.box.operations
+            unpaid = self._parts.policy.refuses_price(taken.params, operations)
             self._paying[job] = not unpaid
             if unpaid:
                 self._refuse(job, "policy", unpaid, now)
@@ -113,8 +118,9 @@ class Admission:
             self._bench.begin(job, partial(self._measure, taken))
         try:
             pace = self._bench.take(job)
-        except WrongBits as error:
-            # INVARIANT: a job that this machine computes wrongly is neither staked on nor joined.
+        except (WrongBits, Crashed) as error:
+            # INVARIANT: a job that this machine computes wrongly, or that ends what runs it, is neither staked on nor
+            # joined.
             self._parts.refusals.record(job, error)
             self._refuse(job, error.code, error.message, now)
             return None
@@ -131,8 +137,17 @@ class Admission:
         return pace
 
     def _measure(self, taken: Taken) -> Pace:
-        pace = capacity.keep_up(taken.job, capacity.require_claimant, self._parts.party.chain_pace())
-        comparing.check_job(taken.job)
+        job, box, chain = taken.job, taken.job.box, self._parts.party.chain_pace()
+        if box is None:
+            pace = capacity.keep_up(job, capacity.require_claimant, chain)
+            comparing.check_job(job)
+            return pace
+        pace = box.measure(job, capacity.require_claimant, chain)
+        box.compare(job)
+        if job.path not in PROCESSOR_PATHS:
+            # A device's Programs run here, once a child has run them on the processor.
+            pace = capacity.keep_up(job, capacity.require_claimant, chain)
+            comparing.check_job(job)
         return pace
 
     def _has_room(self, taken: Taken, live: Iterable[Taken], now: Seconds) -> bool:

@@ -247,7 +247,7 @@ def retry(
     home: Home = None,
     as_json: Json = False,
 ) -> None:
-    """Have a job tried again that this home refuses for wrong bits; a worker that runs does so by itself."""
+    """Have a job tried again that this home refuses for good; a worker that runs does so by itself."""
     settings = resolve("worker", home=home)
     from lockstep.base.naming import identified, short
     from worker.refusals import Refusals

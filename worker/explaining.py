@@ -17,7 +17,7 @@ from lockstep.execution.schedule import longest_hold
 from lockstep.node.guard import lock
 from lockstep.node.ledger import JobLedger, RoundLedger
 from lockstep.node.purse import Holdings, moment
-from lockstep.protocol.errors import Unreachable, WrongBits
+from lockstep.protocol.errors import Crashed, Unreachable, WrongBits
 from lockstep.protocol.jobs import ZERO_ADDRESS, Phase
 from lockstep.protocol.types import ClaimId, JobId, Seconds
 from worker import notes
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 OPEN = ("training", "withheld", "pending", "unmerged")
 """Reason codes of rounds that are not over."""
+LASTING = (WrongBits.code, Crashed.code)
+"""Codes of jobs that are refused until their owner or another build has them tried again."""
 NOT_SEEN = Note("not_seen", "no worker has looked at this job from this home")
 NO_GAS = Note("gas", "the account holds none of the chain's coin: no transaction can be sent")
 _WHAT = {"draining": "free if nobody challenges by", "unbonding": "to be withdrawn from"}
@@ -146,7 +148,7 @@ class Why:
     def lines(self) -> list[str]:
         """As people read it."""
         jobs = [
-            f"job {short(job)}  {'refused' if note.code == WrongBits.code else 'not joined'}: {_sentence(note)}; "
+            f"job {short(job)}  {'refused' if note.code in LASTING else 'not joined'}: {_sentence(note)}; "
             f"{hint_of(note.code)}"
             for job, note in self.jobs.items()
         ]
@@ -246,7 +248,7 @@ def next_of(job: JobLedger, r: RoundLedger, market: Market, now: Seconds) -> Nex
 
 
 def _refused(account: Account) -> dict[JobId, Note]:
-    """Returns a note for every open job in which this home's build computed wrong bits."""
+    """Returns a note for every open job that this home refuses for good."""
     jobs = account.ledger.jobs
     return {job: r.note for job, r in Refusals(account.home).all().items() if job in jobs and not jobs[job].done}
 

@@ -35,6 +35,8 @@ HINTS = {
     "doctor": "`lockstep doctor` tests this machine",
     "wrong_bits": "report it (`lockstep worker support-bundle`); another build tries the job again by itself, and this "
     "one after `lockstep worker retry JOB`",
+    "crashed": "leave the job: its Programs harm what runs them; another build tries it again by itself, and this one "
+    "after `lockstep worker retry JOB`",
     # of a round
     "paid": "nothing has to be done",
     "pending": "keep the worker running: silence in a dispute loses the stake",

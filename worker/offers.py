@@ -18,9 +18,10 @@ from lockstep.base.machine import readable
 from lockstep.base.naming import identified, short
 from lockstep.chain import gas
 from lockstep.execution import capacity, comparing, footprint, invalidity, schedule
-from lockstep.execution.jobs import load_programs
+from lockstep.execution.box.loading import JobBox, Planned
+from lockstep.execution.jobs import PROCESSOR_PATHS, load_programs
 from lockstep.execution.quoting import estimated
-from lockstep.execution.rates import price_of, slot_operations
+from lockstep.execution.rates import price_of
 from lockstep.node.party import pace_of
 from lockstep.node.purse import Holdings, moment
 from lockstep.protocol.errors import LockstepError
@@ -210,13 +211,21 @@ class _Look:
         )  # fmt: skip
 
     def _machine(self, job: JobId, params: JobParams, reasons: list[Note]) -> MachineFit | None:
-        try:
-            _, programs = load_programs(params, self.store)
-        except LockstepError as error:
-            reasons.append(Note(error.code, error.message))
-            return None
-        limit = self.settings.max_memory_mib
+        limit, s = self.settings.max_memory_mib, self.settings
         fits = footprint.fitting(footprint.worker, limit << 20 if limit else None)
+        with JobBox(job, params, self.store, s.threads, s.path, fits) as box:
+            try:
+                planned = box.plan()
+                _, programs = load_programs(params, self.store)
+                return self._judged(job, params, box, planned, programs, reasons)
+            except LockstepError as error:
+                reasons.append(Note(error.code, error.message))
+                return None
+
+    def _judged(
+        self, job: JobId, params: JobParams, box: JobBox, planned: Planned, programs: ClaimSchedule, reasons: list[Note]
+    ) -> MachineFit:
+        """The job beside this machine's memory, pace and claims."""
 
         def checked(check: Callable[[], object]) -> bool:
             try:
@@ -226,13 +235,13 @@ class _Look:
                 return False
             return True
 
-        fit = checked(lambda: fits(programs, params))
-        if unpaid := self.policy.refuses_price(params, programs):
+        fit = checked(box.require)
+        if unpaid := self.policy.refuses_price(params, planned.operations):
             reasons.append(Note("policy", unpaid))
-        pace, how = estimated(programs.step, self.settings.threads, self.settings.path), "estimated"
+        pace, how = self._estimated(box, programs), "estimated"
         if self.tries and fit:
             measured: list[Pace] = []
-            checked(lambda: measured.append(self._measured(job, params)))
+            checked(lambda: measured.append(self._measured(job, params, box)))
             if measured:
                 pace, how = measured[0], "measured"
         checked(lambda: capacity.require_claimant(params, pace, self.chain))
@@ -247,19 +256,26 @@ class _Look:
                 reasons.append(Note("room", error.message))
         work = params.role.transitions * pace.step + pace.shown
         return MachineFit(
-            pace, how, slot_operations(programs, params.role.inner_steps), work,
-            schedule.prompt_round(params, work, self.chain.block),
-            footprint.worker(programs, params.role.slots).total, _disk(programs, params),
+            pace, how, planned.operations, work, schedule.prompt_round(params, work, self.chain.block),
+            planned.memory, _disk(programs, params, planned.results),
         )  # fmt: skip
 
-    def _measured(self, job: JobId, params: JobParams) -> Pace:
+    def _estimated(self, box: JobBox, programs: ClaimSchedule) -> Pace:
+        """A device's rates are measured here, once a child has planned the job."""
+        s = self.settings
+        return box.estimate() if s.path in PROCESSOR_PATHS else estimated(programs.step, s.threads, s.path)
+
+    def _measured(self, job: JobId, params: JobParams, box: JobBox) -> Pace:
         """Measures the pace of some first steps and compares their bits; a machine that could not be in time at any
         pace runs none."""
         s = self.settings
         loaded = invalidity.load(job, params, self.store, s.threads, s.path)
         capacity.require_claimant(params, capacity.least(loaded), self.chain)
-        pace = capacity.measure(loaded)
-        comparing.check_job(loaded)
+        pace = box.measure(loaded, capacity.require_nothing, self.chain)
+        box.compare(loaded)
+        if s.path not in PROCESSOR_PATHS:
+            pace = capacity.measure(loaded)
+            comparing.check_job(loaded)
         return pace
 
 
@@ -268,8 +284,8 @@ def account_time(account: Account) -> Seconds:
     return Seconds(account.contracts.vault.w3.eth.get_block("latest")["timestamp"])
 
 
-def _disk(programs: ClaimSchedule, params: JobParams) -> int:
+def _disk(programs: ClaimSchedule, params: JobParams, results: int) -> int:
     """About what lies on disk while the job runs: the dataset, checkpoints, payloads, states in work."""
     dataset = footprint.WORD_BYTES * params.role.dataset_rows * params.role.row_length
-    kept = footprint.checkpoint_bytes(programs) + footprint.of_program(programs.step).results
+    kept = footprint.checkpoint_bytes(programs) + results
     return dataset + _LEFT_ON_DISK * kept + params.role.slots * footprint.payload_bytes(programs, params.role.slots)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lockstep.execution.box import loading
 from lockstep.node.bench import Bench
 from lockstep.protocol.market import ids
 from lockstep.protocol.types import Address, ClaimId, Seconds
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from worker.announcing import Announcer
 
 
+Load = Callable[..., "Job"]
+"""`box.loading.load`, or `invalidity.load`, which runs a job's Programs in this process."""
+
+
 @dataclass(frozen=True)
 class WorkerParts:
     """Keys, chain, storage, memory."""
@@ -41,6 +46,8 @@ class WorkerParts:
     announcer: Announcer
     policy: Policy
     notes: Notes
+    load: Load = loading.load
+    """Loads a job, in a box."""
 
     @property
     def home(self) -> Path:

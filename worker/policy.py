@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 
 from lockstep.base.amounts import amount_of, tokens
 from lockstep.base.naming import address_of
-from lockstep.execution.rates import PRICED_OPERATIONS, price_of, slot_operations
+from lockstep.execution.rates import PRICED_OPERATIONS, price_of
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import NOTHING
 from lockstep.protocol.types import Address, Wei
 
 if TYPE_CHECKING:
     from lockstep.base.settings import Settings
-    from lockstep.execution.jobs import ClaimSchedule
     from lockstep.protocol.jobs import JobParams
 
 ALL = "all"
@@ -61,9 +60,8 @@ class Policy:
             return ""
         return f"it is a job of {requester}, and --jobs-from names others"
 
-    def refuses_price(self, params: JobParams, programs: ClaimSchedule) -> str:
-        """Returns the reason why a slot pays too little; empty if it pays enough."""
-        operations = slot_operations(programs, params.role.inner_steps)
+    def refuses_price(self, params: JobParams, operations: int) -> str:
+        """Returns the reason why a slot of so many operations pays too little; empty if it pays enough."""
         if params.role.slot_price * PRICED_OPERATIONS >= self.min_price * operations:
             return ""
         paid = tokens(price_of(params.role.slot_price, operations), 4)

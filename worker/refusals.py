@@ -1,4 +1,5 @@
-"""Jobs that this home refuses because its executor computed wrong bits of them: on disk before anything else is done.
+"""Jobs that this home refuses because its executor computed wrong bits of them, or was ended by them: on disk before
+anything else is done.
 
 One file a job, `refused/<job>.json`. It is in force until its owner clears it (`lockstep worker retry`) or another
 build runs in the home: a mended one tries the job again.
@@ -14,7 +15,7 @@ from typing import Any
 from lockstep.base.decoding import MAX_FILE_BYTES, file_bytes, from_json
 from lockstep.base.files import write_atomically
 from lockstep.numerics.built import build_name
-from lockstep.protocol.errors import Malformed, WrongBits
+from lockstep.protocol.errors import Crashed, Malformed, WrongBits
 from lockstep.protocol.types import ClaimId, JobId
 from worker.notes import Note
 from worker.progress import WorkFolder
@@ -24,7 +25,7 @@ FOLDER = "refused"
 
 @dataclass(frozen=True)
 class Refusal:
-    """A finding of wrong bits in a job."""
+    """A finding of wrong bits in a job, or of a death that it caused."""
 
     job: JobId
     message: str
@@ -33,11 +34,13 @@ class Refusal:
     """The claim that was being made; None: it was found before the job was joined."""
     build: str = ""
     """The build that computed (`numerics.built.build_name`)."""
+    code: str = WrongBits.code
+    """The error's."""
 
     @property
     def note(self) -> Note:
         """Returns what the owner is told."""
-        return Note(WrongBits.code, f"{self.message}: nothing more is claimed in this job, older claims are defended")
+        return Note(self.code, f"{self.message}: nothing more is claimed in this job, older claims are defended")
 
 
 class Refusals:
@@ -48,9 +51,14 @@ class Refusals:
         self._home = home
         self._folder = home / FOLDER
 
-    def record(self, job: JobId, error: WrongBits, claim: ClaimId | None = None) -> None:
+    def record(self, job: JobId, error: WrongBits | Crashed, claim: ClaimId | None = None) -> None:
         """Refuse a job; on disk, whatever happens next, when this returns."""
-        said = {"message": error.message, "claim": claim.hex() if claim else None, "build": build_name()}
+        said = {
+            "message": error.message,
+            "claim": claim.hex() if claim else None,
+            "build": build_name(),
+            "code": error.code,
+        }
         self._folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self._path(job), [json.dumps(said).encode()])
 
@@ -60,12 +68,12 @@ class Refusals:
         try:
             said: Any = from_json(file_bytes(path), MAX_FILE_BYTES)
             claim = None if said["claim"] is None else ClaimId(bytes.fromhex(said["claim"]))
-            found = Refusal(job, str(said["message"]), claim, str(said["build"]))
+            found = Refusal(job, str(said["message"]), claim, str(said["build"]), str(said["code"]))
         except FileNotFoundError:
             return None
         except (OSError, Malformed, LookupError, TypeError, ValueError):
             # INVARIANT: a refusal that cannot be read is in force.
-            return Refusal(job, f"wrong bits were computed, and {path} is damaged, which says where")
+            return Refusal(job, f"it was refused, and {path} is damaged, which says why")
         return found if found.build == build_name() else None
 
     def all(self) -> dict[JobId, Refusal]:

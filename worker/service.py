@@ -18,6 +18,7 @@ from lockstep.base.machine import room_on_disk
 from lockstep.base.vitals import VITALS
 from lockstep.chain.finality import Relied
 from lockstep.cli.output import event
+from lockstep.execution.box.handle import end_all
 from lockstep.execution.jobs import ClaimRun
 from lockstep.node.abandoned import Abandoned
 from lockstep.node.demands import Answers
@@ -120,6 +121,7 @@ class Worker:
             raise
         finally:
             self._jobs.close()
+            end_all()
             self._skills.close()
             self.parts.announcer.close()
 
@@ -293,7 +295,7 @@ class Worker:
             return False
         self._jobs.kept.discard(job)
         self._skills.training.forget(job)
-        del self._jobs.taken[job]
+        self._jobs.leave(job)
         return True
 
     def _register(self) -> None:

@@ -23,7 +23,16 @@ from lockstep.node.feewatch import waiting_for_fee
 from lockstep.node.isolation import Isolation
 from lockstep.node.ledger import JobLedger, Ledger
 from lockstep.node.sender import Sender
-from lockstep.protocol.errors import BlobMissing, DoctorError, LockstepError, RowMissing, Unfit, Unreachable
+from lockstep.protocol.errors import (
+    BlobMissing,
+    Crashed,
+    DoctorError,
+    LockstepError,
+    RowMissing,
+    TryLater,
+    Unfit,
+    Unreachable,
+)
 from lockstep.protocol.types import JobId, Seconds, Wei
 from worker.decide import Act
 from worker.notes import Note
@@ -48,7 +57,7 @@ class Jobs:
         self._urgent: Bench[JobId, Job] = Bench("load-own", wake)
         self._missing: Backoff[JobId] = Backoff(RETRY_SECONDS)
         self._unfit: Backoff[JobId] = Backoff(capacity.AGAIN_SECONDS)
-        """Jobs that this machine cannot hold: they are looked at again, in case memory comes free."""
+        """Jobs that this machine cannot hold now: they are looked at again, in case memory comes free."""
         self._refused: set[JobId] = set()
         self._undefendable: dict[JobId, Undefendable] = {}
         """Jobs that break a rule, until that is proven."""
@@ -100,8 +109,17 @@ class Jobs:
         taken = self.taken.get(job)
         return None if taken is None else taken.job
 
+    def leave(self, job: JobId) -> None:
+        """Let a job go."""
+        box = self.taken.pop(job).job.box
+        if box is not None:
+            box.close()
+
     def close(self) -> None:
-        """Stop loading."""
+        """Stop loading, and end what runs Programs."""
+        for taken in self.taken.values():
+            if taken.job.box is not None:
+                taken.job.box.close()
         self._loader.close(wait=False)
         self._urgent.close(wait=False)
 
@@ -133,23 +151,28 @@ class Jobs:
         params, settings = self._parts.contracts.market.params(job), self._parts.party.settings
         # INVARIANT: whatever it needs, a job is loaded in which a stake of ours can still be lost.
         fits = None if at_stake else footprint.fitting(footprint.worker, self._parts.max_memory_bytes)
-        loaded = invalidity.load(job, params, self._parts.store, settings.threads, settings.path, fits=fits)
+        loaded = self._parts.load(job, params, self._parts.store, settings.threads, settings.path, fits=fits)
         for program in (loaded.programs.step, loaded.programs.encode):
             loaded.executable(program)
         return loaded
 
     def _not_loaded(self, job: JobId, error: Exception, ledger: Ledger, free: Wei, now: Seconds) -> None:
+        me = self._parts.address
         if isinstance(error, BlobMissing | Unreachable):
             log.info("a job's data cannot be fetched yet: trying again", job=job.hex(), message=error.message)
             if isinstance(error, RowMissing):
                 self._ask_row(job, error, free, now)
             self._missing.failed(job, now)
             self._parts.notes.waits(job, Note(error.code, error.message, self._missing.until(job)))
-        elif isinstance(error, Unfit):
+        elif isinstance(error, Unfit | TryLater) or (isinstance(error, Crashed) and job in ledger.at_stake(me)):
             self._unfit.failed(job, now)
             self._parts.notes.refused(job, Note(error.code, error.message, self._unfit.until(job)), now)
+        elif isinstance(error, Crashed):
+            # INVARIANT: a job whose Programs end what runs them is not looked at again, in no later process either.
+            self._parts.refusals.record(job, error)
+            self._parts.notes.refused(job, Note(error.code, error.message), now)
         # INVARIANT: a worker joins only jobs whose every part it has checked.
-        elif isinstance(error, DoctorError) and not ledger.at_stake(self._parts.address):
+        elif isinstance(error, DoctorError) and not ledger.at_stake(me):
             raise error
         else:
             self._refuse(job, error, now)

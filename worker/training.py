@@ -18,7 +18,7 @@ from lockstep.execution.jobs import ClaimRun
 from lockstep.node.backoff import Backoff
 from lockstep.node.bench import Stopped
 from lockstep.node.replay import PublicData
-from lockstep.protocol.errors import DoctorError, GuardRefused, LockstepError, WrongBits
+from lockstep.protocol.errors import Crashed, DoctorError, GuardRefused, LockstepError, WrongBits
 from lockstep.protocol.jobs import NO_SEED
 from lockstep.protocol.types import ClaimId, JobId, Seconds, Seed
 from worker.bases import Bases, base_cid
@@ -89,6 +89,9 @@ class Training:
             # INVARIANT: a failed self-check is on disk before anything else is done about its claim.
             self._parts.refusals.record(taken.ledger.id, _at(error, run), place.claim)
             raise
+        except Crashed as error:
+            self._parts.refusals.record(taken.ledger.id, error)
+            raise
         self._defence.hold(trained.material, run)
         return trained
 
@@ -103,6 +106,8 @@ class Training:
         if isinstance(error, WrongBits):
             # The job is refused by now: nothing more of it is tried, and other jobs go on.
             log.error("a claim's self-check failed", claim=claim.hex(), message=error.message)
+        elif isinstance(error, Crashed):
+            log.error("what runs a job was ended", claim=claim.hex(), message=error.message)
         elif is_full(error):
             log.warning("training a slot failed, the disk is full: trying again", claim=claim.hex())
         elif isinstance(error, LockstepError) and not isinstance(error, LASTING):

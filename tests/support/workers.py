@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from lockstep.execution import invalidity
 from lockstep.execution.jobs import Job
 from lockstep.node.ledger import JobLedger, Ledger
 from lockstep.protocol.types import Address, ClaimId, JobId
@@ -28,7 +29,7 @@ def bare_parts(home: Path, store: ContentStore) -> WorkerParts:
         outbox=SimpleNamespace(keys=lambda prefix: []),
         memory_bytes=None, disk_bytes=1 << 30, address=ME, watcher=SimpleNamespace(ledger=Ledger(), block=0),
         party=None, policy=Policy(), notes=Notes(home), max_memory_bytes=None,
-        refusals=Refusals(home),
+        refusals=Refusals(home), load=invalidity.load,
     )  # fmt: skip
     return found  # type: ignore[no-any-return]
 

@@ -64,6 +64,9 @@ def from_cbor(data: bytes, most_bytes: int, *, most_items: int = MAX_ITEMS) -> A
     _scan_cbor(data, most_items)
     try:
         return dag_cbor.decode(bytes(data))
+    except MemoryError:
+        # It says nothing about the text.
+        raise
     except Exception as error:  # dag_cbor and multiformats raise several unrelated families, assertions among them
         raise Malformed(f"no DAG-CBOR: {_line(error)}") from error
 

@@ -117,22 +117,34 @@ def aggregator(programs: ClaimSchedule, slots: int) -> Need:
 ROLES: dict[str, Role] = {"worker": worker, "verifier": verifier, "aggregator": aggregator}
 
 
-def fitting(role: Role, limit: int | None = None) -> Fits:
-    """Returns a check that this machine has the role's memory; the processor runs a Program that no device can hold.
+@dataclass(frozen=True)
+class Fitting:
+    """A check that this machine has a role's memory; the processor runs a Program that no device can hold.
 
-    `limit`: bytes that the machine's owner lends, None: all. The check raises Unfit with the figure; `jobs.load`
-    calls it before it fetches dataset and checkpoint.
+    Raises Unfit with the figure; `jobs.load` calls it before it fetches dataset and checkpoint.
     """
 
-    def fits(programs: ClaimSchedule, params: JobParams) -> None:
-        total = role(programs, params.role.slots).total
-        if limit is not None and total > limit:
+    role: Role
+    limit: int | None = None
+    """Bytes that the machine's owner lends; None: all."""
+
+    def __call__(self, programs: ClaimSchedule, params: JobParams) -> None:
+        """Raises Unfit if a job cannot be held."""
+        self.judge(self.role(programs, params.role.slots).total)
+
+    def judge(self, total: int) -> None:
+        """Raises Unfit if so many bytes cannot be held."""
+        if self.limit is not None and total > self.limit:
             raise Unfit(
-                f"this job takes {readable(total)} of memory, and {readable(limit)} are lent", hint="raise --max-memory"
+                f"this job takes {readable(total)} of memory, and {readable(self.limit)} are lent",
+                hint="raise --max-memory",
             )
         memory().require(total, PROCESS_BYTES)
 
-    return fits
+
+def fitting(role: Role, limit: int | None = None) -> Fitting:
+    """Returns the check of a role."""
+    return Fitting(role, limit)
 
 
 def checkpoint_bytes(programs: ClaimSchedule) -> int:

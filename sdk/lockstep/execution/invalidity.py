@@ -43,10 +43,16 @@ def load(
     try:
         return jobs.load(job_id, params, store, threads, path, fits=fits)
     except ProgramInvalid as error:
-        found = evidence_against(params, store)
-        if found is None:
+        shown = proven(error, params, store)
+        if shown is error:
             raise
-        raise Undefendable(error, *found) from error
+        raise shown from error
+
+
+def proven(error: ProgramInvalid, params: JobParams, store: ContentStore) -> ProgramInvalid:
+    """The error as Undefendable, if evidence shows it."""
+    found = evidence_against(params, store)
+    return error if found is None else Undefendable(error, *found)
 
 
 def proof(validator: Validator, me: Address, job_id: JobId, evidence: Evidence) -> tuple[str, Call]:

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -144,6 +144,35 @@ class CarryIn:
     tensors: Tensors = field(repr=False)
 
 
+class Confined(Protocol):
+    """A process of its own for what a stranger wrote (`box.loading.JobBox`)."""
+
+    @property
+    def operations(self) -> int:
+        """Operations of one slot of one round."""
+
+    def measure(self, job: Job, require: Any, chain: Any, role: Any = ...) -> Any:
+        """`capacity.keep_up`."""
+
+    def compare(self, job: Job) -> None:
+        """`comparing.check_job`."""
+
+    def holds(self, program: Program) -> bool:
+        """Tells if a Program is the job's, or was decoded beside them."""
+
+    def executable(self, program: Program) -> Executable:
+        """One that it holds."""
+
+    def decode(self, cid: str) -> None:
+        """Decodes and plans one Program more."""
+
+    def stop(self) -> None:
+        """Ends the process and its work; the next use starts another."""
+
+    def close(self) -> None:
+        """Ends the process for good."""
+
+
 @dataclass(frozen=True)
 class Job:
     """Everything public that a claim of this job is a function of, beside its base, payloads and seed."""
@@ -159,6 +188,8 @@ class Job:
     path: str = "auto"
     """The path of the kernels: one of PROCESSOR_PATHS, "cuda:N" or "emulated"; bits do not depend on it or on the
     threads."""
+    box: Confined | None = field(default=None, repr=False, compare=False)
+    """The process that runs the Programs on the processor; None: this one."""
     _compiled: dict[bytes, Executable] = field(default_factory=dict, repr=False, compare=False)
     _processor: dict[bytes, Executable] = field(default_factory=dict, repr=False, compare=False)
     """Executables for the processor, by Program root, where the device cannot run or materialise the Program."""
@@ -194,20 +225,24 @@ class Job:
         return self._compiled[program.root]
 
     def _compile(self, program: Program) -> Executable:
+        if self.path in PROCESSOR_PATHS:
+            return self._on_processor(program)
         try:
             return paths.compile(program, threads=self.threads, path=self.path)
         except DeviceFailed as failure:
             log.warning("the processor runs a Program that the device cannot hold: %s", failure)
         except UsageError as error:
-            if self.path in PROCESSOR_PATHS:
-                raise
             log.warning("the processor runs a Program that the device has no kernels for: %s", error)
         return self._on_processor(program)
 
     def _on_processor(self, program: Program) -> Executable:
         if program.root not in self._processor:
             path = self.path if self.path in PROCESSOR_PATHS else "auto"
-            self._processor[program.root] = paths.compile(program, threads=self.threads, path=path)
+            self._processor[program.root] = (
+                self.box.executable(program)
+                if self.box is not None and self.box.holds(program)
+                else paths.compile(program, threads=self.threads, path=path)
+            )
         return self._processor[program.root]
 
     @property

@@ -40,8 +40,8 @@ def test_a_price_is_compared_by_computed_work(toy: Job) -> None:
     assert operations > 0
     paid = toy.params.role.slot_price * PRICED_OPERATIONS // operations
     enough, more = Policy(min_price=Wei(paid)), Policy(min_price=Wei(paid + 1))
-    assert enough.refuses_price(toy.params, toy.programs) == ""
-    assert "--min-price" in more.refuses_price(toy.params, toy.programs)
+    assert enough.refuses_price(toy.params, operations) == ""
+    assert "--min-price" in more.refuses_price(toy.params, operations)
 
 
 @pytest.mark.parametrize(

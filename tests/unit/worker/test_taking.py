@@ -15,11 +15,12 @@ from lockstep.execution import footprint
 from lockstep.execution.capacity import AGAIN_SECONDS
 from lockstep.execution.jobs import Job
 from lockstep.node.ledger import JobLedger, Ledger
-from lockstep.protocol.errors import BlobMissing, DoctorError, Mismatch, ProgramInvalid, RowMissing, TryLater
+from lockstep.protocol.errors import BlobMissing, Crashed, DoctorError, Mismatch, ProgramInvalid, RowMissing, TryLater
 from lockstep.protocol.types import Seconds, Wei
 from lockstep.storage import ContentStore
 from tests.support.workers import OTHER, bare_parts, put_at_stake
 from worker.parts import WorkerParts
+from worker.refusals import Refusals
 from worker.taking import RETRY_SECONDS, Jobs
 
 NOTHING = Wei(0)
@@ -114,6 +115,38 @@ def test_a_job_that_does_not_fit_is_refused_once_with_the_figure_and_others_go_o
     assert jobs._read(toy.id, False).params == toy.params, "when there is room, it is taken"
     monkeypatch.setattr(footprint, "memory", lambda: Memory(1, 1))
     assert jobs._read(toy.id, True).params == toy.params, "what hangs on it is defended, room or not"
+
+
+def test_a_job_that_ends_what_runs_it_is_refused_on_disk_and_not_looked_at_again(
+    jobs: Jobs, parts: WorkerParts, ledger: Ledger, toy: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "_read", raising(Crashed("it was ended: SIGSEGV", "")))
+    take(jobs, ledger)
+    told = Refusals(parts.home).of(toy.id)
+    assert told is not None
+    assert (told.note.code, told.note.message.partition(":")[0]) == ("crashed", "it was ended")
+    looked: list[object] = []
+    for another in (jobs, Jobs(parts, SimpleNamespace(), lambda: None, None)):  # type: ignore[arg-type]
+        monkeypatch.setattr(another, "_read", lambda job, at_stake: looked.append(job))
+        take(another, ledger, 100_000)
+    assert looked == []
+    assert parts.notes.jobs[toy.id].code == "crashed"
+    Refusals(parts.home).clear(told)
+    monkeypatch.setattr(jobs, "_read", lambda job, at_stake: toy)
+    take(jobs, ledger, 100_001)
+    assert jobs.loaded(toy.id) is toy, "its owner has it tried again"
+
+
+def test_a_job_that_ends_what_runs_it_is_tried_again_while_something_of_ours_hangs_on_it(
+    jobs: Jobs, parts: WorkerParts, ledger: Ledger, toy: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_at_stake(ledger, toy.id)
+    monkeypatch.setattr(jobs, "_read", raising(Crashed("it was ended: SIGKILL", "")))
+    take(jobs, ledger)
+    assert Refusals(parts.home).of(toy.id) is None
+    monkeypatch.setattr(jobs, "_read", lambda job, at_stake: toy)
+    take(jobs, ledger, 1000 + AGAIN_SECONDS)
+    assert jobs.loaded(toy.id) is toy
 
 
 def test_a_done_job_is_loaded_again_if_something_of_ours_hangs_on_it(

@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from lockstep.base.machine import Memory
 from lockstep.base.naming import short
 from lockstep.base.settings import Settings, resolve
 from lockstep.chain.deployment import deploy
@@ -30,8 +31,10 @@ from lockstep.chain.keys import KEYSTORE, create_account
 from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.outbox import Outbox
 from lockstep.client import Network, connect
-from lockstep.execution import capacity
-from lockstep.execution.capacity import Pace
+from lockstep.execution.box import loading
+from lockstep.execution.box.loading import JobBox
+from lockstep.execution.capacity import ChainPace, Pace, Require
+from lockstep.execution.jobs import Job
 from lockstep.execution.schedule import longest_hold
 from lockstep.node.guard import lock
 from lockstep.protocol.errors import LockstepError, Unreachable, WrongBits
@@ -168,9 +171,22 @@ def test_a_job_that_the_owner_or_the_machine_cannot_take(market: Market, planted
 
 
 def test_a_machine_that_is_too_slow(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capacity, "measure", lambda job: Pace(1e4, 1e4))
+    def measure(box: JobBox, job: Job, require: Require, chain: ChainPace) -> None:
+        require(job.params, Pace(1e4, 1e4), chain)
+
+    monkeypatch.setattr(JobBox, "measure", measure)
     (job,) = why_while_at_work(market, market.settings())["jobs"]
     told(job, "unfit", market.devnet.chain.head.time, "train_seconds")
+
+
+def test_programs_that_end_what_runs_them(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = market.settings()
+    with monkeypatch.context() as short_of_memory:
+        short_of_memory.setattr(loading, "memory", lambda: Memory(1 << 10, 1 << 10))
+        (job,) = why_while_at_work(market, settings)["jobs"]
+        told(job, "crashed", 0, "runs its Programs was ended")
+    (again,) = why_while_at_work(market, settings)["jobs"]
+    assert again == job, "in the next process, too"
 
 
 def test_outside_of_its_hours(market: Market) -> None:

@@ -38,6 +38,8 @@ SCOPES = 0b11
 
 SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/alternatives", "/etc/ld.so.cache", "/sys/devices/system/cpu")
 """Places of libraries and compilers."""
+OFFERED = sys.platform == "linux"
+"""False: this system has no confinement, and Programs run in the process that reads them."""
 FILES = 256
 """Open files of one process."""
 PROCESSES = 256

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -66,6 +67,15 @@ class Cancelled(Exception):
     """The parent has ended the child, or its work."""
 
 
+_LIVE: weakref.WeakSet[Box] = weakref.WeakSet()
+
+
+def end_all() -> None:
+    """Ends every child of this process: who waits for one gets Cancelled."""
+    for box in list(_LIVE):
+        box.cancel()
+
+
 class Box:
     """One child. Usable from several threads: they wait for one another, and any of them may `cancel`."""
 
@@ -92,6 +102,7 @@ class Box:
         self._wire = ours
         with theirs:
             self._process = _started(theirs, folder)
+        _LIVE.add(self)
         try:
             self._hello(folder, walls)
         except BaseException:
@@ -222,7 +233,7 @@ class Box:
             return self._store_error
         if name == "MemoryError":
             return self._dead(f"it wants more than {readable(self._limits.memory)} of memory")
-        return SAYS.get(name, LockstepError)(_printable(message), _printable(hint))
+        return SAYS.get(name, LockstepError)(printable(message), printable(hint))
 
     def _dead(self, why: str) -> LockstepError:
         self._kill()
@@ -266,6 +277,6 @@ def _started(theirs: socket.socket, folder: Path | None) -> subprocess.Popen[byt
     )  # fmt: skip
 
 
-def _printable(words: str) -> str:
-    """A child's words without what a terminal obeys."""
+def printable(words: str) -> str:
+    """Returns a child's words without what a terminal obeys."""
     return "".join(c if c.isprintable() else "?" for c in words)

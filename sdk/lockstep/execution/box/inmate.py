@@ -20,6 +20,7 @@ from lockstep.execution import capacity, comparing, footprint, invalidity
 from lockstep.execution.box import wire
 from lockstep.execution.box.segments import Spot, array_at
 from lockstep.execution.jobs import ClaimSchedule, Job, load_programs
+from lockstep.execution.quoting import estimated
 from lockstep.execution.rates import slot_operations
 from lockstep.numerics import paths
 from lockstep.numerics.arrays import Array, StepContext
@@ -86,26 +87,22 @@ class Inmate:
 
     # -- verbs: a job's Programs
 
-    def load(
-        self, params: JobParams, threads: int, path: str, role: footprint.Role, limit: int | None, fits: bool
-    ) -> dict[str, Any]:
-        """Decodes, checks and plans a job's Programs; raises what `jobs.load_programs` and the role's limits raise."""
-        self._threads, self._path = threads, path
+    def load(self, params: JobParams, threads: int, path: str, role: footprint.Role) -> dict[str, Any]:
+        """Decodes, checks and plans a job's Programs; raises what `jobs.load_programs` raises."""
+        self._threads, self._path, self._params = threads, path, params
         try:
-            self._spec, self._schedule = load_programs(params, self._store)
-        except ProgramInvalid:
-            # That its evidence is looked for in the parent ends nothing there: it was looked for here.
-            invalidity.evidence_against(params, self._store)
-            raise
-        self._params = params
-        programs = self._schedule
-        if fits:
-            footprint.fitting(role, limit)(programs, params)
-        need = role(programs, params.role.slots)
-        for program in (programs.step, programs.encode, programs.merge):
-            self._programs[program.root] = program
-            self._executable(program.root)
-        return {"operations": str(slot_operations(programs, params.role.inner_steps)), "memory": need.total}
+            return self._planned(params, role)
+        except ProgramInvalid as error:
+            # The parent looks for evidence if there is some: that it ends nothing is seen here.
+            if invalidity.evidence_against(params, self._store) is None:
+                raise
+            return {"broken": error.message[:MOST_TEXT], "hint": error.hint[:MOST_TEXT]}
+
+    def estimate(self) -> dict[str, Any]:
+        """The pace of a step by this machine's rates."""
+        assert self._schedule is not None, "loaded before"
+        pace = estimated(self._schedule.step, self._threads, self._path)
+        return {"step": pace.step, "shown": pace.shown}
 
     def decode(self, cid: str) -> dict[str, Any]:
         """Decodes and plans one Program more: a job's loss."""
@@ -171,6 +168,18 @@ class Inmate:
         return {}
 
     # -- inside
+
+    def _planned(self, params: JobParams, role: footprint.Role) -> dict[str, Any]:
+        self._spec, self._schedule = load_programs(params, self._store)
+        programs = self._schedule
+        for program in (programs.step, programs.encode, programs.merge):
+            self._programs[program.root] = program
+            self._executable(program.root)
+        return {
+            "operations": str(slot_operations(programs, params.role.inner_steps)),
+            "memory": role(programs, params.role.slots).total,
+            "results": footprint.of_program(programs.step).results,
+        }
 
     @property
     def _furnished(self) -> Job:

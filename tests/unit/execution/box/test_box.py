@@ -20,7 +20,7 @@ from lockstep.execution import footprint
 from lockstep.execution.box.confinement import Allowance
 from lockstep.execution.box.handle import Box, Cancelled
 from lockstep.execution.jobs import Job
-from lockstep.protocol.errors import BlobMissing, Crashed, Unfit
+from lockstep.protocol.errors import BlobMissing, Crashed, LockstepError, UsageError
 from lockstep.storage import ContentStore
 from lockstep.storage.directory import DirectoryStore
 from tests.support.takeover import SECONDS, exploit
@@ -51,10 +51,9 @@ def walled(box: Box) -> Box:
     return box
 
 
-def load(box: Box, job: Job, *, limit: int | None = None) -> dict[str, object]:
+def load(box: Box, job: Job, role: footprint.Role = footprint.worker) -> dict[str, object]:
     found: dict[str, object] = box.call(
-        "load", seconds=SECONDS, params=job.params, threads=1, path="auto", role=footprint.worker, limit=limit,
-        fits=True,
+        "load", seconds=SECONDS, params=job.params, threads=1, path="auto", role=role
     )  # fmt: skip
     return found
 
@@ -65,8 +64,11 @@ def test_a_job_is_decoded_and_planned(probed: Box, toy: Job) -> None:
 
 
 def test_errors_of_the_work_are_its_own_and_the_child_goes_on(probed: Box, toy: Job) -> None:
-    with pytest.raises(Unfit, match="are lent"):
-        load(probed, toy, limit=1)
+    load(probed, toy)
+    with pytest.raises(UsageError):
+        probed.call("decode", seconds=SECONDS, cid="no CID")
+    with pytest.raises(LockstepError, match="TypeError"):
+        load(probed, toy, role=len)  # type: ignore[arg-type]
     assert load(probed, toy)["operations"]
 
 

@@ -1,0 +1,120 @@
+"""A Program that runs in a confined child, behind the face of one that runs here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from lockstep.base.decoding import anything, octets, table
+from lockstep.execution.box.segments import Form
+from lockstep.numerics.arrays import DTYPES, Array, StepContext
+from lockstep.numerics.executor import Executable
+from lockstep.protocol.errors import UsageError
+from lockstep.protocol.merkle import HASH_BYTES
+from lockstep.protocol.programs.program import Alias
+from lockstep.protocol.types import TensorRoot
+
+
+class Transitions(Protocol):
+    """The part of a job's box that an executable needs."""
+
+    def transit(
+        self, verb: str, program: bytes, state: Sequence[Array | None], context: StepContext, dataset: Array | None,
+        *, forms: Sequence[tuple[int, Form]] | None = None, read: Callable[[Any, str], Any] = anything,
+    ) -> tuple[Any, list[Array]]:  # fmt: skip
+        """Has the child do `verb`; returns its answer, and the tensors that it wrote, of these (op, form)."""
+
+    def rest(self, program: bytes) -> None:
+        """Has the child free what a Program keeps for its next run."""
+
+
+@dataclass(frozen=True)
+class BoxedExecutable(Executable):
+    """A Program whose every run is a child's; its tensors are shared memory, read-only here."""
+
+    box: Transitions = field(kw_only=True, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Plans nothing: the child does."""
+
+    @property
+    def compiled(self) -> bool:
+        """Not known here."""
+        return False
+
+    def run(
+        self,
+        state: Sequence[Array | None],
+        context: StepContext,
+        dataset: Array | None = None,
+        keep: bool = False,
+    ) -> tuple[Array | None, ...]:
+        """See `Executable.run`."""
+        if keep:
+            made = self.outputs(state, context, dataset, frozenset(range(len(self.program.ops))))
+            return tuple(made[op] for op in range(len(self.program.ops)))
+        ops = list(dict.fromkeys(a.index for a in self.program.outputs if a.kind == Alias.OP_KIND))
+        outputs = self._made("run", state, context, dataset, ops)
+        sources: dict[int, Any] = {Alias.OP_KIND: outputs, Alias.STATE_KIND: state}
+        return tuple(sources[a.kind][a.index] if a.kind in sources else None for a in self.program.outputs)
+
+    def roots(
+        self, state: Sequence[Array | None], context: StepContext, dataset: Array | None = None
+    ) -> tuple[TensorRoot, ...]:
+        """See `Executable.roots`."""
+        due = HASH_BYTES * len(self.program.ops)
+        arrays, rows = self._given(state, dataset)
+        found, _ = self.box.transit(
+            "roots", self.program.root, arrays, context, rows, read=table({"roots": octets(due)})
+        )  # fmt: skip
+        data = found["roots"]
+        return tuple(TensorRoot(data[i : i + HASH_BYTES]) for i in range(0, due, HASH_BYTES))
+
+    def sweep(
+        self,
+        state: Sequence[Array | None],
+        context: StepContext,
+        dataset: Array | None,
+        visit: Callable[[int, Array], None],
+    ) -> None:
+        """See `Executable.sweep`; here each op is computed by itself."""
+        for op in range(len(self.program.ops)):
+            made = self.outputs(state, context, dataset, frozenset({op}))
+            visit(op, np.ascontiguousarray(made[op]).reshape(-1).view(np.uint32))
+
+    def outputs(
+        self, state: Sequence[Array | None], context: StepContext, dataset: Array | None, ops: frozenset[int]
+    ) -> dict[int, Array]:
+        """See `Executable.outputs`."""
+        return self._made("outputs", state, context, dataset, sorted(ops))
+
+    def rest(self) -> None:
+        """See `Executable.rest`; done before the child's next order."""
+        self.box.rest(self.program.root)
+
+    def profile(self, state: Sequence[Array | None], context: StepContext, dataset: Array | None = None) -> list[int]:
+        """Raises UsageError: what is profiled runs here."""
+        raise UsageError("a Program in a box is not profiled", hint="compile it with `numerics.paths.compile`")
+
+    # -- inside
+
+    def _made(
+        self, verb: str, state: Sequence[Array | None], context: StepContext, dataset: Array | None, ops: Sequence[int]
+    ) -> dict[int, Array]:
+        headers = [self.program.ops[op].header for op in ops]
+        forms: list[tuple[int, Form]] = [
+            (op, (DTYPES[h.dtype], tuple(h.shape))) for op, h in zip(ops, headers, strict=True)
+        ]  # fmt: skip
+        arrays, rows = self._given(state, dataset)
+        _, made = self.box.transit(verb, self.program.root, arrays, context, rows, forms=forms, read=table({}))
+        return dict(zip(ops, made, strict=True))
+
+    def _given(self, state: Sequence[Array | None], dataset: Array | None) -> tuple[list[Array | None], Array | None]:
+        """Returns the tensors that a run takes; raises PayloadInvalid as it does."""
+        # Checked there, and given as it is: a copy would be given anew each time.
+        checked = [self._entry(k, array) for k, array in enumerate(self._entries(state))]
+        given = [None if entry is None else array for entry, array in zip(checked, state, strict=True)]
+        return given, self._dataset(dataset)

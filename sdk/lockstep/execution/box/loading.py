@@ -1,0 +1,307 @@
+"""A job whose Programs are decoded, planned, measured, compared and run in a confined child.
+
+    job = load(job_id, params, store, threads, path, fits=fits)       # as `invalidity.load`, in a box
+    job.box.measure(...), job.box.compare(job)                        # before it is joined
+    job.executable(program).run(...)                                  # in the child, on shared memory
+
+The parent decodes the same bytes once the child has done so within its limits, and runs nothing of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from lockstep.base.decoding import anything, either, table, text, whole
+from lockstep.base.machine import memory
+from lockstep.execution import footprint, invalidity
+from lockstep.execution.box.confinement import OFFERED, Allowance
+from lockstep.execution.box.executable import BoxedExecutable
+from lockstep.execution.box.handle import Box, Cancelled, printable
+from lockstep.execution.capacity import SHARE, ChainPace, Pace, Require
+from lockstep.execution.footprint import Fitting
+from lockstep.execution.jobs import PROCESSOR_PATHS, Job
+from lockstep.numerics.arrays import Array, StepContext
+from lockstep.numerics.selftest import check_machine
+from lockstep.protocol.errors import Malformed, ProgramInvalid
+from lockstep.protocol.types import JobId
+
+if TYPE_CHECKING:
+    from lockstep.execution.box.segments import Form
+    from lockstep.numerics.executor import Executable
+    from lockstep.protocol.jobs import JobParams
+    from lockstep.protocol.programs.program import Program
+    from lockstep.storage import ContentStore
+
+LEAST_SECONDS = 30.0
+"""No window is so short that a child is not waited for so long: this machine may be busy."""
+LOOK_SECONDS = 1800.0
+"""No job holds up the look at others for longer, however long its windows."""
+LEAST_BYTES = 512 << 20
+"""However little its owner lends, a child has so much, to plan with."""
+TRIALS = 4.0
+"""Rounds of work that measuring and comparing may take together."""
+
+
+def _seconds(value: Any, where: str) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
+        raise Malformed(f"{where} is no number of seconds")
+    return float(value)
+
+
+_PACE = table({"step": _seconds, "shown": _seconds})
+_BYTES = whole(0, 1 << 62)
+_PLANNED = either(
+    table({"operations": text(64), "memory": _BYTES, "results": _BYTES}), table({"broken": text(), "hint": text()})
+)
+
+
+def load(
+    job_id: JobId,
+    params: JobParams,
+    store: ContentStore,
+    threads: int = 1,
+    path: str = "auto",
+    *,
+    fits: Fitting | None = None,
+) -> Job:
+    """`invalidity.load` with the job in a box, where this system has any.
+
+    Raises Crashed beside what that raises, if the job's child dies or is late, and TryLater if there can be none.
+    """
+    if not OFFERED:
+        return invalidity.load(job_id, params, store, threads, path, fits=fits)
+    if path in PROCESSOR_PATHS:
+        # What this machine's own arithmetic fails is no job's fault.
+        check_machine(path)
+    box = JobBox(job_id, params, store, threads, path, fits)
+    try:
+        try:
+            box.plan()
+        except ShownBroken as error:
+            raise invalidity.proven(error, params, store) from None
+        box.require()
+        loaded = invalidity.load(job_id, params, store, threads, path)
+    except BaseException:
+        box.close()
+        raise
+    box.roots |= {program.root for program in (loaded.programs.step, loaded.programs.encode, loaded.programs.merge)}
+    return replace(loaded, box=box)
+
+
+class ShownBroken(ProgramInvalid):
+    """A Program breaks a rule, and the child has found the evidence."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A job's Programs as its child has planned them."""
+
+    operations: int
+    """Operations of one slot of one round, by which prices are compared."""
+    memory: int
+    """Bytes that the role takes at its fullest."""
+    results: int
+    """Bytes of the state that a step leaves."""
+
+
+class JobBox:
+    """One job's child: started when it is needed, and again after it has ended."""
+
+    def __init__(
+        self, job: JobId, params: JobParams, store: ContentStore, threads: int, path: str, fits: Fitting | None
+    ) -> None:
+        """`fits`: the role, and the memory that it may take; None: a worker's, and whatever it takes."""
+        self.job = job
+        self._params = params
+        self._store = store
+        self._threads = threads
+        self._path = path if path in PROCESSOR_PATHS else "auto"
+        self._fits = fits
+        self._box: Box | None = None
+        self._planned: Planned | None = None
+        self._losses: list[str] = []
+        self.roots: set[bytes] = set()
+        """Roots of the Programs that the child has."""
+        self._state = threading.Lock()
+        self._turn = threading.RLock()
+        """Held while the child works: segments are laid out by one thread at a time."""
+        self._closed = False
+
+    # -- the look
+
+    def plan(self) -> Planned:
+        """Has the child decode and plan the job's Programs."""
+        with self._turn:
+            self._at_work()
+        assert self._planned is not None, "it is at work"
+        return self._planned
+
+    def require(self) -> None:
+        """Raises Unfit if this machine cannot hold the job."""
+        if self._fits is not None:
+            self._fits.judge(self.plan().memory)
+
+    def estimate(self) -> Pace:
+        """The pace of a step by this machine's rates; none of the job is run."""
+        with self._turn:
+            found = self._at_work().call("estimate", seconds=self._plan_seconds, read=_PACE)
+        return Pace(float(found["step"]), float(found["shown"]))
+
+    @property
+    def operations(self) -> int:
+        """Operations of one slot of one round."""
+        return (self._planned or self.plan()).operations
+
+    def measure(self, job: Job, require: Require, chain: ChainPace, role: footprint.Role = footprint.worker) -> Pace:
+        """`capacity.keep_up` in the child."""
+        given = {"require": require, "chain": chain, "role": role}
+        found = self._look(job, "measure", given, _PACE)
+        return Pace(float(found["step"]), float(found["shown"]))
+
+    def compare(self, job: Job) -> None:
+        """`comparing.check_job` in the child; raises WrongBits."""
+        self._look(job, "compare", {}, table({}))
+
+    def decode(self, cid: str) -> None:
+        """Has the child decode and plan one Program more: a loss."""
+        with self._turn:
+            self._losses.append(cid)
+            try:
+                self._at_work().call("decode", seconds=self._plan_seconds, cid=cid, read=table({}))
+            except BaseException:
+                self._losses.remove(cid)
+                raise
+
+    # -- transitions
+
+    def holds(self, program: Program) -> bool:
+        """Tells if the child has a Program."""
+        return program.root in self.roots
+
+    def executable(self, program: Program) -> Executable:
+        """A Program of the job, run in the child."""
+        return BoxedExecutable(program, self._threads, self._path, box=self)
+
+    def transit(
+        self, verb: str, program: bytes, state: Sequence[Array | None], context: StepContext, dataset: Array | None,
+        *, forms: Sequence[tuple[int, Form]] | None = None, read: Callable[[Any, str], Any] = anything,
+    ) -> tuple[Any, list[Array]]:  # fmt: skip
+        """See `executable.Transitions`."""
+        with self._turn:
+            box = self._at_work()
+            (*spots, rows), held = box.segments.given([*state, dataset])
+            given: dict[str, Any] = {"program": program, "state": spots, "context": context, "dataset": rows}
+            made: list[Array] = []
+            if forms is not None:
+                places, made = box.segments.room([form for _, form in forms])
+                given["into"] = {op: spot for (op, _), spot in zip(forms, places, strict=True)}
+            found = box.call(verb, seconds=self._step_seconds, read=read, **given)
+            del held
+            return found, made
+
+    def rest(self, program: bytes) -> None:
+        """See `executable.Transitions`."""
+        box = self._box
+        if box is not None:
+            box.rest(program)
+
+    # -- the child
+
+    def stop(self) -> None:
+        """End the child and what it does, whoever waits for it: they get Cancelled. The next use starts another."""
+        with self._state:
+            box, self._box = self._box, None
+        if box is not None:
+            box.close()
+
+    def close(self) -> None:
+        """End the child; none is started any more."""
+        self._closed = True
+        self.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def lacking(self) -> list[str]:
+        """Parts of the confinement that the kernel does not offer."""
+        return [] if self._box is None else self._box.lacking
+
+    # -- inside
+
+    def _at_work(self) -> Box:
+        """The child, with the job's Programs planned."""
+        with self._state:
+            box = self._box
+        if box is not None and box.alive:
+            return box
+        if self._closed:
+            raise Cancelled
+        self.stop()
+        box = Box(self._allowance, self._store)
+        with self._state:
+            self._box = box
+        role = footprint.worker if self._fits is None else self._fits.role
+        found = box.call(
+            "load", seconds=self._plan_seconds, read=_PLANNED, params=self._params, threads=self._threads,
+            path=self._path, role=role,
+        )  # fmt: skip
+        if "broken" in found:
+            raise ShownBroken(printable(found["broken"]), printable(found["hint"]))
+        self._planned = Planned(_natural(found["operations"]), found["memory"], found["results"])
+        for cid in self._losses:
+            box.call("decode", seconds=self._plan_seconds, cid=cid, read=table({}))
+        return box
+
+    def _look(self, job: Job, verb: str, given: dict[str, Any], read: Callable[[Any, str], Any]) -> Any:
+        with self._turn:
+            box = self._at_work()
+            shared, outer = job.genesis.shared, job.genesis.outer
+            (rows, *spots), held = box.segments.given([job.dataset, *shared, *outer])
+            box.call(
+                "furnish", seconds=self._look_seconds, read=table({}), job=job.id, dataset=rows,
+                shared=spots[: len(shared)], outer=spots[len(shared) :],
+            )  # fmt: skip
+            found = box.call(verb, seconds=self._look_seconds, read=read, **given)
+            del held
+            return found
+
+    @property
+    def _allowance(self) -> Allowance:
+        lent = None if self._fits is None else self._fits.limit
+        total = memory().total
+        role = self._params.role
+        rows = footprint.WORD_BYTES * role.dataset_rows * role.row_length
+        # Less than it takes to plan anything would refuse for good what is only too large.
+        own = total if lent is None else min(max(lent, LEAST_BYTES), total)
+        return Allowance(memory=own, shared=total + rows)
+
+    @property
+    def _plan_seconds(self) -> float:
+        """A plan that takes half of the time to train is none."""
+        return max(LEAST_SECONDS, min(SHARE * self._params.role.train_seconds, LOOK_SECONDS))
+
+    @property
+    def _look_seconds(self) -> float:
+        return max(LEAST_SECONDS, min(TRIALS * self._params.role.train_seconds, LOOK_SECONDS))
+
+    @property
+    def _step_seconds(self) -> float:
+        """A transition that takes longer than any window of the job is of no use to anybody."""
+        p = self._params
+        return float(max(LEAST_SECONDS, p.role.train_seconds, p.windows.clock_seconds, p.windows.audit_seconds))
+
+
+def _natural(words: str) -> int:
+    if not words.isdecimal():
+        raise Malformed("operations are no number")
+    return int(words)

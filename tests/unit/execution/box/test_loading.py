@@ -1,0 +1,172 @@
+"""A job in a box computes the bits of one that runs here, and none of its Programs ends this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lockstep.base.machine import Memory
+from lockstep.execution import capacity, footprint
+from lockstep.execution.box import loading
+from lockstep.execution.box.handle import Cancelled, end_all
+from lockstep.execution.capacity import ChainPace
+from lockstep.execution.invalidity import Undefendable
+from lockstep.execution.jobs import ClaimRun, Job, merge_run, payload_of, slot_run
+from lockstep.protocol.errors import BlobMissing, Crashed, LockstepError, Unfit
+from lockstep.storage import ContentStore
+from lockstep.storage.directory import DirectoryStore
+from tests.support import broken, hostile, toyjob
+from tests.support.hostile import HOSTILE
+
+FITS = footprint.fitting(footprint.worker)
+
+
+@pytest.fixture(scope="module")
+def boxed(toy: Job, toy_store: ContentStore) -> Iterator[Job]:
+    job = loading.load(toy.id, toy.params, toy_store, fits=FITS)
+    yield job
+    assert job.box is not None
+    job.box.close()
+
+
+def slot(job: Job) -> ClaimRun:
+    return slot_run(job, job.genesis, toyjob.SEED, 0, 1)
+
+
+def test_every_transition_has_the_bits_of_a_run_here(boxed: Job, toy: Job) -> None:
+    mine, theirs = slot(toy), slot(boxed)
+    for (t, state, root), (_, other, same) in zip(mine.states(), theirs.states(), strict=True):
+        assert root == same, t
+        for one, two in zip(state, other, strict=True):
+            assert (one is None) == (two is None), t
+            assert one is None or np.array_equal(one.view(np.uint32), two.view(np.uint32))  # type: ignore[union-attr]
+    payload = payload_of(toy, list(mine.states())[-1][1])
+    merges = [merge_run(job, job.genesis, [payload] * 3, toyjob.SEED, 0) for job in (toy, boxed)]
+    assert merges[0].root(1, merges[0].advance(1, merges[0].start)) == merges[1].root(
+        1, merges[1].advance(1, merges[1].start)
+    )
+
+
+def test_a_step_is_shown_as_one_here_is(boxed: Job, toy: Job) -> None:
+    shown = [run.materialise(2, run.advance(1, run.start)) for run in (slot(toy), slot(boxed))]
+    assert shown[0].roots == shown[1].roots
+    assert shown[0].root == shown[1].root
+    for op in range(len(toy.programs.step.ops)):
+        one, two = (step.output(op).array for step in shown)
+        assert (one.dtype, one.shape) == (two.dtype, two.shape)
+        assert one.tobytes() == two.tobytes(), op
+
+
+def test_the_planner_and_the_clock_are_the_childs(boxed: Job, toy: Job) -> None:
+    assert boxed.box is not None
+    pace = boxed.box.measure(boxed, capacity.require_claimant, ChainPace())
+    boxed.box.compare(boxed)
+    assert pace.step > 0
+    assert pace.shown > 0
+    with pytest.raises(Unfit, match="and a commitment"):
+        boxed.box.measure(boxed, capacity.require_claimant, ChainPace(block=1e6))
+
+
+def test_what_a_child_has_lost_is_given_to_the_next_one(boxed: Job, toy: Job) -> None:
+    run = slot(boxed)
+    state = run.advance(1, run.start)
+    assert boxed.box is not None
+    boxed.box.stop()
+    after = run.advance(2, state)
+    honest = slot(toy)
+    assert run.root(2, after) == honest.root(2, honest.advance(2, honest.advance(1, honest.start)))
+
+
+def test_whoever_waits_for_a_child_that_is_stopped_is_told(toy_store: ContentStore, tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    params = hostile.publish(store, hostile.endless_sum)
+    job = loading.load(toyjob.ID, params, store, fits=FITS)
+    assert job.box is not None
+    run, failed = slot(job), []
+    at_work = threading.Event()
+
+    def work() -> None:
+        at_work.set()
+        try:
+            run.advance(1, run.start)
+        except Cancelled as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    at_work.wait()
+    job.box.close()
+    thread.join()
+    assert len(failed) == 1
+    with pytest.raises(Cancelled):
+        run.advance(1, run.start)
+
+
+def test_all_children_of_a_process_end_at_once(toy: Job, toy_store: ContentStore) -> None:
+    job = loading.load(toy.id, toy.params, toy_store, fits=FITS)
+    assert job.box is not None
+    end_all()
+    run = slot(job)
+    assert run.root(1, run.advance(1, run.start)), "whoever goes on has another"
+    job.box.close()
+
+
+def test_a_job_that_breaks_a_rule_is_refused_with_the_evidence(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    with pytest.raises(Undefendable, match="33 instructions"):
+        loading.load(toyjob.ID, broken.publish(store), store, fits=FITS)
+
+
+def test_parts_that_nobody_has_are_missing_and_no_fault_of_the_job(toy: Job, tmp_path: Path) -> None:
+    with pytest.raises(BlobMissing):
+        loading.load(toy.id, toy.params, DirectoryStore(tmp_path), fits=FITS)
+
+
+def test_a_job_that_is_too_large_is_told_with_the_figure(
+    toy: Job, toy_store: ContentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(footprint, "memory", lambda: Memory(1 << 20, 1 << 20))
+    with pytest.raises(Unfit, match="this machine has"):
+        loading.load(toy.id, toy.params, toy_store, fits=FITS)
+
+
+def test_a_child_that_needs_more_than_there_is_ends_alone(
+    toy: Job, toy_store: ContentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "memory", lambda: Memory(1 << 10, 1 << 10))
+    with pytest.raises(Crashed):
+        loading.load(toy.id, toy.params, toy_store, fits=FITS)
+
+
+def test_a_plan_that_is_late_is_refused(toy: Job, toy_store: ContentStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(loading, "LOOK_SECONDS", 0.0)
+    with pytest.raises(Crashed, match="was not done after"):
+        loading.load(toy.id, toy.params, toy_store, fits=FITS)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_program_harms_more_than_its_child(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a build plans and runs such a step or not, a party that looks at it is there afterwards."""
+    monkeypatch.setattr(loading, "memory", lambda: Memory(1 << 30, 1 << 30))
+    monkeypatch.setattr(footprint, "memory", lambda: Memory(1 << 30, 1 << 30))
+    store = DirectoryStore(tmp_path)
+    params = hostile.publish(store, HOSTILE[name])
+    try:
+        job = loading.load(toyjob.ID, params, store, fits=FITS)
+    except LockstepError:
+        return
+    assert job.box is not None
+    try:
+        job.box.measure(job, capacity.require_claimant, ChainPace())
+        job.box.compare(job)
+        run = slot(job)
+        assert len([root for _, _, root in run.states()]) == run.transitions
+    except LockstepError:
+        pass
+    finally:
+        job.box.close()
