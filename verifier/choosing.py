@@ -13,9 +13,10 @@ import structlog
 from lockstep.base.vitals import VITALS
 from lockstep.execution.capacity import AGAIN_SECONDS
 from lockstep.node.backoff import Backoff
+from lockstep.node.crashes import Crashes
 from lockstep.node.ledger import ClaimRecord, GameRecord
 from lockstep.node.replay import UNAVAILABLE
-from lockstep.protocol.errors import LockstepError, Unfit
+from lockstep.protocol.errors import Crashed, LockstepError, Unfit
 from lockstep.protocol.types import ClaimId, JobId, Seconds, TraceRoot
 from verifier import decide
 from verifier.decide import AuditResult, Candidate
@@ -38,9 +39,13 @@ class Backlog:
     """The claims that are still to be replayed."""
 
     def __init__(
-        self, journal: Journal, teller: Teller, rests: Backoff[ClaimId], *, volunteers: bool, witnesses: bool
-    ) -> None:
+        self, journal: Journal, teller: Teller, rests: Backoff[ClaimId], crashes: Crashes, *, volunteers: bool,
+        witnesses: bool,
+    ) -> None:  # fmt: skip
         """`volunteers`: every claim is one of them, else suspects alone. `rests`: claims to leave alone for now."""
+        self._crashes = crashes
+        self._crashed = crashes.all()
+        """Jobs that are not looked at, whatever is claimed in them."""
         self._journal = journal
         self._teller = teller
         self._rests = rests
@@ -74,6 +79,12 @@ class Backlog:
                 return Task(chosen.record)
             self._settle(chosen.record, AuditResult.MATCH)
         return None
+
+    def urgent(self, view: MarketView, games: Iterable[GameRecord]) -> bool:
+        """Tells if an own game waits for a replay; `games` are own ones whose claim is not held."""
+        return any(
+            view.ledger.find(game.claim) is not None and not self._rests.rests(game.claim, view.now) for game in games
+        )
 
     def owes(self, task: Task) -> bool:
         """Tells if a replay is due though this process ends: a game needs it, or a witness that must speak of it."""
@@ -118,6 +129,13 @@ class Backlog:
             self._teller.tell("refused", job=job.hex(), code=error.code, message=error.message)
         self._too_large.failed(job, now)
 
+    def crashed(self, job: JobId, error: Crashed) -> None:
+        """A job ended what ran it: its claims are left alone for good, but for those that own games are about."""
+        # INVARIANT: a job whose Programs end what runs them is not looked at again, in no later process either.
+        self._crashes.record(job, error)
+        self._crashed.add(job)
+        self._teller.tell("refused", job=job.hex(), code=error.code, message=error.message)
+
     # -- for who watches
 
     def waiting(self, view: MarketView) -> int:
@@ -126,14 +144,15 @@ class Backlog:
 
     @property
     def refusals(self) -> int:
-        """The number of jobs that this machine cannot hold."""
-        return self._too_large.failing
+        """The number of jobs that this machine cannot hold, or that ended what ran them."""
+        return self._too_large.failing + len(self._crashed)
 
     # -- inside
 
     def _candidates(self, view: MarketView) -> list[Candidate]:
         found = decide.candidates(view.ledger, view.params)
-        return [c for c in found if self._volunteers or c.record.id in self._suspects]
+        looked = [c for c in found if self._volunteers or c.record.id in self._suspects]
+        return [c for c in looked if c.record.job not in self._crashed]
 
     def _is_known(self, record: ClaimRecord) -> bool:
         # A witness that must agree without a list needs the roots of its own replay.

@@ -13,7 +13,7 @@ from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import JobId
 
 Load = Callable[..., Job]
-"""`lockstep.execution.jobs.load`, or `invalidity.load`, which looks for evidence against a job that breaks a rule."""
+"""`box.loading.load`, or `invalidity.load`, which runs a job's Programs in this process."""
 
 
 class LoadedJobs:
@@ -36,6 +36,12 @@ class LoadedJobs:
             loaded = self._load(job, params, self._store, self._settings.threads, self._settings.path, fits=fits)
             self._loaded[job] = PublicData(loaded, self._store, self._shelf)
         return self._loaded[job]
+
+    def stop(self, job: JobId) -> None:
+        """End what runs a job's Programs, and what it does: whoever waits for it gets Cancelled."""
+        found = self.find(job)
+        if found is not None and found.box is not None:
+            found.box.stop()
 
     def find(self, job: JobId) -> Job | None:
         """A job, if it is loaded."""

@@ -14,6 +14,8 @@ import structlog
 
 from lockstep.base.shelf import Shelf
 from lockstep.execution import footprint
+from lockstep.execution.box.handle import Cancelled
+from lockstep.execution.capacity import SHARE
 from lockstep.execution.invalidity import Undefendable
 from lockstep.execution.jobs import ClaimRun
 from lockstep.execution.states import ClaimStates, States
@@ -21,7 +23,7 @@ from lockstep.node.bench import Bench, Stopped
 from lockstep.node.ledger import ClaimRecord, JobLedger, RoundLedger
 from lockstep.node.player import HeldClaim
 from lockstep.node.replay import Replay, WrongSource, audit
-from lockstep.protocol.errors import LockstepError, RowMissing, Unfit
+from lockstep.protocol.errors import Crashed, LockstepError, RowMissing, Unfit
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import StateRoot
 from lockstep.storage import ContentStore
@@ -33,6 +35,10 @@ from verifier.reading import MarketView
 from verifier.reporting import Reporter
 
 log = structlog.get_logger(__name__)
+
+
+LEAST_SECONDS, MOST_SECONDS = 60.0, 1800.0
+"""Bounds of a replay's budget, however short or long a job's windows are."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +74,27 @@ class Replayer:
         self._bench: Bench[Task, Replayed] = Bench("replay")
         self._task: Task | None = None
         """What the bench works on, or has ready."""
+        self._began = 0.0
+        self._late = False
+        """True once the work has used up its budget."""
 
     def step(self, view: MarketView) -> None:
         """Give the bench its next work, if it is free; while this process ends, it works for games and duties alone."""
-        if view.draining and self._task is not None and not self._backlog.owes(self._task):
-            self._bench.cancel(self._task)
+        task = self._task
+        if task is not None and not self._bench.over(task) and task.game is None:
+            # INVARIANT: a game that runs is answered before anything new is looked at: no replay keeps the bench from
+            # it, and none keeps it from other claims for longer than its budget.
+            owed = self._backlog.owes(task)
+            spent = time.monotonic() - self._began
+            self._late = self._late or (not owed and spent > budget(view.params[task.claim.job]))
+            waited_for = self._backlog.urgent(view, self._seats.empty(view))
+            if self._late or waited_for or (view.draining and not owed):
+                self._cancel(task)
         self.begin(view)
+
+    def _cancel(self, task: Task) -> None:
+        self._bench.cancel(task)
+        self._jobs.stop(task.claim.job)
 
     def begin(self, view: MarketView) -> None:
         """Give the bench its next work, if it is free."""
@@ -81,7 +102,7 @@ class Replayer:
         if self._task is None and (task := self._backlog.next(view, self._seats.empty(view))) is not None:
             known = view.ledger.find(task.claim.id)
             assert known is not None, "a task comes from the ledger"
-            self._task = task
+            self._task, self._began, self._late = task, time.monotonic(), False
             self._bench.begin(task, partial(self._replay, task, view.params[task.claim.job], *known))
 
     @property
@@ -96,7 +117,12 @@ class Replayer:
         record = task.claim
         try:
             return self._bench.take(task)
-        except Stopped:
+        except (Stopped, Cancelled):
+            if self._late:
+                self._backlog.refused(record.job, _dear(), view.now)
+            return None
+        except Crashed as error:
+            self._backlog.crashed(record.job, error)
             return None
         except Unfit as error:
             self._backlog.refused(record.job, error, view.now)
@@ -140,3 +166,15 @@ class Replayer:
         fault = None if record.is_merge else public.fault_of_payload(record)
         lacking = public.wrong_leaves(record) if fault else ()
         return Replayed(task, found, time.monotonic() - began, fault, lacking)
+
+
+def budget(params: JobParams) -> float:
+    """Seconds of this machine for the replay of one claim that no own game is about."""
+    return max(LEAST_SECONDS, min(SHARE * params.windows.challenge_seconds, MOST_SECONDS))
+
+
+def _dear() -> Unfit:
+    return Unfit(
+        "the replay of one of its claims takes longer than its share of this machine",
+        hint="give the process more --threads, or leave this job to faster machines",
+    )

@@ -27,10 +27,12 @@ from lockstep.base.shelf import Shelf
 from lockstep.base.vitals import VITALS
 from lockstep.chain.finality import Relied
 from lockstep.cli.output import event
-from lockstep.execution import invalidity
+from lockstep.execution.box import loading
+from lockstep.execution.box.handle import end_all
 from lockstep.execution.states import States
 from lockstep.node.abandoned import Abandoned
 from lockstep.node.backoff import Backoff
+from lockstep.node.crashes import Crashes
 from lockstep.node.feewatch import FeeWatch
 from lockstep.node.isolation import Isolation
 from lockstep.node.outage import Outage
@@ -71,7 +73,7 @@ class Verifier:
         shelf = Shelf(party.settings.memory_bytes)
         states = States(party.settings.home_dir / STATES, party.settings.disk_bytes)
         table = GameTable(party.contracts.game, party.addresses.block, party.contracts.market)
-        jobs = LoadedJobs(party, invalidity.load, shelf)
+        jobs = LoadedJobs(party, loading.load, shelf)
         sender: Sender[None] = Sender(party.outbox)
         # One for all: a claim that is about to be convicted is neither replayed nor challenged meanwhile.
         rests: Backoff[ClaimId] = Backoff(decide.RETRY_SECONDS)
@@ -95,7 +97,8 @@ class Verifier:
         self._demander = Demander(party, jobs, sender, self._wallet, teller)
         self._abandoned = Abandoned(table, party.address)
         self._sender = sender
-        self._backlog = Backlog(journal, teller, rests, volunteers=volunteer, witnesses=witness)
+        crashes = Crashes(party.settings.home_dir)
+        self._backlog = Backlog(journal, teller, rests, crashes, volunteers=volunteer, witnesses=witness)
         self._replayer = Replayer(
             party.store, jobs, shelf, states, self._backlog, self._seats, self._demander, self._reporter
         )
@@ -163,6 +166,7 @@ class Verifier:
     def close(self) -> None:
         """Stop what is computed beside the loop; what was sent stays sent."""
         self._market.close()
+        end_all()
         self._seats.close()
         self._replayer.close()
         self._reporter.close()

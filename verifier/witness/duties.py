@@ -8,7 +8,7 @@ so this may be killed at any line.
 
 from __future__ import annotations
 
-from lockstep.execution import jobs
+from lockstep.execution.box import loading
 from lockstep.node.backoff import Backoff
 from lockstep.node.bench import Bench
 from lockstep.node.ledger import AuditLedger, ClaimRecord, JobLedger
@@ -44,7 +44,7 @@ class Duties:
         backlog: Backlog, teller: Teller,
     ) -> None:  # fmt: skip
         """`backlog`: has suspects replayed to their end, and challenged if they are wrong."""
-        loaded = LoadedJobs(party, jobs.load)
+        loaded = LoadedJobs(party, loading.load)
         self._me = party.address
         self._market = party.contracts.market
         self._contract = party.contracts.witnesses

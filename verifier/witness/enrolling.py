@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from lockstep.execution import capacity, footprint
+from lockstep.execution.jobs import PROCESSOR_PATHS
 from lockstep.node.backoff import Backoff
 from lockstep.node.bench import Bench, Stopped
 from lockstep.node.ledger import AuditLedger, JobLedger, Ledger
@@ -125,7 +126,11 @@ class Enrolment:
         """Raises Unfit if this machine is. On the bench."""
         # INVARIANT: a witness enrols only where its machine can look as far as a duty may ask.
         public = self._jobs.get(job, params, footprint.fitting(footprint.verifier))
-        capacity.keep_up(public.job, capacity.require_witness, self._party.chain_pace(), footprint.verifier)
+        taken, chain, require = public.job, self._party.chain_pace(), capacity.require_witness
+        if taken.box is not None:
+            taken.box.measure(taken, require, chain, footprint.verifier)
+        if taken.box is None or taken.path not in PROCESSOR_PATHS:
+            capacity.keep_up(taken, require, chain, footprint.verifier)
 
     def _enrol(self, view: MarketView, job: JobId) -> None:
         self._rests.failed(job, view.now, at_most=ENROL_SECONDS)

@@ -66,7 +66,7 @@ class Replays:
 
     @property
     def job(self) -> Any:
-        return SimpleNamespace(params=self.world.params)
+        return SimpleNamespace(params=self.world.params, box=None)
 
     def run_of(self, ledger: Any, round_: Any, record: ClaimRecord) -> Any:
         self.begun.append(record.id)

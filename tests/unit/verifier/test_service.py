@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from lockstep.execution.box.handle import Cancelled
 from lockstep.execution.invalidity import Undefendable
 from lockstep.node.sender import Sender
 from lockstep.protocol.errors import (
     BlobMissing,
     ChainError,
+    Crashed,
     Mismatch,
     NotFoundError,
     ProgramInvalid,
@@ -32,6 +34,7 @@ from tests.unit.verifier.desk import SECONDS, Desk, Replays, desk_of
 from verifier import challenging
 from verifier.challenging import Challenger
 from verifier.demanding import Demander
+from verifier.loading import LoadedJobs
 from verifier.replaying import Replayer
 
 __all__ = ["desk_of"]
@@ -321,3 +324,57 @@ def test_an_outage_lets_only_those_leave_of_whom_nothing_was_at_stake(
     with pytest.raises(ended) if ended else nullcontext():
         desk.verifier.run(stop)
     assert len(faults) == (not was_at_stake), "it waits to rely on the block since which nothing is"
+
+
+def test_a_job_that_ends_what_runs_it_is_refused_in_every_later_process(desk: Desk) -> None:
+    for slot in range(2):
+        desk.replays.failing[desk.world.claim_id(slot)] = Crashed("it was ended: SIGSEGV", "")
+    desk.look(4)
+    (told,) = desk.told("refused")
+    assert (told["code"], len(desk.replays.begun)) == ("crashed", 1), "no second claim of it is tried"
+    desk.stop()
+    desk.start()
+    desk.look(4)
+    assert len(desk.replays.begun) == 1
+
+
+def test_a_replay_is_given_up_for_an_own_game(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, stopped = threading.Event(), threading.Event()
+
+    def endless(*_: Any) -> Any:
+        begun.set()
+        assert stopped.wait(SECONDS), "nobody stops it"
+        raise Cancelled
+
+    monkeypatch.setattr("verifier.replaying.audit", endless)
+    monkeypatch.setattr(LoadedJobs, "stop", lambda jobs, job: stopped.set())
+    while not begun.wait(0.01):
+        desk.verifier.look()
+        desk.world.devnet.mine(1)
+    view, replayer = desk.verifier._market.view(desk.verifier._seen, False), desk.verifier._replayer
+    replayer.step(view)
+    assert not stopped.is_set(), "nothing else waits"
+    monkeypatch.setattr(desk.verifier._backlog, "urgent", lambda view, games: True)
+    replayer.step(view)
+    assert stopped.is_set()
+
+
+def test_a_replay_that_has_used_up_its_budget_makes_room_for_others(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, stopped = threading.Event(), threading.Event()
+
+    def endless(*_: Any) -> Any:
+        begun.set()
+        assert stopped.wait(SECONDS), "nobody stops it"
+        raise Cancelled
+
+    monkeypatch.setattr("verifier.replaying.audit", endless)
+    monkeypatch.setattr("verifier.replaying.budget", lambda params: -1.0)
+    monkeypatch.setattr(LoadedJobs, "stop", lambda jobs, job: stopped.set())
+    while not begun.wait(0.01):
+        desk.verifier.look()
+        desk.world.devnet.mine(1)
+    desk.look(3)
+    (told,) = desk.told("refused")
+    assert told["code"] == "unfit"

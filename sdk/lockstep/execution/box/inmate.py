@@ -104,8 +104,9 @@ class Inmate:
         pace = estimated(self._schedule.step, self._threads, self._path)
         return {"step": pace.step, "shown": pace.shown}
 
-    def decode(self, cid: str) -> dict[str, Any]:
+    def decode(self, cid: str, threads: int | None = None) -> dict[str, Any]:
         """Decodes and plans one Program more: a job's loss."""
+        self._threads = threads or self._threads
         program = load_program(self._store, cid)
         validate(program)
         self._programs[program.root] = program

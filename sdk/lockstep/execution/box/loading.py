@@ -20,6 +20,7 @@ from lockstep.base.machine import memory
 from lockstep.execution import footprint, invalidity
 from lockstep.execution.box.confinement import OFFERED, Allowance
 from lockstep.execution.box.executable import BoxedExecutable
+from lockstep.execution.box.folders import folder_of
 from lockstep.execution.box.handle import Box, Cancelled, printable
 from lockstep.execution.capacity import SHARE, ChainPace, Pace, Require
 from lockstep.execution.footprint import Fitting
@@ -247,7 +248,7 @@ class JobBox:
         if self._closed:
             raise Cancelled
         self.stop()
-        box = Box(self._allowance, self._store)
+        box = Box(self._allowance, self._store, folder_of(self.job))
         with self._state:
             self._box = box
         role = footprint.worker if self._fits is None else self._fits.role
