@@ -12,9 +12,11 @@ from coordinator import reading
 from coordinator.aggregator import Aggregator
 from lockstep.base.shelf import Shelf
 from lockstep.execution import footprint, jobs
+from lockstep.execution.box import loading
 from lockstep.execution.capacity import AGAIN_SECONDS
 from lockstep.node.backoff import Backoff
-from lockstep.protocol.errors import LockstepError, Mismatch, ProgramInvalid, Unfit
+from lockstep.node.crashes import Crashes
+from lockstep.protocol.errors import Crashed, LockstepError, Mismatch, ProgramInvalid, Unfit
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import ClaimId, JobId, Seconds
 
@@ -31,6 +33,7 @@ class Aggregators:
     def __init__(self, parts: CoordinatorParts) -> None:
         self._parts = parts
         self._made: dict[JobId, Aggregator] = {}
+        self._crashes = Crashes(parts.settings.home)
         self._refused: set[JobId] = set()
         self._unfit: Backoff[JobId] = Backoff(AGAIN_SECONDS)
         """Jobs that this machine cannot hold: they are looked at again, in case memory comes free."""
@@ -41,6 +44,10 @@ class Aggregators:
         while if this machine cannot hold it."""
         if job in self._refused or self._unfit.rests(job, now):
             return False
+        if job not in self._made and job in self._crashes.all():
+            with self._parts.database.reading() as session:
+                if not reading.merges_by(session, reading.hex32(job), self._parts.me):
+                    return False
         with self._parts.database.reading() as session:
             made = reading.merges_by(session, reading.hex32(job), self._parts.me)
         try:
@@ -50,6 +57,16 @@ class Aggregators:
             if job not in self._unfit:
                 self._tell_refused(job, error)
             self._unfit.failed(job, now)
+            return False
+        except Crashed as error:
+            # INVARIANT: a job whose Programs end what runs them is not looked at again, in no later process either; one
+            # whose merge of ours may be challenged is tried again.
+            if made:
+                self._unfit.failed(job, now)
+            else:
+                self._crashes.record(job, error)
+                self._refused.add(job)
+            self._tell_refused(job, error)
             return False
         except (ProgramInvalid, Mismatch) as error:
             self._refused.add(job)
@@ -61,12 +78,12 @@ class Aggregators:
         """Tells if a job is in memory."""
         return job in self._made
 
-    def of(self, job: JobId, params: JobParams, fits: footprint.Fits | None = None) -> Aggregator:
+    def of(self, job: JobId, params: JobParams, fits: footprint.Fitting | None = None) -> Aggregator:
         """A job's, loaded now if it was not."""
         if job not in self._made:
             settings = self._parts.settings
             store, shared = self._parts.party.store, settings.shared
-            loaded = jobs.load(job, params, store, shared.threads, shared.path, fits=fits)
+            loaded = loading.load(job, params, store, shared.threads, shared.path, fits=fits)
             loaded.executable(loaded.programs.merge)
             self._made[job] = self.make(loaded, settings.home / "claims", self._shelf)
         return self._made[job]
@@ -83,12 +100,20 @@ class Aggregators:
 
     def drop(self, job: JobId) -> None:
         """Let a job go that is over."""
-        self._made.pop(job, None)
+        _end(self._made.pop(job, None))
 
     def close(self) -> None:
         """Let all of them go."""
+        for made in self._made.values():
+            _end(made)
         self._made.clear()
 
     @staticmethod
     def _tell_refused(job: JobId, error: LockstepError) -> None:
         log.error("the job is refused", job=reading.hex32(job), why=error.message, hint=error.hint)
+
+
+def _end(made: Aggregator | None) -> None:
+    """Ends what runs a job's Programs."""
+    if made is not None and made.job.box is not None:
+        made.job.box.close()

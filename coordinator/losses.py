@@ -21,7 +21,7 @@ from coordinator.views import STANDING
 from lockstep.execution.losses import Losses
 from lockstep.execution.merging import load_checkpoint
 from lockstep.node.backoff import Backoff
-from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.errors import Crashed, LockstepError
 from lockstep.protocol.types import MERGE_SLOT, Cid, JobId, Seed
 
 if TYPE_CHECKING:
@@ -97,6 +97,10 @@ class RunLosses:
             return False
         try:
             found = self._computed(job, loaded(), wanted)
+        except Crashed as error:
+            log.warning("losses of a job end what computes them", job=hex32(job), why=error.message)
+            self._compiled[job] = None
+            return False
         except LockstepError as error:
             log.info("a loss cannot be computed", job=hex32(job), why=error.message)
             self._rests.failed(job, self._clock())

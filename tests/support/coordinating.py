@@ -17,6 +17,8 @@ ME = Address("0x" + "44" * 20)
 class Held:
     """In the place of an aggregator: every claim is in memory but those that are `far`."""
 
+    job: Any = SimpleNamespace(box=None)
+
     def __init__(self) -> None:
         self.far: set[ClaimId] = set()
         self.made: list[ClaimId] = []

@@ -166,6 +166,9 @@ class Confined(Protocol):
     def decode(self, cid: str) -> None:
         """Decodes and plans one Program more."""
 
+    def hold(self, program: Program) -> None:
+        """Says that it was decoded here, too."""
+
     def stop(self) -> None:
         """Ends the process and its work; the next use starts another."""
 

@@ -69,7 +69,11 @@ class Losses:
 
     def __init__(self, job: Job, program: Program) -> None:
         self._job = job
-        self._executable = paths.compile(program, threads=job.threads, path="auto")
+        self._executable = (
+            job.box.executable(program)
+            if job.box is not None and job.box.holds(program)
+            else paths.compile(program, threads=job.threads, path="auto")
+        )
 
     @staticmethod
     def of(job: Job, store: ContentStore) -> Losses | None:
@@ -78,8 +82,13 @@ class Losses:
         cid = job.spec.programs.get(NAME)
         if cid is None:
             return None
+        if job.box is not None:
+            # A child decodes and plans it first, within its limits.
+            job.box.decode(cid)
         program = load_program(store, cid)
         validate(program)
+        if job.box is not None:
+            job.box.hold(program)
         # INVARIANT: it reads what a step reads, and puts one number out.
         outputs = [header for header in program.output_layout if header is not None]
         if program.inputs != job.programs.step.inputs or [(h.dtype, h.elements) for h in outputs] != [(F32, 1)]:

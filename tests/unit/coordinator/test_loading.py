@@ -10,9 +10,10 @@ from structlog.testing import capture_logs
 from coordinator import reading
 from coordinator.loading import Aggregators
 from lockstep.base.machine import Memory
-from lockstep.execution import footprint, jobs
+from lockstep.execution import footprint
+from lockstep.execution.box import loading
 from lockstep.execution.capacity import AGAIN_SECONDS
-from lockstep.protocol.errors import Mismatch
+from lockstep.protocol.errors import Crashed, Mismatch
 from lockstep.protocol.types import ClaimId, Seconds
 from tests.support import toyjob
 from tests.support.coordinating import JOB, Held, claim
@@ -45,11 +46,30 @@ def test_a_job_that_is_not_what_the_chain_names_is_refused_for_good(
         asked.append(args)
         raise Mismatch("another Program than the chain names", "")
 
-    monkeypatch.setattr(jobs, "load", load)
+    monkeypatch.setattr(loading, "load", load)
     with capture_logs() as logs:
         for now in (1000, 1000 + 9 * AGAIN_SECONDS):
             assert not aggregators.prepared(JOB, PARAMS, Seconds(now))
     assert (len(asked), len(logs)) == (1, 1), "neither loaded nor told again"
+
+
+def test_a_job_that_ends_what_runs_it_is_refused_by_the_next_process_too(
+    parts: Any, games: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def load(*args: Any, **_: Any) -> Any:
+        asked.append(args)
+        raise Crashed("it was ended: SIGSEGV", "")
+
+    monkeypatch.setattr(loading, "load", load)
+    monkeypatch.setattr(reading, "merges_by", lambda session, job, me: [])
+    for now in (1000, 1000 + 9 * AGAIN_SECONDS):
+        assert not Aggregators(parts).prepared(JOB, PARAMS, Seconds(now))
+    assert len(asked) == 1
+    monkeypatch.setattr(reading, "merges_by", lambda session, job, me: [claim(1)])
+    assert not Aggregators(parts).prepared(JOB, PARAMS, Seconds(1000))
+    assert len(asked) == 2, "what may be challenged is tried again"
 
 
 def test_only_a_loaded_jobs_merge_has_anything_to_forget(parts: Any) -> None:

@@ -41,6 +41,8 @@ LEAST_SECONDS = 30.0
 """No window is so short that a child is not waited for so long: this machine may be busy."""
 LOOK_SECONDS = 1800.0
 """No job holds up the look at others for longer, however long its windows."""
+LOSS_SECONDS = 30.0
+"""A loss of one slot that takes longer is not computed: nothing depends on it."""
 LEAST_BYTES = 512 << 20
 """However little its owner lends, a child has so much, to plan with."""
 TRIALS = 4.0
@@ -127,6 +129,8 @@ class JobBox:
         self._losses: list[str] = []
         self.roots: set[bytes] = set()
         """Roots of the Programs that the child has."""
+        self._beside: set[bytes] = set()
+        """Those of them that no claim is about."""
         self._state = threading.Lock()
         self._turn = threading.RLock()
         """Held while the child works: segments are laid out by one thread at a time."""
@@ -177,6 +181,11 @@ class JobBox:
                 self._losses.remove(cid)
                 raise
 
+    def hold(self, program: Program) -> None:
+        """Says that a Program which the child has was decoded here, too."""
+        self.roots.add(program.root)
+        self._beside.add(program.root)
+
     # -- transitions
 
     def holds(self, program: Program) -> bool:
@@ -200,7 +209,8 @@ class JobBox:
             if forms is not None:
                 places, made = box.segments.room([form for _, form in forms])
                 given["into"] = {op: spot for (op, _), spot in zip(forms, places, strict=True)}
-            found = box.call(verb, seconds=self._step_seconds, read=read, **given)
+            seconds = LOSS_SECONDS if program in self._beside else self._step_seconds
+            found = box.call(verb, seconds=seconds, read=read, **given)
             del held
             return found, made
 

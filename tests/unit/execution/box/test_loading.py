@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,16 @@ import pytest
 from lockstep.base.machine import Memory
 from lockstep.execution import capacity, footprint
 from lockstep.execution.box import loading
+from lockstep.execution.box.executable import BoxedExecutable
 from lockstep.execution.box.handle import Cancelled, end_all
 from lockstep.execution.capacity import ChainPace
 from lockstep.execution.invalidity import Undefendable
 from lockstep.execution.jobs import ClaimRun, Job, merge_run, payload_of, slot_run
+from lockstep.execution.losses import Losses
+from lockstep.numerics.builder import ProgramBuilder
 from lockstep.protocol.errors import BlobMissing, Crashed, LockstepError, Unfit
 from lockstep.storage import ContentStore
+from lockstep.storage.containers import encode_program
 from lockstep.storage.directory import DirectoryStore
 from tests.support import broken, hostile, toyjob
 from tests.support.hostile import HOSTILE
@@ -170,3 +175,21 @@ def test_no_program_harms_more_than_its_child(name: str, tmp_path: Path, monkeyp
         pass
     finally:
         job.box.close()
+
+
+def test_a_loss_is_computed_in_the_child_and_given_up_when_it_is_late(
+    boxed: Job, toy: Job, monkeypatch: pytest.MonkeyPatch, toy_store: ContentStore
+) -> None:
+    entries = [None if h is None else (h.dtype, h.elements if h.shape else None) for h in toy.programs.step.inputs]
+    b = ProgramBuilder(entries)
+    program = b.finish([b.sum(b.input(0))])
+    cid = toy_store.put(encode_program(program))
+    spec = replace(toy.spec, programs={**toy.spec.programs, "loss": cid})
+    here, there = (Losses.of(replace(job, spec=spec), toy_store) for job in (toy, boxed))
+    assert here is not None
+    assert there is not None
+    assert isinstance(there._executable, BoxedExecutable)
+    assert here.at(toy.genesis, toyjob.SEED, 0) == there.at(toy.genesis, toyjob.SEED, 0)
+    monkeypatch.setattr(loading, "LOSS_SECONDS", 0.0)
+    with pytest.raises(Crashed, match="was not done after"):
+        there.at(toy.genesis, toyjob.SEED, 0)
