@@ -124,7 +124,7 @@ def _transaction(node: Node, when: When, transaction: Any, codes: Mapping[str, s
     data = transaction["input"][2:]
     if transaction.get("to") is None:
         name, arguments = _created(data, codes)
-        at = receipt["contractAddress"]
+        at = receipt.get("contractAddress")
         return act(CREATE, *when, **sent, to=at, name=name, data=arguments, vague=True)
     trace = node.ask("debug_traceTransaction", transaction["hash"], {"tracer": "callTracer"})
     return act(

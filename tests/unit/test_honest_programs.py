@@ -50,8 +50,9 @@ OPTIONS = {
 }
 ENVIRONMENT = {
     "LOCKSTEP_CACHE", "LOCKSTEP_FUSED", "LOCKSTEP_ANVIL", "LOCKSTEP_COORDINATOR_", "LOCKSTEP_CONFIG", "LOCKSTEP_LOCAL",
+    "LOCKSTEP_HOME",
 }  # fmt: skip
-"""CONFIG, LOCAL: where the user's settings and the local market are.
+"""CONFIG, LOCAL: where the user's settings and the local market are. HOME: whose folder needs no trust.
 Beside LOCKSTEP_ and a setting's name. FUSED: whether loops are compiled, to the same bits; ANVIL: where it lies."""
 
 

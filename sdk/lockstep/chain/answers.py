@@ -128,9 +128,9 @@ _log = _fields(
     {"transactionIndex": _count, "blockTimestamp": _seconds, "removed": _as_is(flag)},
 )  # fmt: skip
 _transaction = _fields(
-    {"hash": _word, "from": _who, "nonce": _count, "input": _bytes},
+    {"hash": _word, "from": _who, "to": either(nothing, _who), "nonce": _count, "input": _bytes},
     {
-        "to": _who, "blockNumber": _count, "blockHash": _word, "gas": _count, "value": _wei,
+        "blockNumber": _count, "blockHash": _word, "gas": _count, "value": _wei,
         "gasPrice": _wei, "maxFeePerGas": _wei,
         "maxPriorityFeePerGas": _wei, "transactionIndex": _count, "type": _count,
     },
