@@ -23,7 +23,7 @@ from lockstep.chain.keys import KEYSTORE, NODE_KEY, create_account, create_node_
 from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.outbox import Outbox
 from lockstep.client import connect
-from lockstep.execution import comparing
+from lockstep.execution.box.loading import JobBox
 from lockstep.execution.rates import PRICED_OPERATIONS
 from lockstep.node.guard import lock
 from lockstep.protocol.errors import WrongBits
@@ -158,10 +158,10 @@ def test_wrong_bits_are_told_everywhere_until_the_owner_has_the_job_tried_again(
 def test_a_quote_that_runs_steps_compares_their_bits(
     lockstep: Lockstep, market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def wrong(job: object) -> None:
+    def wrong(box: JobBox, job: object) -> None:
         raise WrongBits("comparison of the Program 'step': op 7 (gradient), element 0 is 0x1 in place of 0x2")
 
-    monkeypatch.setattr(comparing, "check_job", wrong)
+    monkeypatch.setattr(JobBox, "compare", wrong)
     (offer,) = quoted(lockstep, market)
     assert "wrong_bits" in {r["code"] for r in offer["reasons"]}  # type: ignore[attr-defined]
     assert not (market.home / "refused").exists(), "a command that reads writes nothing"
