@@ -44,12 +44,10 @@ class Aggregators:
         while if this machine cannot hold it."""
         if job in self._refused or self._unfit.rests(job, now):
             return False
-        if job not in self._made and job in self._crashes.all():
-            with self._parts.database.reading() as session:
-                if not reading.merges_by(session, reading.hex32(job), self._parts.me):
-                    return False
         with self._parts.database.reading() as session:
             made = reading.merges_by(session, reading.hex32(job), self._parts.me)
+        if not made and job not in self._made and job in self._crashes.all():
+            return False
         try:
             # INVARIANT: whatever it needs, a job is loaded in which a merge of ours may be challenged.
             self.of(job, params, None if made else footprint.fitting(footprint.aggregator))

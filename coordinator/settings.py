@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from lockstep.base.naming import refuse_unknown
 from lockstep.base.redaction import redacted, urls_of
-from lockstep.base.settings import Settings, read_toml, resolve
+from lockstep.base.settings import FOLDER_FILE, Settings, read_toml, resolve
 from lockstep.protocol.errors import UsageError
 
 PREFIX = "LOCKSTEP_COORDINATOR_"
@@ -80,11 +80,11 @@ class CoordinatorSettings:
 
 def resolve_coordinator(**flags: Any) -> CoordinatorSettings:
     """Settings from flags (None = not given), environment, file, defaults; raises UsageError."""
-    file = read_toml(Path("lockstep.toml"))  # which `resolve` takes, or refuses, below
+    file = read_toml(Path(FOLDER_FILE))  # which `resolve` takes, or refuses, below
     refuse_unknown(
         (name for name in file if name.startswith("coordinator_")),
         [f"coordinator_{name}" for name in DEFAULTS],
-        "lockstep.toml",
+        FOLDER_FILE,
     )
     values: dict[str, Any] = {}
     for name, default in DEFAULTS.items():

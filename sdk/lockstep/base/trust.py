@@ -6,7 +6,7 @@ those that lie there. For the rest its user has read it and said so (`lockstep t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ def accept(path: Path, data: bytes) -> None:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     place = str(path.resolve())
     kept = [line for line in _lines() if line.partition(" ")[2] != place]
-    write_atomically(folder / "trusted", [_text([*kept, _line(path, data)][-MOST:])])
+    write_atomically(folder / "trusted", ["".join(f"{line}\n" for line in [*kept, _line(path, data)][-MOST:]).encode()])
 
 
 def _is_own_home(path: Path, values: Mapping[str, Any], home: str | None) -> bool:
@@ -56,7 +56,3 @@ def _line(path: Path, data: bytes) -> str:
 def _lines() -> list[str]:
     file = config_folder() / "trusted"
     return file.read_text().splitlines() if file.exists() else []
-
-
-def _text(lines: Iterable[str]) -> bytes:
-    return "".join(f"{line}\n" for line in lines).encode()

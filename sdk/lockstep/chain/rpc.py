@@ -217,16 +217,13 @@ class Endpoint:
         # Raised here, and not above: the library's error names the URL, and would be this one's context.
         if why is not None:
             raise why
+        right = 200 <= status < 300
         try:
             told = answers.framed(bytes(body))
         except Malformed as malformed:
-            told, why = None, Failure(f"no JSON-RPC: {malformed.message}")
-        if 200 <= status < 300:
-            if told is None:
-                raise why or Failure("no JSON-RPC")
-            return told
+            raise (Failure(f"no JSON-RPC: {malformed.message}") if right else _refused(status, after)) from None
         # Some put the JSON-RPC error into an HTTP error: it says more.
-        if told is not None and "error" in told and status != 429:
+        if right or ("error" in told and status != 429):
             return told
         raise _refused(status, after)
 

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from lockstep.base.decoding import Reader, anything, either, one_of, several, table, text, whole
+from lockstep.base.legible import on_one_line
 from lockstep.base.machine import readable
 from lockstep.execution.box import wire
 from lockstep.execution.box.confinement import Allowance
@@ -233,7 +234,7 @@ class Box:
             return self._store_error
         if name == "MemoryError":
             return self._dead(f"it wants more than {readable(self._limits.memory)} of memory")
-        return SAYS.get(name, LockstepError)(printable(message), printable(hint))
+        return SAYS.get(name, LockstepError)(on_one_line(message), on_one_line(hint))
 
     def _dead(self, why: str) -> LockstepError:
         self._kill()
@@ -275,8 +276,3 @@ def _started(theirs: socket.socket, folder: Path | None) -> subprocess.Popen[byt
             "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "4",
         },
     )  # fmt: skip
-
-
-def printable(words: str) -> str:
-    """Returns a child's words without what a terminal obeys."""
-    return "".join(c if c.isprintable() else "?" for c in words)

@@ -16,12 +16,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from lockstep.base.decoding import anything, either, table, text, whole
+from lockstep.base.legible import on_one_line
 from lockstep.base.machine import memory
 from lockstep.execution import footprint, invalidity
 from lockstep.execution.box.confinement import OFFERED, Allowance
 from lockstep.execution.box.executable import BoxedExecutable
 from lockstep.execution.box.folders import folder_of
-from lockstep.execution.box.handle import Box, Cancelled, printable
+from lockstep.execution.box.handle import Box, Cancelled
 from lockstep.execution.capacity import SHARE, ChainPace, Pace, Require
 from lockstep.execution.footprint import Fitting
 from lockstep.execution.jobs import PROCESSOR_PATHS, Job
@@ -267,7 +268,7 @@ class JobBox:
             path=self._path, role=role,
         )  # fmt: skip
         if "broken" in found:
-            raise ShownBroken(printable(found["broken"]), printable(found["hint"]))
+            raise ShownBroken(on_one_line(found["broken"]), on_one_line(found["hint"]))
         self._planned = Planned(_natural(found["operations"]), found["memory"], found["results"])
         for cid in self._losses:
             box.call("decode", seconds=self._plan_seconds, cid=cid, read=table({}))

@@ -7,6 +7,7 @@ segment is used again once nobody in the parent holds a tensor in it.
 from __future__ import annotations
 
 import fcntl
+import math
 import mmap
 import os
 import weakref
@@ -77,11 +78,11 @@ class Segments:
         offsets, size = [], 0
         for dtype, shape in forms:
             offsets.append(size)
-            size += -(-dtype.itemsize * _count(shape) // ALIGNMENT) * ALIGNMENT
+            size += -(-dtype.itemsize * math.prod(shape) // ALIGNMENT) * ALIGNMENT
         segment = self._segment(-(-max(size, 1) // mmap.PAGESIZE) * mmap.PAGESIZE)
         places, arrays = [], []
         for (dtype, shape), offset in zip(forms, offsets, strict=True):
-            flat = np.frombuffer(memoryview(segment.memory).toreadonly(), dtype, _count(shape), offset)
+            flat = np.frombuffer(memoryview(segment.memory).toreadonly(), dtype, math.prod(shape), offset)
             # Views of views refer to the first of them: it is the one that lives as long as any.
             self._users[segment] += 1
             weakref.finalize(flat, self._released.append, segment).atexit = False
@@ -156,14 +157,7 @@ class Segments:
 
 def array_at(memory: mmap.mmap, place: Spot) -> Array:
     """The tensor at a place of a mapped segment."""
-    return np.frombuffer(memory, np.dtype(place.dtype), _count(place.shape), place.offset).reshape(place.shape)
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    count = 1
-    for extent in shape:
-        count *= extent
-    return count
+    return np.frombuffer(memory, np.dtype(place.dtype), math.prod(place.shape), place.offset).reshape(place.shape)
 
 
 def _shut(segment: Segment) -> None:
