@@ -29,14 +29,13 @@ import numpy as np
 
 from benchmarks.attacks import INTEREST, Harm, Market
 from benchmarks.charts import Chart, Line
+from benchmarks.coalitions import SEAT_GAS, Enrolled, Way, coalitions
 from benchmarks.society import Kind, Play, Rules, Society
 from lockstep import economics
 from lockstep.economics import AuditPlan
 from lockstep.presets import CHAINS, DEVNET, MAINNET, PRESETS
-from lockstep.protocol.hashing import keccak
-from lockstep.protocol.market.draws import beacon_of, pick, slot_order
 from lockstep.protocol.market.job_rules import GAME_MOVES, ChainTimes
-from lockstep.protocol.types import Address, AuditId, Seconds
+from lockstep.protocol.types import Seconds
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 UNIT = 10**9
@@ -51,8 +50,7 @@ GRID_WITNESSES = (1, 2, 3, 5, 8, 12, 18, 27)
 
 DRAWS = (1, 2, 4, 16, 256)
 SIMULATED_DRAWS = 16
-WITNESS_LIST = 600
-"""Enrolled accounts of the job that is drawn from."""
+COALITION_TRIALS = 4_000
 BLOCK_SECONDS = {"devnet": 1, "ethereum": 12, "op-stack": 2, "arbitrum": 0.25}
 """A block's time on each chain of the presets."""
 
@@ -337,28 +335,48 @@ def choice_lines(seed: int) -> list[str]:
 
 
 def chosen(audit: AuditPlan, lies: int, draws: int, seed: int, trials: int = 2_000) -> float:
-    """The mean of the fewest lies that an honest witness is drawn for, over so many beacons, by `market.draws`.
-
-    The first `lies` slots lie; every third witness of the list is the liar's.
-    """
-    accounts = [Address(f"0x{i + 1:040x}") for i in range(WITNESS_LIST)]
-    bought = frozenset(accounts[: round(audit.cartel * len(accounts))])
-    # The list's order is that of enrolment, which nobody arranges: shuffled once.
-    order = [accounts[i] for i in np.random.default_rng(seed).permutation(len(accounts))]
-    liar, slots, total = Address("0x" + "ff" * 20), list(range(audit.slots)), 0
+    """The mean of the fewest lies that an honest witness is drawn for, over so many beacons."""
+    enrolled, total = Enrolled(audit, seed), 0
     for trial in range(trials):
         fewest = lies
         for k in range(draws):
             if not fewest:
                 break
-            beacon = beacon_of(keccak(f"{seed}/{trial}/{k}".encode()), AuditId(bytes(32)))
-            drawn: list[Address] = []
-            for i in range(audit.witnesses):
-                drawn.append(pick(order, beacon, i, liar, drawn))
-            dealt = slot_order(beacon, slots, audit.witnesses)
-            fewest = min(fewest, sum(s < lies and a not in bought for s, a in zip(dealt, drawn, strict=True)))
+            fewest = min(fewest, enrolled.seen(f"{seed}/{trial}/{k}", lies))
         total += fewest
     return total / trials
+
+
+def coalition_lines(seed: int) -> list[str]:
+    """The profit of a coalition in a round by what it does, before failed rounds were judged and since."""
+    cells = []
+    market = Market()
+    stake = MAINNET.slot_stake / MAINNET.slot_price
+    for one in coalitions(AUDIT, stake, SLOTS - 1, market.gas(SEAT_GAS)):
+        enrolled = Enrolled(one.audit, seed)
+        seen = [enrolled.seen(f"{seed}/{trial}", one.seats) for trial in range(COALITION_TRIALS)]
+        profits = [one.expected(Way.WORK, judged=True)]
+        for way, judged in ((Way.LIE, True), (Way.ESCAPE, False), (Way.ESCAPE, True)):
+            profits += [one.expected(way, judged=judged), one.drawn(way, seen, judged=judged)]
+        cells.append((str(one.seats), f"{one.audit.cartel:.0%}", *(f"{profit:+.2f}" for profit in profits)))
+    header = "seats, bought, works, lies, drawn, fails what is seen: unjudged, drawn, judged, drawn"
+    return table(header, cells)
+
+
+def reply_lines() -> list[str]:
+    """The best a coalition can do beside honest work, in jobs of other sizes, where the work costs its price."""
+    cells = []
+    for slots, steps in product((3, 8, 16, 32, 64), (20, 500)):
+        terms = MAINNET.audited(slots, steps)
+        audit = AuditPlan(slots, terms.witnesses, steps + 1)
+        stake = terms.slot_stake / terms.slot_price
+        worst = max(coalitions(audit, stake, slots - 1, 0.0, 1.0), key=lambda one: one.best[1] / one.seats)
+        way, gain = worst.best
+        cells.append((
+            *(str(slots), str(steps), str(terms.witnesses), f"{stake:.0f}", str(worst.seats)),
+            *(f"{worst.audit.cartel:.0%}", way.value, f"{gain / worst.seats:+.2f}"),
+        ))  # fmt: skip
+    return table("slots, steps, witnesses, stake, seats, bought, best reply, the best lie a seat", cells)
 
 
 def carry_lines(seed: int) -> list[str]:
@@ -469,6 +487,8 @@ def main() -> None:
         "audits": audit_lines(),
         "capital": capital_lines(),
         "attacks": attack_lines(),
+        "coalitions": coalition_lines(given.seed),
+        "replies": reply_lines(),
         "choice": choice_lines(given.seed),
         "carries": carry_lines(given.seed),
         "chains": chain_lines(),
