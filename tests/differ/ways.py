@@ -1,7 +1,8 @@
 """One case on every way that there is to run it: the bits of the slow executor, or where they differ.
 
-A way is a kernel path, a number of threads and a form: an ordinary step, a sweep that shows every op, a step that
-keeps every op, some ops alone. Each runs twice, and between the two another state runs through the same memory.
+A way is a kernel path, a number of threads and a form: an ordinary step, one that writes into its caller's memory, a
+sweep that shows every op, a step that keeps every op, some ops alone. Each runs twice, and between the two another
+state runs through the same memory.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from lockstep.protocol.programs.program import Alias, Tag
 from tests.differ.case import CONTEXT, Case
 
 THREADS = (1, 2, 3, 4)
-FORMS = ("run", "sweep", "keep", "some")
+FORMS = ("run", "write", "sweep", "keep", "some")
 SMALL = 1 << 18
 """Work of a case that runs on all ways; a larger one runs on a sample of them."""
 PLAIN = 4
@@ -31,6 +32,8 @@ SAMPLED = 300
 """Terms that Python's integers compute of a case."""
 
 PATTERN = 0xDEADBEEF
+MARGIN = 64
+"""Words around memory of a caller's."""
 _WRONG = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, ctypes.POINTER(ctypes.POINTER(ctypes.c_uint32)),
                           *[ctypes.c_void_p] * 3)(lambda _i, _s, out, *_: out[0].__setitem__(0, PATTERN))  # fmt: skip
 WRONG_AT = ctypes.cast(_WRONG, ctypes.c_void_p).value or 0
@@ -156,16 +159,32 @@ def _ran(
 
         executor.sweep(*arguments, threads, path, visit)
         return shown
+    named = {alias.index for alias in case.program.outputs if alias.kind == Alias.OP_KIND}
+    if form == "write":
+        return written(executor, arguments, threads, path, {op: case.program.ops[op].header.elements for op in named})
     if form == "some":
         arrays = executor.some(*arguments, threads, path, some)
     else:
         arrays = executor.run(*arguments, form == "keep", threads, path)
     found = {op: words(array) for op, array in enumerate(arrays) if array is not None}
     if due is not None:
-        named = {alias.index for alias in case.program.outputs if alias.kind == Alias.OP_KIND}
         expected = {"keep": set(range(len(due))), "some": set(some), "run": named}[form]
         assert found.keys() == expected, f"{form} gives ops {sorted(found)}, not {sorted(expected)}"
     return found
+
+
+def written(
+    executor: Any, arguments: tuple[Any, ...], threads: int, path: str, lengths: dict[int, int]
+) -> dict[int, Words]:
+    """The words that a run leaves in memory of exactly their length; AssertionError for one beside it."""
+    around = {op: np.full(length + 2 * MARGIN, PATTERN, np.uint32) for op, length in lengths.items()}
+    within = {op: memory[MARGIN:-MARGIN] for op, memory in around.items()}
+    arrays = executor.run(*arguments, False, threads, path, into=within)
+    assert all(array is None for array in arrays), "nothing lies elsewhere"
+    for op, memory in around.items():
+        assert np.all(memory[:MARGIN] == PATTERN), f"op {op} is written before its memory"
+        assert np.all(memory[-MARGIN:] == PATTERN), f"op {op} is written behind its memory"
+    return within
 
 
 def _compared(found: dict[int, Words], due: list[Words], label: str) -> Difference | None:

@@ -18,6 +18,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from io import BytesIO
 from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
@@ -63,7 +64,8 @@ def from_cbor(data: bytes, most_bytes: int, *, most_items: int = MAX_ITEMS) -> A
     _require_size(len(data), most_bytes)
     _scan_cbor(data, most_items)
     try:
-        return dag_cbor.decode(bytes(data))
+        # For bytes it tries a stream first: that error keeps the frames of all callers, and their tensors, in a cycle.
+        return dag_cbor.decode(BytesIO(data))
     except MemoryError:
         # It says nothing about the text.
         raise

@@ -50,8 +50,12 @@ class Executor:
         threads: int,
         path: str,
         nanoseconds: list[int] | None = None,
+        into: dict[int, npt.NDArray[Any]] = ...,
     ) -> list[npt.NDArray[Any] | None]:
-        """One read-only output array per op, None where it was not kept; appends to `nanoseconds` each op's time."""
+        """One read-only output array per op, None where it was not kept; appends to `nanoseconds` each op's time.
+
+        `into`: by op, memory of the caller's for an output that is kept; None is returned in its place.
+        """
     def sweep(
         self,
         state: list[npt.NDArray[Any] | None],

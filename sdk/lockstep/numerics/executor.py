@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,6 +77,21 @@ class Executable:
         self._fusion.before_run()
         outputs = self._executor.run(*arguments, keep, self.threads, self.path)
         return tuple(outputs) if keep else self.select(outputs, state)
+
+    def write(
+        self,
+        state: Sequence[Array | None],
+        context: StepContext,
+        dataset: Array | None,
+        into: Mapping[int, Array],
+    ) -> None:
+        """`run`, but outputs of ops go into memory of the caller's, by op; it holds nothing that the run reads.
+
+        Raises PayloadInvalid as `run` does.
+        """
+        self._fusion.before_run()
+        arguments = self._arguments(state, context, dataset)
+        self._executor.run(*arguments, False, self.threads, self.path, into=dict(into))
 
     def advance(
         self, state: Sequence[Array | None], context: StepContext, dataset: Array | None = None

@@ -11,6 +11,7 @@ from lockstep.numerics.arrays import Array, StepContext
 from lockstep.numerics.built import kernels
 from lockstep.numerics.trace import materialise, tensor_root
 from lockstep.protocol.programs.program import CODES, Alias, Kind, Op, Program
+from tests.differ.ways import written
 
 PATHS = tuple(kernels.paths())
 CONTEXT = StepContext(bytes(range(32)), round=3, slot=1, t=7)
@@ -65,6 +66,12 @@ def compare(
                 if alias.kind == Alias.OP_KIND:
                     label = f"output {k} on {path} with {count} threads, memory reused"
                     np.testing.assert_array_equal(words(final[k]), words(every[alias.index]), err_msg=label)
+            named = {alias.index for alias in program.outputs if alias.kind == Alias.OP_KIND}
+            lengths = {op: program.ops[op].header.elements for op in named}
+            arguments = executable._arguments(state, CONTEXT, dataset)
+            for op, array in written(executable._executor, arguments, count, path, lengths).items():
+                label = f"op {op} ({program.name_of(op)}) in other memory on {path} with {count} threads"
+                np.testing.assert_array_equal(array, words(every[op]), err_msg=label)
             assert executable.roots(state, CONTEXT, dataset) == roots, f"roots on {path} with {count} threads"
             some = frozenset(rng.choice(len(every), min(3, len(every)), replace=False).tolist())
             made = executable.outputs(state, CONTEXT, dataset, some)

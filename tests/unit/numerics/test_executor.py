@@ -10,10 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lockstep.numerics import paths
+from lockstep.numerics import paths, portable
 from lockstep.numerics.arrays import Array
 from lockstep.numerics.builder import Expression, ProgramBuilder, Quantised
 from lockstep.numerics.built import COMPILED
+from lockstep.numerics.executor import Executable
 from lockstep.numerics.scalar import Op as Opcode
 from lockstep.protocol.errors import PayloadInvalid, ProgramInvalid, UsageError
 from lockstep.protocol.programs.program import F32, I32, Instr, Kind, Op, Program, Tag, View
@@ -421,6 +422,18 @@ def test_what_would_read_foreign_memory_is_refused(op: Op) -> None:
     """The executor's own net, under the validator."""
     with pytest.raises(ProgramInvalid):
         paths.compile(Program((op,), simple().inputs, simple().outputs[:1]))
+
+
+@pytest.mark.parametrize("path", ["auto", portable.NAME])
+def test_a_run_writes_into_memory_of_its_length_and_of_no_other(path: str) -> None:
+    b = ProgramBuilder([(F32, 4)])
+    executable = Executable(b.finish([b.map((4,), [b.input(0)])]), path=path)
+    state = [np.arange(4, dtype=np.float32)]
+    memory = np.zeros(4, np.float32)
+    executable.write(state, CONTEXT, None, {0: memory})
+    assert memory.tolist() == state[0].tolist()
+    with pytest.raises(ValueError, match=r"another number of words|broadcast"):
+        executable.write(state, CONTEXT, None, {0: np.zeros(5, np.float32)})
 
 
 def test_unknown_path_is_refused() -> None:

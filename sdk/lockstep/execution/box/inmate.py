@@ -28,7 +28,7 @@ from lockstep.numerics.executor import Executable
 from lockstep.numerics.validate import validate
 from lockstep.protocol.errors import LockstepError, ProgramInvalid, UsageError
 from lockstep.protocol.jobs import JobParams
-from lockstep.protocol.programs.program import Alias, Program
+from lockstep.protocol.programs.program import Program
 from lockstep.protocol.types import Cid, Digest, JobId
 from lockstep.storage import ContentStore
 from lockstep.storage.cache import BlobCache
@@ -144,11 +144,8 @@ class Inmate:
         into: dict[int, Spot],
     ) -> dict[str, Any]:  # fmt: skip
         """Runs a Program; `into`: by op, where its output goes."""
-        executable = self._executable(program)
-        after = executable.run(self._state(state), context, self._rows(dataset))
-        entry = {a.index: k for k, a in enumerate(executable.program.outputs) if a.kind == Alias.OP_KIND}
-        for op, place in into.items():
-            self._write(place, after[entry[op]])
+        made = {op: array_at(self._memory[place.segment], place) for op, place in into.items()}
+        self._executable(program).write(self._state(state), context, self._rows(dataset), made)
         return {}
 
     def roots(

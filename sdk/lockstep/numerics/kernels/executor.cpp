@@ -51,7 +51,12 @@ public:
         const f32::FloatEnvironment environment;
         for (std::size_t i = 0; i < out_.size(); ++i) {
             if (in_.keep || (schedule_.needed[i] && schedule_.kept[i])) {
-                Buffer& result = results_[schedule_.original(i)];  // an op's and its copy's
+                const std::size_t op = schedule_.original(i);  // an op's and its copy's
+                if (!in_.into.empty() && in_.into[op]) {
+                    out_[i] = in_.into[op];
+                    continue;
+                }
+                Buffer& result = results_[op];
                 if (!result.data()) result = e_.pool_->take(ops_[i].elements);
                 out_[i] = result.data();
             } else if (schedule_.needed[i]) {

@@ -40,6 +40,7 @@ struct RunInputs {
     Context context;
     Dataset dataset;
     bool keep = false;  // every op's output, not only the Program's
+    std::vector<Word*> into;  // per op: the caller's memory for its output, if it has some; it holds nothing that the run reads
     int threads = 1;
     const Kernels* kernels = nullptr;
     std::vector<std::int64_t>* nanoseconds = nullptr;  // filled with each op's time where there is one

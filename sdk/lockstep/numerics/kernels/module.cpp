@@ -29,6 +29,7 @@ namespace {
 
 using namespace lockstep;
 using Array = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+using Writable = nb::ndarray<nb::c_contig, nb::device::cpu>;
 
 #if defined(LOCKSTEP_X86_64) || defined(LOCKSTEP_AARCH64)
 Kernels with_codes(Kernels kernels, const char* name, const CodeKernel& codes) {
@@ -235,9 +236,19 @@ nb::list to_arrays(const Executor& executor, std::vector<Buffer> results) {
 }
 
 nb::list run(Executor& executor, const nb::list& state, const nb::bytes& seed, Word round, Word slot, Word t, const nb::object& dataset,
-             bool keep, int threads, const std::string& path, const nb::object& nanoseconds) {
+             bool keep, int threads, const std::string& path, const nb::object& nanoseconds, const nb::dict& into) {
     Arguments given = arguments(executor, state, seed, round, slot, t, dataset, threads, path);
     given.in.keep = keep;
+    std::vector<Writable> targets;
+    if (!into.empty()) given.in.into.resize(executor.program().ops.size());
+    for (const auto& [op, array] : into) {
+        const auto i = nb::cast<std::size_t>(op);
+        targets.push_back(nb::cast<Writable>(array));
+        if (i >= given.in.into.size()) throw nb::value_error("no such op");
+        if (targets.back().itemsize() != sizeof(Word) || static_cast<Index>(targets.back().size()) != executor.program().ops[i].elements)
+            throw nb::value_error(("the memory for op " + std::to_string(i) + " has another number of words than its output").c_str());
+        given.in.into[i] = static_cast<Word*>(targets.back().data());
+    }
     std::vector<std::int64_t> spent(executor.program().ops.size());
     if (!nanoseconds.is_none()) given.in.nanoseconds = &spent;
     std::vector<Buffer> results;
@@ -371,8 +382,8 @@ NB_MODULE(_native, m) {
     nb::class_<Executor>(m, "Executor", "A Program ready to run. ValueError if its bytes do not parse or reach outside of a tensor.")
         .def(nb::new_(&make_executor), nb::arg("header"), nb::arg("descriptors"), nb::arg("consts"), nb::arg("plain") = false)
         .def("run", &run, nb::arg("state"), nb::arg("seed"), nb::arg("round"), nb::arg("slot"), nb::arg("t"), nb::arg("dataset").none(),
-             nb::arg("keep"), nb::arg("threads"), nb::arg("path"), nb::arg("nanoseconds").none() = nb::none(),
-             "One output array per op, None where it was not kept. Releases the interpreter while it computes.")
+             nb::arg("keep"), nb::arg("threads"), nb::arg("path"), nb::arg("nanoseconds").none() = nb::none(), nb::arg("into") = nb::dict(),
+             "One output array per op, None where it was not kept or lies in an array of `into`. Releases the interpreter while it computes.")
         .def("sweep", &sweep, nb::arg("state"), nb::arg("seed"), nb::arg("round"), nb::arg("slot"), nb::arg("t"), nb::arg("dataset").none(),
              nb::arg("threads"), nb::arg("path"), nb::arg("visit"),
              "Calls visit(op, bytes) with every op's output, in order; the bytes can be read during the call alone.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -54,6 +55,22 @@ def test_every_transition_has_the_bits_of_a_run_here(boxed: Job, toy: Job) -> No
     assert merges[0].root(1, merges[0].advance(1, merges[0].start)) == merges[1].root(
         1, merges[1].advance(1, merges[1].start)
     )
+
+
+def test_a_step_is_the_childs_memory_and_the_last_steps_is_free(boxed: Job) -> None:
+    """Nothing waits for the collector of cycles: a state of a gigabyte would be held several times."""
+    assert boxed.box is not None
+    run = slot(boxed)
+    state = run.advance(1, run.start)
+    segments = boxed.box._at_work().segments
+    gc.disable()
+    try:
+        made = segments._made
+        for t in (2, 3) * 10:
+            state = run.advance(t, state)
+        assert segments._made <= made + 1, "two segments of a state's size take turns"
+    finally:
+        gc.enable()
 
 
 def test_a_step_is_shown_as_one_here_is(boxed: Job, toy: Job) -> None:
