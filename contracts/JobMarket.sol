@@ -21,6 +21,7 @@ import {Jobs} from "./libraries/Jobs.sol";
 import {Merkle} from "./libraries/Merkle.sol";
 import {Prices} from "./libraries/Prices.sol";
 import {Rounds} from "./libraries/Rounds.sol";
+import {Settling} from "./libraries/Settling.sol";
 import {States} from "./libraries/States.sol";
 import {AuditId, ClaimId, JobId} from "./types/Ids.sol";
 
@@ -29,6 +30,7 @@ import {AuditId, ClaimId, JobId} from "./types/Ids.sol";
 /// @dev The Python twins are in lockstep/protocol/market: the same names in the same order.
 contract JobMarket is IJobMarket {
     using Rounds for Rounds.Book;
+    using Settling for Rounds.Book;
 
     address public immutable token;
     IStakeVault public immutable vault;
@@ -242,7 +244,7 @@ contract JobMarket is IJobMarket {
         // A void round's stakes are given back together (`release`).
         if (ro.phase == Phase.Void) _book.jobs[c.job].lingering -= 1;
         // A failed round kept this stake for its games alone.
-        if (ro.phase == Phase.Failed && c.openGames == 0) Rounds.giveBack(vault, claimId, c, ClaimStatus.Void);
+        if (ro.phase == Phase.Failed && c.openGames == 0) Settling.giveBack(vault, claimId, c, ClaimStatus.Void);
     }
 
     // -- the validator, the witnesses, demands

@@ -31,6 +31,7 @@ import {JobRules} from "./JobRules.sol";
 import {Merkle} from "./Merkle.sol";
 import {Prices} from "./Prices.sol";
 import {Receipts} from "./Receipts.sol";
+import {Settling} from "./Settling.sol";
 import {Signatures} from "./Signatures.sol";
 import {States} from "./States.sol";
 import {Terms} from "./Terms.sol";
@@ -71,7 +72,7 @@ library Rounds {
         if (j.lingering != 0) revert GamesOpen(j.lingering);
         _requireBacked(b, jobId, j.settled, r);
         (bytes32 base, bytes32 outer) = _baseOf(b, jobId, p, r);
-        if (ro.phase == IJobMarket.Phase.Void) _releaseAll(b, vault, jobId, r, ro);
+        if (ro.phase == IJobMarket.Phase.Void) Settling.releaseAll(b, vault, jobId, r);
 
         delete b.rounds[jobId][r];
         ro.phase = IJobMarket.Phase.Joining;
@@ -88,12 +89,12 @@ library Rounds {
         (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Sealing);
         IJobMarket.Role memory role = p.roles[0];
         if (ro.seedBlock == 0) {
-            if (ro.joined < role.minSlots) return _fail(b, vault, jobId, r, ro);
+            if (ro.joined < role.minSlots) return Settling.fail(b, vault, jobId, r);
             return _closeRoster(jobId, r, ro);
         }
         if (block.number <= ro.seedBlock) revert TooEarly(uint256(ro.seedBlock) + 1);
         // INVARIANT: one seed per roster: a round that nobody sealed in time fails, it is never drawn again.
-        if (block.number > ro.seedBlock + HASH_BLOCKS) return _fail(b, vault, jobId, r, ro);
+        if (block.number > ro.seedBlock + HASH_BLOCKS) return Settling.fail(b, vault, jobId, r);
 
         ro.seed = Ids.seed(blockhash(ro.seedBlock), jobId, r, ro.attempt);
         setWindows(ro, block.timestamp + role.trainSeconds, role.revealSeconds, role.attestSeconds);
@@ -137,7 +138,7 @@ library Rounds {
         (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Freezing);
         (uint256 mask, bytes32[] memory payloads) = _accepted(b, availability, jobId, r, p.roles[0], ro, bodies);
         uint16 accepted = Receipts.count(mask);
-        if (accepted < p.roles[0].minSlots) return _fail(b, vault, jobId, r, ro);
+        if (accepted < p.roles[0].minSlots) return Settling.fail(b, vault, jobId, r);
 
         // INVARIANT: the contract computes what is merged: nobody can omit, add or change a payload.
         ro.mergeIn = States.mergeIn(
@@ -157,76 +158,14 @@ library Rounds {
         emit IJobMarket.Frozen(jobId, r, ro.mergeIn, mask);
 
         for (uint32 s = 0; s < p.roles[0].slots; s++) {
-            (ClaimId claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
+            (ClaimId claimId, IJobMarket.Claim storage c) = Settling.claimAt(b, jobId, r, ro, s);
             if (c.status == IJobMarket.ClaimStatus.Revealed) {
                 c.status =
                     (mask >> s) & 1 == 1 ? IJobMarket.ClaimStatus.Accepted : IJobMarket.ClaimStatus.Excluded;
             } else if (c.status == IJobMarket.ClaimStatus.Joined || c.status == IJobMarket.ClaimStatus.Committed) {
-                _absent(vault, claimId, c, p.roles[0].slotPrice);
+                Settling.absent(vault, claimId, c, p.roles[0].slotPrice);
             }
         }
-    }
-
-    function finalize(Book storage b, IStakeVault vault, JobId jobId, uint32 r) external {
-        IJobMarket.Job storage j = b.jobs[jobId];
-        IJobMarket.JobParams memory p = params(b, jobId);
-        IJobMarket.Round storage ro = b.rounds[jobId][r];
-        // INVARIANT: a void job's rounds are not settled but released.
-        if (j.status == IJobMarket.JobStatus.Void) revert WrongJobStatus(jobId);
-        if (ro.phase == IJobMarket.Phase.Merging && _turn(p, ro) > ro.accepted) {
-            if (j.lingering != 0) revert GamesOpen(j.lingering);
-            return _fail(b, vault, jobId, r, ro);
-        }
-        // INVARIANT: final iff the challenge window is over, no game is open and the base is final.
-        if (ro.phase != IJobMarket.Phase.Lead || r != j.settled) revert WrongPhase(jobId, r);
-        _requireOver(b, jobId, j.started, p, r);
-        if (ro.openGames != 0) revert GamesOpen(ro.openGames);
-
-        ro.phase = IJobMarket.Phase.Final;
-
-        emit IJobMarket.RoundFinal(jobId, r);
-
-        uint256 paid = 0;
-        for (uint32 s = 0; s < p.roles[0].slots; s++) {
-            (ClaimId claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
-            // INVARIANT: pay follows from accepted, unconvicted claims, never from what a claimant says.
-            if (c.status == IJobMarket.ClaimStatus.Accepted) {
-                if (c.carries && _carriedFrom(b, c).status != IJobMarket.ClaimStatus.Final) {
-                    // INVARIANT: what stands on the carry of a convicted claim is unpaid.
-                    giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Void);
-                    continue;
-                }
-                paid += _pay(vault, claimId, c, IJobMarket.ClaimStatus.Final, p.roles[0].slotPrice);
-            } else if (c.status == IJobMarket.ClaimStatus.Excluded) {
-                giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Final);
-            }
-        }
-        paid += _pay(vault, ro.mergeClaim, b.claims[ro.mergeClaim], IJobMarket.ClaimStatus.Final, p.merge.price);
-        j.paid += uint128(paid);
-        _settle(b, jobId, j);
-    }
-
-    function release(Book storage b, IStakeVault vault, JobId jobId, uint32 r) external {
-        IJobMarket.Job storage j = b.jobs[jobId];
-        IJobMarket.Round storage ro = b.rounds[jobId][r];
-        bool voided = isVoided(j);
-        // A failed round of a void job may still hold stakes for games that are void now.
-        if (ro.phase == IJobMarket.Phase.Void || (voided && ro.phase == IJobMarket.Phase.Failed)) {
-            // INVARIANT: stakes under open games stay locked until the games are over.
-            if (!voided && ro.openGames != 0) revert GamesOpen(ro.openGames);
-            return _releaseAll(b, vault, jobId, r, ro);
-        }
-        // INVARIANT: a void job's rounds are released in order, each once: what is left of the deposit is then known.
-        if (!voided || r != j.settled || r >= j.started) revert WrongPhase(jobId, r);
-
-        ro.phase = IJobMarket.Phase.Void;
-
-        emit IJobMarket.RoundVoid(jobId, r, ro.attempt);
-
-        // None of its claims could be defended.
-        j.deposit -= uint128(_endAll(b, vault, jobId, r, params(b, jobId), ro, true));
-        j.settled = r + 1;
-        _settle(b, jobId, j);
     }
 
     // -- workers, aggregator
@@ -235,7 +174,7 @@ library Rounds {
         (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Joining);
         IJobMarket.Role memory role = p.roles[0];
         if (slot >= role.slots) revert NoSuchSlot(slot);
-        (ClaimId claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, slot);
+        (ClaimId claimId, IJobMarket.Claim storage c) = Settling.claimAt(b, jobId, r, ro, slot);
         if (c.worker != address(0)) revert SlotTaken(slot);
 
         _write(c, jobId, r, ro.attempt, slot, role.innerSteps + 1);
@@ -285,7 +224,7 @@ library Rounds {
         c.status = IJobMarket.ClaimStatus.Accepted;
         c.claimedAt = uint40(block.timestamp);
         c.digest = Ids.body(IJobMarket.Body(Merkle.leaf(Merkle.node(out, out2)), out, out2));
-        ro.turn = uint16(_turn(p, ro));
+        ro.turn = uint16(turn(p, ro));
         ro.phase = IJobMarket.Phase.Lead;
         ro.mergedAt = uint64(block.timestamp);
         ro.mergeClaim = claimId;
@@ -318,7 +257,7 @@ library Rounds {
         // INVARIANT: a carry is zero in every round that the period divides, so that it can be computed again from there.
         if (period == 0 || r % period == 0) revert NoCarry(slot);
         IJobMarket.Round storage before = b.rounds[jobId][r - 1];
-        IJobMarket.Claim storage earlier = _carriedFrom(b, c);
+        IJobMarket.Claim storage earlier = Settling.carriedFrom(b, c);
         // INVARIANT: nothing stands on a carry whose claim cannot be challenged any more.
         bool stands = before.phase == IJobMarket.Phase.Lead && (before.mask >> slot) & 1 == 1
             && earlier.status != IJobMarket.ClaimStatus.Convicted;
@@ -390,7 +329,7 @@ library Rounds {
     function onDemanded(Book storage b, JobId jobId, uint32 r, uint32 slot, bool carry_) external {
         // INVARIANT: payloads are demanded while receipts are given, of those who have revealed.
         (, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Attesting);
-        (, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, slot);
+        (, IJobMarket.Claim storage c) = Settling.claimAt(b, jobId, r, ro, slot);
         if (c.status != IJobMarket.ClaimStatus.Revealed) revert NoSuchSlot(slot);
 
         ro.demands += 1;
@@ -403,7 +342,7 @@ library Rounds {
     /// @dev The carry in the S_0 of a claim that names one.
     function carryIn(Book storage b, IJobMarket.Claim storage c, bytes32[] calldata carried) external view returns (bytes32) {
         // INVARIANT: what is carried is what was claimed.
-        if (keccak256(abi.encodePacked(carried)) != _carriedFrom(b, c).digest) revert CommitmentMismatch();
+        if (keccak256(abi.encodePacked(carried)) != Settling.carriedFrom(b, c).digest) revert CommitmentMismatch();
         return carried[2];
     }
 
@@ -450,17 +389,17 @@ library Rounds {
         IJobMarket.Role memory role = p.roles[0];
         IJobMarket.Round storage ro = b.rounds[jobId][r];
         if (ro.phase != IJobMarket.Phase.Merging) return address(0);
-        uint256 turn = _turn(p, ro);
-        if (turn == 0) {
+        uint256 left = turn(p, ro);
+        if (left == 0) {
             merger = p.merge.aggregator;
         } else {
             uint256 first = uint256(ro.seed) % role.slots;
-            for (uint256 i = 0; i < role.slots && turn > 0; i++) {
+            for (uint256 i = 0; i < role.slots && left > 0; i++) {
                 uint256 s = (first + i) % role.slots;
                 if ((ro.mask >> s) & 1 == 0) continue;
-                turn -= 1;
-                (, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, uint32(s));
-                if (turn == 0 && c.status != IJobMarket.ClaimStatus.Convicted) merger = c.worker;
+                left -= 1;
+                (, IJobMarket.Claim storage c) = Settling.claimAt(b, jobId, r, ro, uint32(s));
+                if (left == 0 && c.status != IJobMarket.ClaimStatus.Convicted) merger = c.worker;
             }
         }
         if (b.barred[jobId][merger]) merger = address(0);
@@ -557,7 +496,7 @@ library Rounds {
         uint32 who
     ) private view returns (address account) {
         if (who < role.slots) {
-            (, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, who);
+            (, IJobMarket.Claim storage c) = Settling.claimAt(b, jobId, r, ro, who);
             if (c.status == IJobMarket.ClaimStatus.Revealed) account = c.worker;
         } else if (who >= WITNESS && who - WITNESS < ro.witnesses) {
             account = witnesses.witnessOf(jobId, r, who - WITNESS);
@@ -593,7 +532,7 @@ library Rounds {
         for (uint32 s = 0; s < payloads.length; s++) {
             payloads[s] = s < role.slots ? role.zeroPayload : beyond;
             if (s >= role.slots) continue;
-            (ClaimId claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
+            (ClaimId claimId, IJobMarket.Claim storage c) = Settling.claimAt(b, jobId, r, ro, s);
             if (c.status != IJobMarket.ClaimStatus.Revealed) continue;
             // INVARIANT: what is merged is what was revealed.
             if (next == bodies.length || Ids.body(bodies[next]) != c.digest) revert CommitmentMismatch();
@@ -606,42 +545,8 @@ library Rounds {
     }
 
     /// @dev The merge turn now: each lasts mergeSeconds.
-    function _turn(IJobMarket.JobParams memory p, IJobMarket.Round storage ro) private view returns (uint256) {
+    function turn(IJobMarket.JobParams memory p, IJobMarket.Round storage ro) internal view returns (uint256) {
         return uint256(ro.turn) + (block.timestamp - ro.mergeOpens) / p.merge.turnSeconds;
-    }
-
-    /// @dev The checkpoint carries over. Nobody is paid, stakes return; a stake with open games returns when they are over.
-    function _fail(Book storage b, IStakeVault vault, JobId jobId, uint32 r, IJobMarket.Round storage ro) private {
-        IJobMarket.Job storage j = b.jobs[jobId];
-        IJobMarket.JobParams memory p = params(b, jobId);
-        IJobMarket.Role memory role = p.roles[0];
-        bool isSealed = ro.seed != 0;
-
-        ro.phase = IJobMarket.Phase.Failed;
-        j.failed += 1;
-
-        emit IJobMarket.RoundFailed(jobId, r);
-
-        for (uint32 s = 0; s < role.slots; s++) {
-            (ClaimId claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
-            bool silent = c.status == IJobMarket.ClaimStatus.Joined || c.status == IJobMarket.ClaimStatus.Committed;
-            if (silent && isSealed) _absent(vault, claimId, c, role.slotPrice);
-            else if (_holdsStake(c.status) && c.openGames == 0) {
-                giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Void);
-            }
-        }
-        _settle(b, jobId, j);
-    }
-
-    /// @dev Moves past every leading round that can no more be voided.
-    function _settle(Book storage b, JobId jobId, IJobMarket.Job storage j) private {
-        uint32 settled = j.settled;
-        while (settled < j.started) {
-            IJobMarket.Phase at = b.rounds[jobId][settled].phase;
-            if (at != IJobMarket.Phase.Final && at != IJobMarket.Phase.Failed) break;
-            settled++;
-        }
-        j.settled = settled;
     }
 
     /// @dev A convicted merge: what was built on it is void without fault, and the round merges again from the same mergeIn.
@@ -664,7 +569,7 @@ library Rounds {
                 if (fees != 0) b.rewound[Draws.auditId(jobId, k, later.attempt)] = true;
                 // Duties are paid from the escrow: what they cost comes back to it.
                 j.escrow += uint128(fees);
-                owed += fees + _worth(p, later);
+                owed += fees + Settling.worth(p, later);
                 later.due = true;
             }
             later.phase = IJobMarket.Phase.Void;
@@ -680,12 +585,6 @@ library Rounds {
         ro.mergeOpens = uint64(block.timestamp);
     }
 
-    /// @dev The pay of a round's work: of every claim that was committed, once frozen of every one that was revealed, and of its merge.
-    function _worth(IJobMarket.JobParams memory p, IJobMarket.Round storage ro) private view returns (uint256) {
-        uint256 claims = ro.mergeIn == 0 ? ro.committed : ro.revealed;
-        return claims * p.roles[0].slotPrice + (ClaimId.unwrap(ro.mergeClaim) == 0 ? 0 : p.merge.price);
-    }
-
     /// @dev Reverts unless every merge that round r would stand on answers for it.
     function _requireBacked(Book storage b, JobId jobId, uint32 settled, uint32 r) private view {
         for (uint32 q = settled; q < r; q++) {
@@ -693,21 +592,6 @@ library Rounds {
             // INVARIANT: a merge's stake covers the pay of every round that its conviction would void.
             if (below.phase == IJobMarket.Phase.Lead && q + below.backed < r) revert NotBacked(q);
         }
-    }
-
-    /// @dev Reverts unless the windows are over of round r and of all whose claims may stand on what its claims carry.
-    function _requireOver(Book storage b, JobId jobId, uint32 started, IJobMarket.JobParams memory p, uint32 r) private view {
-        uint32 last = r;
-        uint32 period = p.roles[0].carryPeriod;
-        if (period != 0) {
-            last = (r / period + 1) * period;
-            last = (last < started ? last : started) - 1;
-            while (last > r && b.rounds[jobId][last].phase == IJobMarket.Phase.Failed) last--;
-        }
-        IJobMarket.Round storage over = b.rounds[jobId][last];
-        // INVARIANT: no claim is final before the windows of its whole carry period are over.
-        if (over.phase != IJobMarket.Phase.Lead) revert WrongPhase(jobId, last);
-        if (block.timestamp < over.mergedAt + p.windows.challengeSeconds) revert TooEarly(over.mergedAt + p.windows.challengeSeconds);
     }
 
     /// @dev INVARIANT: what a stranger writes into a log is bounded.
@@ -734,102 +618,12 @@ library Rounds {
         c.transitions = transitions;
     }
 
-    /// @dev The claim of a slot in the round's current attempt.
-    function claimAt(Book storage b, JobId jobId, uint32 r, IJobMarket.Round storage ro, uint32 slot)
-        internal
-        view
-        returns (ClaimId claimId, IJobMarket.Claim storage c)
-    {
-        claimId = Ids.claim(jobId, r, ro.attempt, slot);
-        c = b.claims[claimId];
-    }
-
-    /// @dev The claim of the same slot in the round before.
-    function _carriedFrom(Book storage b, IJobMarket.Claim storage c) private view returns (IJobMarket.Claim storage earlier) {
-        (JobId jobId, uint32 r) = (c.job, c.round - 1);
-        (, earlier) = claimAt(b, jobId, r, b.rounds[jobId][r], c.slot);
-    }
-
     function ownClaim(Book storage b, JobId jobId, uint32 r, IJobMarket.Round storage ro, uint32 slot)
         internal
         view
         returns (ClaimId claimId, IJobMarket.Claim storage c)
     {
-        (claimId, c) = claimAt(b, jobId, r, ro, slot);
+        (claimId, c) = Settling.claimAt(b, jobId, r, ro, slot);
         if (c.worker != msg.sender) revert NotSlotOwner(slot);
-    }
-
-    function giveBack(
-        IStakeVault vault,
-        ClaimId claimId,
-        IJobMarket.Claim storage c,
-        IJobMarket.ClaimStatus status
-    ) internal {
-        c.status = status;
-
-        vault.unlock(ClaimId.unwrap(claimId));
-    }
-
-    function _holdsStake(IJobMarket.ClaimStatus status) private pure returns (bool) {
-        return status >= IJobMarket.ClaimStatus.Joined && status <= IJobMarket.ClaimStatus.Excluded;
-    }
-
-    /// @dev No reveal: the slot's price of the stake is burned.
-    function _absent(IStakeVault vault, ClaimId claimId, IJobMarket.Claim storage c, uint256 fine) private {
-        c.status = IJobMarket.ClaimStatus.Absent;
-
-        vault.slashLiveness(ClaimId.unwrap(claimId), fine);
-    }
-
-    /// @dev Gives back every stake that a Void round still holds; after a rewind pays the work that the slash was to pay.
-    function _releaseAll(Book storage b, IStakeVault vault, JobId jobId, uint32 r, IJobMarket.Round storage ro) private {
-        IJobMarket.JobParams memory p = params(b, jobId);
-        bool due = ro.due;
-        ro.due = false;
-        uint256 paid = _endAll(b, vault, jobId, r, p, ro, due);
-        // INVARIANT: what a slash owes to work is paid to that work or burned.
-        if (due) vault.credit(BURN, _worth(p, ro) - paid);
-    }
-
-    /// @dev Every claim of a round ends Void: its stake returns, and if `pays` it is paid for what was committed.
-    function _endAll(
-        Book storage b,
-        IStakeVault vault,
-        JobId jobId,
-        uint32 r,
-        IJobMarket.JobParams memory p,
-        IJobMarket.Round storage ro,
-        bool pays
-    ) private returns (uint256 paid) {
-        for (uint32 s = 0; s < p.roles[0].slots; s++) {
-            (ClaimId claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
-            paid += _end(vault, claimId, c, pays ? p.roles[0].slotPrice : 0);
-        }
-        if (ClaimId.unwrap(ro.mergeClaim) != 0) paid += _end(vault, ro.mergeClaim, b.claims[ro.mergeClaim], pays ? p.merge.price : 0);
-    }
-
-    function _end(IStakeVault vault, ClaimId claimId, IJobMarket.Claim storage c, uint256 price) private returns (uint256) {
-        if (!_holdsStake(c.status)) return 0;
-        // INVARIANT: a seat is not work: only what was committed is paid without a verdict.
-        if (price != 0 && c.status >= IJobMarket.ClaimStatus.Committed) {
-            return _pay(vault, claimId, c, IJobMarket.ClaimStatus.Void, price);
-        }
-        giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Void);
-        return 0;
-    }
-
-    function _pay(
-        IStakeVault vault,
-        ClaimId claimId,
-        IJobMarket.Claim storage c,
-        IJobMarket.ClaimStatus status,
-        uint256 amount
-    ) private returns (uint256) {
-        giveBack(vault, claimId, c, status);
-
-        emit IJobMarket.Paid(c.job, c.round, c.slot, c.worker, amount);
-
-        vault.credit(c.worker, amount);
-        return amount;
     }
 }

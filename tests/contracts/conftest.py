@@ -10,7 +10,19 @@ from types import SimpleNamespace
 
 import brownie
 import pytest
-from brownie import Arbiter, DisputeGame, JobMarket, Jobs, Rounds, StakeVault, TestToken, accounts, chain, web3
+from brownie import (
+    Arbiter,
+    DisputeGame,
+    JobMarket,
+    Jobs,
+    Rounds,
+    Settling,
+    StakeVault,
+    TestToken,
+    accounts,
+    chain,
+    web3,
+)
 from eth_abi import encode
 from hexbytes import HexBytes
 from web3.exceptions import TransactionNotFound
@@ -89,18 +101,21 @@ def isolation(fn_isolation, request, monkeypatch):
 
 
 def deploy(game=None):
-    """token, arbiter, rounds, jobs, vault, market, game: by one account, in its next seven transactions."""
+    """token, arbiter, settling, rounds, jobs, vault, market, game: by one account, in its next eight transactions."""
     deployer = accounts[0]
-    at = [deployer.get_deployment_address(deployer.nonce + i) for i in range(7)]
+    at = [deployer.get_deployment_address(deployer.nonce + i) for i in range(8)]
     token = TestToken.deploy({"from": deployer})
     arbiter = Arbiter.deploy({"from": deployer})
+    settling = Settling.deploy({"from": deployer})
     rounds = Rounds.deploy({"from": deployer})
     jobs = Jobs.deploy({"from": deployer})
-    judge, others = game or at[6], [accounts[8]] * 3
-    vault = StakeVault.deploy(token, at[5], judge, *others[1:], UNBOND_SECONDS, {"from": deployer})
+    judge, others = game or at[7], [accounts[8]] * 3
+    vault = StakeVault.deploy(token, at[6], judge, *others[1:], UNBOND_SECONDS, {"from": deployer})
     market = JobMarket.deploy(token, vault, judge, *others, 1, 0, {"from": deployer})
     court = DisputeGame.deploy(market, vault, arbiter, {"from": deployer})
-    assert [token, arbiter, rounds, jobs, vault, market, court] == at, "each contract lies where the others expect it"
+    assert [token, arbiter, settling, rounds, jobs, vault, market, court] == at, (
+        "each contract lies where the others expect it"
+    )
     for account in accounts[1:7]:
         token.mint(account, 10**6, {"from": account})
         token.approve(vault, 2**256 - 1, {"from": account})

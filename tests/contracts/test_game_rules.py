@@ -9,7 +9,7 @@ CLAIM = "0x" + "11" * 32
 
 
 @pytest.fixture(scope="module")
-def deployed(accounts, TestToken, Jobs, Rounds, StakeVault, JobMarket, DisputeGame, Arbiter):
+def deployed(accounts, TestToken, Jobs, Rounds, Settling, StakeVault, JobMarket, DisputeGame, Arbiter):
     deployer = accounts[0]
 
     def creation(after):
@@ -18,6 +18,7 @@ def deployed(accounts, TestToken, Jobs, Rounds, StakeVault, JobMarket, DisputeGa
 
     token = TestToken.deploy({"from": deployer})
     arbiter = Arbiter.deploy({"from": deployer})
+    Settling.deploy({"from": deployer})
     Rounds.deploy({"from": deployer})
     Jobs.deploy({"from": deployer})
     market_at, game_at = creation(1), creation(2)

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from brownie import JobMarket, Jobs, Rounds, StakeVault, TestToken, Witnesses, accounts, chain, web3
+from brownie import JobMarket, Jobs, Rounds, Settling, StakeVault, TestToken, Witnesses, accounts, chain, web3
 from conftest import BURN, ESCROW, UNBOND_SECONDS, Job, later, leaf, node, reverts
 from eth_abi import encode
 
@@ -28,14 +28,15 @@ def chained(value, links):
 def bench():
     """A deployment whose game, validator and demands are accounts[9] and [8]; accounts[6] and [7] can be witnesses."""
     deployer = accounts[0]
-    at = [deployer.get_deployment_address(deployer.nonce + i) for i in range(6)]
+    at = [deployer.get_deployment_address(deployer.nonce + i) for i in range(7)]
     token = TestToken.deploy({"from": deployer})
+    Settling.deploy({"from": deployer})
     Rounds.deploy({"from": deployer})
     Jobs.deploy({"from": deployer})
-    vault = StakeVault.deploy(token, at[4], accounts[9], at[5], accounts[8], UNBOND_SECONDS, {"from": deployer})
-    market = JobMarket.deploy(token, vault, accounts[9], accounts[8], at[5], accounts[8], 1, 0, {"from": deployer})
+    vault = StakeVault.deploy(token, at[5], accounts[9], at[6], accounts[8], UNBOND_SECONDS, {"from": deployer})
+    market = JobMarket.deploy(token, vault, accounts[9], accounts[8], at[6], accounts[8], 1, 0, {"from": deployer})
     witnesses = Witnesses.deploy(market, vault, {"from": deployer})
-    assert [token, vault, market, witnesses] == [at[0], *at[3:]], "each contract lies where the others expect it"
+    assert [token, vault, market, witnesses] == [at[0], *at[4:]], "each contract lies where the others expect it"
     for account in accounts[1:8]:
         token.mint(account, 10**6, {"from": account})
         token.approve(vault, 2**256 - 1, {"from": account})

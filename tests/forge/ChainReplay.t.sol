@@ -138,7 +138,7 @@ contract ChainReplay {
 
     /// @dev A mutant that is linked expects its libraries at this account's first creations.
     function _deployMutatedLibraries() private {
-        string[2] memory names = ["Rounds", "Jobs"];
+        string[3] memory names = ["Settling", "Rounds", "Jobs"];
         for (uint256 i = 0; i < names.length; i++) {
             string memory path =
                 string.concat(CHEATS.envOr("LOCKSTEP_CODE", "out/none"), "/library-", names[i]);

@@ -53,8 +53,9 @@ WORK = ROOT / "out/mutation"
 RESULTS = WORK / "results.jsonl"
 REASONS = Path(__file__).with_name("survivors.json")
 FLOAT32 = "contracts/libraries/Float32.sol"
-MARKET, JOBS, ROUNDS = "contracts/JobMarket.sol", "contracts/libraries/Jobs.sol", "contracts/libraries/Rounds.sol"
-LIBRARIES = (ROUNDS, JOBS)
+MARKET = "contracts/JobMarket.sol"
+SETTLING, ROUNDS, JOBS = (f"contracts/libraries/{name}.sol" for name in ("Settling", "Rounds", "Jobs"))
+LIBRARIES = (SETTLING, ROUNDS, JOBS)
 """Called, not inlined; in the order in which ChainReplay deploys them."""
 TARGETS = (
     FLOAT32,
@@ -63,6 +64,7 @@ TARGETS = (
     MARKET,
     JOBS,
     ROUNDS,
+    SETTLING,
     "contracts/StakeVault.sol",
 )
 MADE_OF = {

@@ -16,7 +16,7 @@ from unittest import mock
 from lockstep.protocol import transition
 from lockstep.protocol.dispute import game
 from lockstep.protocol.jobs import NO_CLAIM, NO_STATE, ClaimStatus, JobStatus, Phase, Round
-from lockstep.protocol.market import availability, job_rules, rounds, vault, verdicts, views
+from lockstep.protocol.market import availability, job_rules, rounds, settling, vault, verdicts, views
 from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.market.state import Draft
 from lockstep.protocol.reverts import revert
@@ -125,38 +125,38 @@ def m4(stack: ExitStack) -> Machine:
     """A seat is paid as work is."""
 
     def end(d: Draft, claim: Any, c: Any, price: Wei) -> int:
-        if not rounds._holds_stake(c.status):
+        if not settling._holds_stake(c.status):
             return 0
         if price:
-            return rounds._pay(d, claim, c, ClaimStatus.VOID, price)
-        rounds.give_back(d, claim, c, ClaimStatus.VOID)
+            return settling._pay(d, claim, c, ClaimStatus.VOID, price)
+        settling.give_back(d, claim, c, ClaimStatus.VOID)
         return 0
 
     def worth(p: Any, ro: Round) -> int:
         claimed = ro.joined if ro.merge_in == NO_STATE else ro.revealed
         return int(claimed * p.role.slot_price + (0 if ro.merge_claim == NO_CLAIM else p.merge.price))
 
-    _patched(stack, rounds, "_end", end)
-    _patched(stack, rounds, "worth", worth)
+    _patched(stack, settling, "_end", end)
+    _patched(stack, settling, "worth", worth)
     return Machine()
 
 
 def k1(stack: ExitStack) -> Machine:
     """A round is final when its own window is over, whatever stands on its claims."""
-    _patched(stack, rounds, "last_of_period", lambda p, started, r, phase_at: r)
+    _patched(stack, settling, "last_of_period", lambda p, started, r, phase_at: r)
     return Machine()
 
 
 def k2(stack: ExitStack) -> Machine:
     """A conviction says nothing of what stands on the claim's carry."""
-    carried_from = rounds._carried_from
+    carried_from = settling.carried_from
 
     def unblamed(d: Draft, c: Any) -> Any:
         earlier = carried_from(d, c)
         fell = earlier.status in (ClaimStatus.CONVICTED, ClaimStatus.VOID)
         return replace(earlier, status=ClaimStatus.FINAL) if fell else earlier
 
-    _patched(stack, rounds, "_carried_from", unblamed)
+    _patched(stack, settling, "carried_from", unblamed)
     return Machine()
 
 
@@ -198,7 +198,7 @@ def k6(stack: ExitStack) -> Machine:
     """A carry is never zero again."""
 
     def carry(d: Draft, job: JobId, r: int, slot: int, c: Any) -> None:
-        if r == 0 or not views.carry_stands(d.rounds[job, r - 1], rounds._carried_from(d, c), c.worker):
+        if r == 0 or not views.carry_stands(d.rounds[job, r - 1], settling.carried_from(d, c), c.worker):
             raise revert("NoCarry", slot)
         c.carries = True
         d.emit("JobMarket", "Carried", job, r, slot)

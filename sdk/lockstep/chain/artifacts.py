@@ -14,7 +14,7 @@ from typing import Any
 from lockstep.protocol.hashing import keccak
 
 NAMES = (
-    "Arbiter", "Availability", "DisputeGame", "JobMarket", "Jobs", "Rounds", "StakeVault", "TestToken",
+    "Arbiter", "Availability", "DisputeGame", "JobMarket", "Jobs", "Rounds", "Settling", "StakeVault", "TestToken",
     "Validator", "Witnesses",
 )  # fmt: skip
 

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 UNBOND_SECONDS = Seconds(14 * 86_400)
 GAS = 6_000_000
 """The limit of a creation; the dearest takes 5.2 M."""
-ORDER = ("token", "arbiter", "rounds", "jobs", "vault", "market", "game", "validator", "availability", "witnesses")
+LIBRARIES = {"Settling": "settling", "Rounds": "rounds", "Jobs": "jobs"}
+"""The artifact of each library that the market is linked with -> its key among the addresses."""
+ORDER = (
+    "token", "arbiter", *LIBRARIES.values(), "vault", "market", "game", "validator", "availability", "witnesses",
+)  # fmt: skip
 
 
 def create_address(deployer: Address, nonce: int) -> Address:
@@ -36,7 +40,7 @@ class Creation:
     """One contract to be."""
 
     name: str
-    """Its key among the addresses; "rounds" and "jobs" are the libraries, which nobody calls."""
+    """Its key among the addresses; those of LIBRARIES nobody calls."""
     artifact: str
     address: Address
     arguments: tuple[Any, ...]
@@ -70,8 +74,7 @@ def wiring(
     return {
         "token": ("TestToken", ()),
         "arbiter": ("Arbiter", ()),
-        "rounds": ("Rounds", ()),
-        "jobs": ("Jobs", ()),
+        **{name: (artifact, ()) for artifact, name in LIBRARIES.items()},
         "vault": (
             "StakeVault",
             (at["token"], at["market"], at["game"], at["witnesses"], at["availability"], unbond_seconds),
@@ -108,7 +111,7 @@ def plan(
     for i, name in enumerate(order):
         artifact, arguments = wired[name]
         compiled = artifacts.load(artifact)
-        code = bytes.fromhex(compiled.linked({"Rounds": at["rounds"], "Jobs": at["jobs"]})[2:])
+        code = bytes.fromhex(compiled.linked({artifact: at[name] for artifact, name in LIBRARIES.items()})[2:])
         data = code + encoded_arguments(artifact, arguments)
         creations.append(Creation(name, artifact, at[name], arguments, first + i, data))
     return Plan(deployer, tuple(creations), at)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lockstep.chain import artifacts
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.artifacts import Artifact
-from lockstep.chain.deployment import encoded_arguments, wiring
+from lockstep.chain.deployment import LIBRARIES, encoded_arguments, wiring
 from lockstep.protocol.errors import Mismatch
 from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.types import Address, Seconds
@@ -65,8 +65,8 @@ def verify(w3: Web3, addresses: Addresses) -> CodeReport:
     market, vault = artifacts.load("JobMarket"), artifacts.load("StakeVault")
     libraries = _libraries(market, codes["market"])
     at: dict[str, Address] = {name: getattr(addresses, name) for name in NAMES}
-    at |= {"rounds": libraries["Rounds"], "jobs": libraries["Jobs"]}
-    codes |= {name: _code(w3, at[name]) for name in ("rounds", "jobs")}
+    at |= {name: libraries[artifact] for artifact, name in LIBRARIES.items()}
+    codes |= {name: _code(w3, at[name]) for name in LIBRARIES.values()}
     times = ChainTimes(
         Seconds(_value(market, codes["market"], "inclusionSeconds")),
         Seconds(_value(market, codes["market"], "censorSeconds")),

@@ -1,4 +1,4 @@
-"""The rounds of a job: everything between `startRound` and `finish` but verdicts.
+"""The rounds of a job: everything between `startRound` and `finish` but verdicts and ends.
 
 Twin of contracts/JobMarket.sol and contracts/libraries/Rounds.sol: same names, same order, same sentences. A verb looks
 up, requires, computes, writes, emits and pays.
@@ -11,16 +11,12 @@ from collections.abc import Sequence
 from lockstep.protocol import merkle
 from lockstep.protocol.jobs import (
     MAX_CID,
-    NO_CLAIM,
-    NO_SEED,
-    NO_STATE,
     NOTHING,
     ZERO_ADDRESS,
     Body,
     Claim,
     ClaimStatus,
     JobParams,
-    JobState,
     JobStatus,
     Phase,
     Receipt,
@@ -31,13 +27,12 @@ from lockstep.protocol.market import ids, prices, receipts, state_roots, vault
 from lockstep.protocol.market.calls import HASH_BLOCKS
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.market.job_rules import LEAVE_PARTS
+from lockstep.protocol.market.settling import absent, carried_from, claim_at, fail, release_all
 from lockstep.protocol.market.state import Draft, checked
 from lockstep.protocol.market.types import BURN
 from lockstep.protocol.market.views import (
     carry_stands,
     is_signed,
-    is_voided,
-    last_of_period,
     merger_of,
     missing,
     params,
@@ -78,7 +73,7 @@ def start_round(d: Draft, sender: Address, job: JobId, r: int) -> None:
     _require_backed(d, job, j.settled, r)
     base, outer = _base_of(d, job, p, r)
     if ro.phase == Phase.VOID:
-        _release_all(d, job, r, d.rounds.edit((job, r)))
+        release_all(d, job, r)
 
     join_ends = Seconds(d.block.time + p.windows.join_seconds)
     d.rounds[job, r] = Round(Phase.JOINING, j.attempt, join_ends=join_ends, base=base, outer=outer)
@@ -92,13 +87,13 @@ def seal(d: Draft, sender: Address, job: JobId, r: int) -> None:
     p, ro = in_phase(d, job, r, Phase.SEALING)
     if ro.seed_block == 0:
         if ro.joined < p.role.min_slots:
-            return _fail(d, job, r, ro)
+            return fail(d, job, r)
         return _close_roster(d, job, r, ro)
     if d.block.number <= ro.seed_block:
         raise revert("TooEarly", ro.seed_block + 1)
     # INVARIANT: one seed per roster: a round that nobody sealed in time fails, it is never drawn again.
     if d.block.number > ro.seed_block + HASH_BLOCKS:
-        return _fail(d, job, r, ro)
+        return fail(d, job, r)
 
     ro.seed = ids.seed(d.block.hash_of(ro.seed_block), job, r, ro.attempt)
     set_windows(ro, d.block.time + p.role.train_seconds, p.role.reveal_seconds, p.role.attest_seconds)
@@ -134,7 +129,7 @@ def freeze(d: Draft, sender: Address, job: JobId, r: int, bodies: Sequence[Body]
     p, ro = in_phase(d, job, r, Phase.FREEZING)
     mask, payloads = _accepted(d, job, r, p, ro, bodies)
     if mask.bit_count() < p.role.min_slots:
-        return _fail(d, job, r, ro)
+        return fail(d, job, r)
 
     # INVARIANT: the contract computes what is merged: nobody can omit, add or change a payload.
     mask_root = state_roots.mask_tensor(mask, p.role.slots)
@@ -154,72 +149,7 @@ def freeze(d: Draft, sender: Address, job: JobId, r: int, bodies: Sequence[Body]
         if c.status == ClaimStatus.REVEALED:
             c.status = ClaimStatus.ACCEPTED if mask >> s & 1 else ClaimStatus.EXCLUDED
         elif c.status in (ClaimStatus.JOINED, ClaimStatus.COMMITTED):
-            _absent(d, claim, c, p.role.slot_price)
-    return None
-
-
-def finalize(d: Draft, sender: Address, job: JobId, r: int) -> None:
-    """Pays a round that nobody can overturn any more; or fails one that everybody entitled has failed to merge."""
-    j, ro = d.jobs.edit(job), d.rounds.edit((job, r))
-    # INVARIANT: a void job's rounds are not settled but released.
-    if j.status == JobStatus.VOID:
-        raise revert("WrongJobStatus", job)
-    if ro.phase == Phase.MERGING and turn(params(d, job), ro, d.block.time) > ro.accepted:
-        if j.lingering:
-            raise revert("GamesOpen", j.lingering)
-        return _fail(d, job, r, ro)
-    # INVARIANT: final iff the challenge window is over, no game is open and the base is final.
-    if ro.phase != Phase.LEAD or r != j.settled:
-        raise revert("WrongPhase", job, r)
-    p = params(d, job)
-    _require_over(d, job, j.started, p, r)
-    if ro.open_games:
-        raise revert("GamesOpen", ro.open_games)
-
-    ro.phase = Phase.FINAL
-
-    _emit(d, "RoundFinal", job, r)
-
-    paid = 0
-    for s in range(p.role.slots):
-        claim, c = claim_at(d, job, r, ro, s)
-        # INVARIANT: pay follows from accepted, unconvicted claims, never from what a claimant says.
-        if c.status == ClaimStatus.ACCEPTED:
-            if c.carries and _carried_from(d, c).status != ClaimStatus.FINAL:
-                # INVARIANT: what stands on the carry of a convicted claim is unpaid.
-                give_back(d, claim, c, ClaimStatus.VOID)
-                continue
-            paid += _pay(d, claim, c, ClaimStatus.FINAL, p.role.slot_price)
-        elif c.status == ClaimStatus.EXCLUDED:
-            give_back(d, claim, c, ClaimStatus.FINAL)
-    paid += _pay(d, ro.merge_claim, d.claims.edit(ro.merge_claim), ClaimStatus.FINAL, p.merge.price)
-    j.paid = Wei(j.paid + paid)
-    _settle(d, job, j)
-    return None
-
-
-def release(d: Draft, sender: Address, job: JobId, r: int) -> None:
-    """Gives back the stakes of a Void round; of a void job also pays the first unsettled round's claims."""
-    j, ro = d.jobs.edit(job), d.rounds.edit((job, r))
-    voided = is_voided(j)
-    # A failed round of a void job may still hold stakes for games that are void now.
-    if ro.phase == Phase.VOID or (voided and ro.phase == Phase.FAILED):
-        # INVARIANT: stakes under open games stay locked until the games are over.
-        if not voided and ro.open_games:
-            raise revert("GamesOpen", ro.open_games)
-        return _release_all(d, job, r, ro)
-    # INVARIANT: a void job's rounds are released in order, each once: what is left of the deposit is then known.
-    if not voided or r != j.settled or r >= j.started:
-        raise revert("WrongPhase", job, r)
-
-    ro.phase = Phase.VOID
-
-    _emit(d, "RoundVoid", job, r, ro.attempt)
-
-    # None of its claims could be defended.
-    j.deposit = Wei(checked(j.deposit - _end_all(d, job, r, params(d, job), ro, pays=True)))
-    j.settled = r + 1
-    _settle(d, job, j)
+            absent(d, claim, c, p.role.slot_price)
     return None
 
 
@@ -347,7 +277,7 @@ def _carry(d: Draft, job: JobId, r: int, slot: int, c: Claim) -> None:
         raise revert("NoCarry", slot)
     # INVARIANT: a slot starts from the carry of its owner's claim in the round before, accepted and not convicted, or
     # from zero.
-    if not carry_stands(d.rounds[job, r - 1], _carried_from(d, c), c.worker):
+    if not carry_stands(d.rounds[job, r - 1], carried_from(d, c), c.worker):
         raise revert("NoCarry", slot)
 
     c.carries = True
@@ -500,39 +430,6 @@ def _accepted(d: Draft, job: JobId, r: int, p: JobParams, ro: Round, bodies: Seq
     return mask, state_roots.padded_payloads(payloads, p.role.payload_depth)
 
 
-def _fail(d: Draft, job: JobId, r: int, ro: Round) -> None:
-    """The checkpoint carries over. Nobody is paid, stakes return; one with open games when they are over."""
-    j, p = d.jobs.edit(job), params(d, job)
-    is_sealed = ro.seed != NO_SEED
-
-    ro.phase = Phase.FAILED
-    j.failed += 1
-
-    _emit(d, "RoundFailed", job, r)
-
-    for s in range(p.role.slots):
-        claim, c = claim_at(d, job, r, ro, s)
-        silent = c.status in (ClaimStatus.JOINED, ClaimStatus.COMMITTED)
-        if silent and is_sealed:
-            _absent(d, claim, c, p.role.slot_price)
-        elif _holds_stake(c.status) and c.open_games == 0:
-            give_back(d, claim, c, ClaimStatus.VOID)
-    _settle(d, job, j)
-
-
-def _settle(d: Draft, job: JobId, j: JobState) -> None:
-    """Moves past every leading round that can no more be voided."""
-    while j.settled < j.started and d.rounds[job, j.settled].phase in (Phase.FINAL, Phase.FAILED):
-        j.settled += 1
-
-
-def worth(p: JobParams, ro: Round) -> int:
-    """The pay of a round's work: of every claim that was committed, once frozen of every one that was revealed, and of
-    its merge."""
-    claimed = ro.committed if ro.merge_in == NO_STATE else ro.revealed
-    return claimed * p.role.slot_price + (0 if ro.merge_claim == NO_CLAIM else p.merge.price)
-
-
 def _require_backed(d: Draft, job: JobId, settled: int, r: int) -> None:
     """Reverts unless every merge that round r would stand on answers for it."""
     for q in range(settled, r):
@@ -540,17 +437,6 @@ def _require_backed(d: Draft, job: JobId, settled: int, r: int) -> None:
         # INVARIANT: a merge's stake covers the pay of every round that its conviction would void.
         if below.phase == Phase.LEAD and q + below.backed < r:
             raise revert("NotBacked", q)
-
-
-def _require_over(d: Draft, job: JobId, started: int, p: JobParams, r: int) -> None:
-    """Reverts unless the windows are over of round r and of all whose claims may stand on what its claims carry."""
-    last = last_of_period(p, started, r, lambda k: d.rounds[job, k].phase)
-    over = d.rounds[job, last]
-    # INVARIANT: no claim is final before the windows of its whole carry period are over.
-    if over.phase != Phase.LEAD:
-        raise revert("WrongPhase", job, last)
-    if d.block.time < over.merged_at + p.windows.challenge_seconds:
-        raise revert("TooEarly", over.merged_at + p.windows.challenge_seconds)
 
 
 def require_cid(cid: str) -> None:
@@ -569,82 +455,12 @@ def cid_bytes(cid: str) -> bytes:
 # -- inside: claims and stakes
 
 
-def claim_at(d: Draft, job: JobId, r: int, ro: Round, slot: int) -> tuple[ClaimId, Claim]:
-    """The claim of a slot in the round's current attempt, to be written if it exists."""
-    claim = claim_id(job, r, ro.attempt, slot)
-    c = d.claims[claim]
-    return claim, c if c.status == ClaimStatus.NONE else d.claims.edit(claim)
-
-
-def _carried_from(d: Draft, c: Claim) -> Claim:
-    """The claim of the same slot in the round before."""
-    return d.claims[claim_id(c.job, c.round - 1, d.rounds[c.job, c.round - 1].attempt, c.slot)]
-
-
 def own_claim(d: Draft, sender: Address, job: JobId, r: int, ro: Round, slot: int) -> tuple[ClaimId, Claim]:
     """The same, if it is the sender's."""
     claim, c = claim_at(d, job, r, ro, slot)
     if c.worker != sender:
         raise revert("NotSlotOwner", slot)
     return claim, c
-
-
-def give_back(d: Draft, claim: ClaimId, c: Claim, status: ClaimStatus) -> None:
-    """Ends a claim and frees its stake."""
-    c.status = status
-
-    vault.unlock(d, d.at.market, claim)
-
-
-def _holds_stake(status: ClaimStatus) -> bool:
-    return ClaimStatus.JOINED <= status <= ClaimStatus.EXCLUDED
-
-
-def _absent(d: Draft, claim: ClaimId, c: Claim, fine: Wei) -> None:
-    """No reveal: the slot's price of the stake is burned."""
-    c.status = ClaimStatus.ABSENT
-
-    vault.slash_liveness(d, d.at.market, claim, fine)
-
-
-def _release_all(d: Draft, job: JobId, r: int, ro: Round) -> None:
-    """Gives back every stake that a Void round still holds; after a rewind pays the work that the slash was to pay."""
-    p = params(d, job)
-    due, ro.due = ro.due, False
-    paid = _end_all(d, job, r, p, ro, pays=due)
-    # INVARIANT: what a slash owes to work is paid to that work or burned.
-    if due:
-        vault.credit(d, d.at.market, BURN, checked(worth(p, ro) - paid))
-
-
-def _end_all(d: Draft, job: JobId, r: int, p: JobParams, ro: Round, *, pays: bool) -> int:
-    """Every claim of a round ends Void: its stake returns, and if `pays` it is paid for what was committed."""
-    paid = 0
-    for s in range(p.role.slots):
-        claim, c = claim_at(d, job, r, ro, s)
-        paid += _end(d, claim, c, p.role.slot_price if pays else NOTHING)
-    if ro.merge_claim != NO_CLAIM:
-        paid += _end(d, ro.merge_claim, d.claims.edit(ro.merge_claim), p.merge.price if pays else NOTHING)
-    return paid
-
-
-def _end(d: Draft, claim: ClaimId, c: Claim, price: Wei) -> int:
-    if not _holds_stake(c.status):
-        return 0
-    # INVARIANT: a seat is not work: only what was committed is paid without a verdict.
-    if price and c.status >= ClaimStatus.COMMITTED:
-        return _pay(d, claim, c, ClaimStatus.VOID, price)
-    give_back(d, claim, c, ClaimStatus.VOID)
-    return 0
-
-
-def _pay(d: Draft, claim: ClaimId, c: Claim, status: ClaimStatus, amount: Wei) -> int:
-    give_back(d, claim, c, status)
-
-    _emit(d, "Paid", c.job, c.round, c.slot, c.worker, amount)
-
-    vault.credit(d, d.at.market, c.worker, amount)
-    return amount
 
 
 def _emit(d: Draft, name: str, *values: object) -> None:

@@ -20,7 +20,7 @@ from lockstep.protocol.jobs import (
     Phase,
     Round,
 )
-from lockstep.protocol.market import ids, prices, requester, rounds, vault
+from lockstep.protocol.market import ids, prices, requester, rounds, settling, vault
 from lockstep.protocol.market.state import Draft
 from lockstep.protocol.market.vault import Refund
 from lockstep.protocol.market.views import bond, live, params, window_open
@@ -99,7 +99,7 @@ def on_rejected(d: Draft, sender: Address, claim: ClaimId) -> None:
         d.jobs.edit(c.job).lingering -= 1
     # A failed round kept this stake for its games alone.
     if ro.phase == Phase.FAILED and c.open_games == 0:
-        rounds.give_back(d, claim, c, ClaimStatus.VOID)
+        settling.give_back(d, claim, c, ClaimStatus.VOID)
 
 
 # -- the validator, the witnesses, demands
@@ -195,7 +195,7 @@ def _rewind(d: Draft, p: JobParams, c: Claim, j: JobState, ro: Round) -> int:
                 d.rewound[ids.audit_id(c.job, k, later.attempt)] = True
             # Duties are paid from the escrow: what they cost comes back to it.
             j.escrow = Wei(j.escrow + fees)
-            owed += fees + rounds.worth(p, later)
+            owed += fees + settling.worth(p, later)
             later.due = True
         later.phase = Phase.VOID
         d.emit("JobMarket", "RoundVoid", c.job, k, later.attempt)

@@ -11,7 +11,7 @@ from lockstep.protocol import merkle
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import ClaimStatus
 from lockstep.protocol.market import ids, state_roots
-from lockstep.protocol.market.rounds import worth
+from lockstep.protocol.market.settling import worth
 from lockstep.protocol.market.types import BURN, Keeper
 from lockstep.protocol.types import Digest
 from tests.rules.vectors import worlds

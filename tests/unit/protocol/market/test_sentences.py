@@ -12,9 +12,10 @@ TWINS = {
     ("Witnesses.sol",): ("witnesses.py",),
     ("Availability.sol",): ("availability.py",),
     ("libraries/Precommitted.sol",): ("precommitted.py",),
-    ("JobMarket.sol", "libraries/Jobs.sol", "libraries/Rounds.sol"): (
+    ("JobMarket.sol", "libraries/Jobs.sol", "libraries/Rounds.sol", "libraries/Settling.sol"): (
         "requester.py",
         "rounds.py",
+        "settling.py",
         "verdicts.py",
         "views.py",
     ),

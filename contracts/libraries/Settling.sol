@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.21;
+
+import {IJobMarket} from "../interfaces/IJobMarket.sol";
+import {IStakeVault} from "../interfaces/IStakeVault.sol";
+import {GamesOpen, TooEarly, WrongJobStatus, WrongPhase} from "./Errors.sol";
+import {Ids} from "./Ids.sol";
+import {Rounds} from "./Rounds.sol";
+import {ClaimId, JobId} from "../types/Ids.sol";
+
+/// @title Settling
+/// @notice How the rounds of JobMarket's jobs end, and what becomes of their stakes: linked code, as Rounds is.
+/// @dev The Python twin is lockstep/protocol/market/settling.py: the same names in the same order.
+library Settling {
+    // -- anyone
+
+    function finalize(Rounds.Book storage b, IStakeVault vault, JobId jobId, uint32 r) external {
+        IJobMarket.Job storage j = b.jobs[jobId];
+        IJobMarket.JobParams memory p = Rounds.params(b, jobId);
+        IJobMarket.Round storage ro = b.rounds[jobId][r];
+        // INVARIANT: a void job's rounds are not settled but released.
+        if (j.status == IJobMarket.JobStatus.Void) revert WrongJobStatus(jobId);
+        if (ro.phase == IJobMarket.Phase.Merging && Rounds.turn(p, ro) > ro.accepted) {
+            if (j.lingering != 0) revert GamesOpen(j.lingering);
+            return fail(b, vault, jobId, r);
+        }
+        // INVARIANT: final iff the challenge window is over, no game is open and the base is final.
+        if (ro.phase != IJobMarket.Phase.Lead || r != j.settled) revert WrongPhase(jobId, r);
+        _requireOver(b, jobId, j.started, p, r);
+        if (ro.openGames != 0) revert GamesOpen(ro.openGames);
+
+        ro.phase = IJobMarket.Phase.Final;
+
+        emit IJobMarket.RoundFinal(jobId, r);
+
+        uint256 paid = 0;
+        for (uint32 s = 0; s < p.roles[0].slots; s++) {
+            (ClaimId claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
+            // INVARIANT: pay follows from accepted, unconvicted claims, never from what a claimant says.
+            if (c.status == IJobMarket.ClaimStatus.Accepted) {
+                if (c.carries && carriedFrom(b, c).status != IJobMarket.ClaimStatus.Final) {
+                    // INVARIANT: what stands on the carry of a convicted claim is unpaid.
+                    giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Void);
+                    continue;
+                }
+                paid += _pay(vault, claimId, c, IJobMarket.ClaimStatus.Final, p.roles[0].slotPrice);
+            } else if (c.status == IJobMarket.ClaimStatus.Excluded) {
+                giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Final);
+            }
+        }
+        paid += _pay(vault, ro.mergeClaim, b.claims[ro.mergeClaim], IJobMarket.ClaimStatus.Final, p.merge.price);
+        j.paid += uint128(paid);
+        _settle(b, jobId, j);
+    }
+
+    function release(Rounds.Book storage b, IStakeVault vault, JobId jobId, uint32 r) external {
+        IJobMarket.Job storage j = b.jobs[jobId];
+        IJobMarket.Round storage ro = b.rounds[jobId][r];
+        bool voided = Rounds.isVoided(j);
+        // A failed round of a void job may still hold stakes for games that are void now.
+        if (ro.phase == IJobMarket.Phase.Void || (voided && ro.phase == IJobMarket.Phase.Failed)) {
+            // INVARIANT: stakes under open games stay locked until the games are over.
+            if (!voided && ro.openGames != 0) revert GamesOpen(ro.openGames);
+            return releaseAll(b, vault, jobId, r);
+        }
+        // INVARIANT: a void job's rounds are released in order, each once: what is left of the deposit is then known.
+        if (!voided || r != j.settled || r >= j.started) revert WrongPhase(jobId, r);
+
+        ro.phase = IJobMarket.Phase.Void;
+
+        emit IJobMarket.RoundVoid(jobId, r, ro.attempt);
+
+        // None of its claims could be defended.
+        j.deposit -= uint128(_endAll(b, vault, jobId, r, Rounds.params(b, jobId), ro, true));
+        j.settled = r + 1;
+        _settle(b, jobId, j);
+    }
+
+    // -- the rounds
+
+    /// @dev The checkpoint carries over. Nobody is paid, stakes return; a stake with open games returns when they are over.
+    function fail(Rounds.Book storage b, IStakeVault vault, JobId jobId, uint32 r) public {
+        IJobMarket.Job storage j = b.jobs[jobId];
+        IJobMarket.Round storage ro = b.rounds[jobId][r];
+        IJobMarket.JobParams memory p = Rounds.params(b, jobId);
+        IJobMarket.Role memory role = p.roles[0];
+        bool isSealed = ro.seed != 0;
+
+        ro.phase = IJobMarket.Phase.Failed;
+        j.failed += 1;
+
+        emit IJobMarket.RoundFailed(jobId, r);
+
+        for (uint32 s = 0; s < role.slots; s++) {
+            (ClaimId claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
+            bool silent = c.status == IJobMarket.ClaimStatus.Joined || c.status == IJobMarket.ClaimStatus.Committed;
+            if (silent && isSealed) absent(vault, claimId, c, role.slotPrice);
+            else if (_holdsStake(c.status) && c.openGames == 0) {
+                giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Void);
+            }
+        }
+        _settle(b, jobId, j);
+    }
+
+    /// @dev Gives back every stake that a Void round still holds; after a rewind pays the work that the slash was to pay.
+    function releaseAll(Rounds.Book storage b, IStakeVault vault, JobId jobId, uint32 r) public {
+        IJobMarket.Round storage ro = b.rounds[jobId][r];
+        IJobMarket.JobParams memory p = Rounds.params(b, jobId);
+        bool due = ro.due;
+        ro.due = false;
+        uint256 paid = _endAll(b, vault, jobId, r, p, ro, due);
+        // INVARIANT: what a slash owes to work is paid to that work or burned.
+        if (due) vault.credit(Rounds.BURN, worth(p, ro) - paid);
+    }
+
+    // -- inside: rounds
+
+    /// @dev Moves past every leading round that can no more be voided.
+    function _settle(Rounds.Book storage b, JobId jobId, IJobMarket.Job storage j) private {
+        uint32 settled = j.settled;
+        while (settled < j.started) {
+            IJobMarket.Phase at = b.rounds[jobId][settled].phase;
+            if (at != IJobMarket.Phase.Final && at != IJobMarket.Phase.Failed) break;
+            settled++;
+        }
+        j.settled = settled;
+    }
+
+    /// @dev The pay of a round's work: of every claim that was committed, once frozen of every one that was revealed, and of its merge.
+    function worth(IJobMarket.JobParams memory p, IJobMarket.Round storage ro) internal view returns (uint256) {
+        uint256 claims = ro.mergeIn == 0 ? ro.committed : ro.revealed;
+        return claims * p.roles[0].slotPrice + (ClaimId.unwrap(ro.mergeClaim) == 0 ? 0 : p.merge.price);
+    }
+
+    /// @dev Reverts unless the windows are over of round r and of all whose claims may stand on what its claims carry.
+    function _requireOver(Rounds.Book storage b, JobId jobId, uint32 started, IJobMarket.JobParams memory p, uint32 r) private view {
+        uint32 last = r;
+        uint32 period = p.roles[0].carryPeriod;
+        if (period != 0) {
+            last = (r / period + 1) * period;
+            last = (last < started ? last : started) - 1;
+            while (last > r && b.rounds[jobId][last].phase == IJobMarket.Phase.Failed) last--;
+        }
+        IJobMarket.Round storage over = b.rounds[jobId][last];
+        // INVARIANT: no claim is final before the windows of its whole carry period are over.
+        if (over.phase != IJobMarket.Phase.Lead) revert WrongPhase(jobId, last);
+        if (block.timestamp < over.mergedAt + p.windows.challengeSeconds) revert TooEarly(over.mergedAt + p.windows.challengeSeconds);
+    }
+
+    // -- inside: claims and stakes
+
+    /// @dev The claim of a slot in the round's current attempt.
+    function claimAt(Rounds.Book storage b, JobId jobId, uint32 r, IJobMarket.Round storage ro, uint32 slot)
+        internal
+        view
+        returns (ClaimId claimId, IJobMarket.Claim storage c)
+    {
+        claimId = Ids.claim(jobId, r, ro.attempt, slot);
+        c = b.claims[claimId];
+    }
+
+    /// @dev The claim of the same slot in the round before.
+    function carriedFrom(Rounds.Book storage b, IJobMarket.Claim storage c) internal view returns (IJobMarket.Claim storage earlier) {
+        (JobId jobId, uint32 r) = (c.job, c.round - 1);
+        (, earlier) = claimAt(b, jobId, r, b.rounds[jobId][r], c.slot);
+    }
+
+    function giveBack(
+        IStakeVault vault,
+        ClaimId claimId,
+        IJobMarket.Claim storage c,
+        IJobMarket.ClaimStatus status
+    ) internal {
+        c.status = status;
+
+        vault.unlock(ClaimId.unwrap(claimId));
+    }
+
+    function _holdsStake(IJobMarket.ClaimStatus status) private pure returns (bool) {
+        return status >= IJobMarket.ClaimStatus.Joined && status <= IJobMarket.ClaimStatus.Excluded;
+    }
+
+    /// @dev No reveal: the slot's price of the stake is burned.
+    function absent(IStakeVault vault, ClaimId claimId, IJobMarket.Claim storage c, uint256 fine) internal {
+        c.status = IJobMarket.ClaimStatus.Absent;
+
+        vault.slashLiveness(ClaimId.unwrap(claimId), fine);
+    }
+
+    /// @dev Every claim of a round ends Void: its stake returns, and if `pays` it is paid for what was committed.
+    function _endAll(
+        Rounds.Book storage b,
+        IStakeVault vault,
+        JobId jobId,
+        uint32 r,
+        IJobMarket.JobParams memory p,
+        IJobMarket.Round storage ro,
+        bool pays
+    ) private returns (uint256 paid) {
+        for (uint32 s = 0; s < p.roles[0].slots; s++) {
+            (ClaimId claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
+            paid += _end(vault, claimId, c, pays ? p.roles[0].slotPrice : 0);
+        }
+        if (ClaimId.unwrap(ro.mergeClaim) != 0) paid += _end(vault, ro.mergeClaim, b.claims[ro.mergeClaim], pays ? p.merge.price : 0);
+    }
+
+    function _end(IStakeVault vault, ClaimId claimId, IJobMarket.Claim storage c, uint256 price) private returns (uint256) {
+        if (!_holdsStake(c.status)) return 0;
+        // INVARIANT: a seat is not work: only what was committed is paid without a verdict.
+        if (price != 0 && c.status >= IJobMarket.ClaimStatus.Committed) {
+            return _pay(vault, claimId, c, IJobMarket.ClaimStatus.Void, price);
+        }
+        giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Void);
+        return 0;
+    }
+
+    function _pay(
+        IStakeVault vault,
+        ClaimId claimId,
+        IJobMarket.Claim storage c,
+        IJobMarket.ClaimStatus status,
+        uint256 amount
+    ) private returns (uint256) {
+        giveBack(vault, claimId, c, status);
+
+        emit IJobMarket.Paid(c.job, c.round, c.slot, c.worker, amount);
+
+        vault.credit(c.worker, amount);
+        return amount;
+    }
+}

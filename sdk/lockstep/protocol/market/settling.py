@@ -1,0 +1,221 @@
+"""The ends of rounds: what becomes of their stakes, and who is paid.
+
+Twin of contracts/libraries/Settling.sol: same names, same order, same sentences.
+"""
+
+from __future__ import annotations
+
+from lockstep.protocol.jobs import (
+    NO_CLAIM,
+    NO_SEED,
+    NO_STATE,
+    NOTHING,
+    Claim,
+    ClaimStatus,
+    JobParams,
+    JobState,
+    JobStatus,
+    Phase,
+    Round,
+)
+from lockstep.protocol.market import vault
+from lockstep.protocol.market.ids import claim_id
+from lockstep.protocol.market.state import Draft, checked
+from lockstep.protocol.market.types import BURN
+from lockstep.protocol.market.views import is_voided, last_of_period, params, turn
+from lockstep.protocol.reverts import revert
+from lockstep.protocol.types import Address, ClaimId, JobId, Wei
+
+# -- anyone
+
+
+def finalize(d: Draft, sender: Address, job: JobId, r: int) -> None:
+    """Pays a round that nobody can overturn any more; or fails one that everybody entitled has failed to merge."""
+    j, ro = d.jobs.edit(job), d.rounds.edit((job, r))
+    # INVARIANT: a void job's rounds are not settled but released.
+    if j.status == JobStatus.VOID:
+        raise revert("WrongJobStatus", job)
+    if ro.phase == Phase.MERGING and turn(params(d, job), ro, d.block.time) > ro.accepted:
+        if j.lingering:
+            raise revert("GamesOpen", j.lingering)
+        return fail(d, job, r)
+    # INVARIANT: final iff the challenge window is over, no game is open and the base is final.
+    if ro.phase != Phase.LEAD or r != j.settled:
+        raise revert("WrongPhase", job, r)
+    p = params(d, job)
+    _require_over(d, job, j.started, p, r)
+    if ro.open_games:
+        raise revert("GamesOpen", ro.open_games)
+
+    ro.phase = Phase.FINAL
+
+    _emit(d, "RoundFinal", job, r)
+
+    paid = 0
+    for s in range(p.role.slots):
+        claim, c = claim_at(d, job, r, ro, s)
+        # INVARIANT: pay follows from accepted, unconvicted claims, never from what a claimant says.
+        if c.status == ClaimStatus.ACCEPTED:
+            if c.carries and carried_from(d, c).status != ClaimStatus.FINAL:
+                # INVARIANT: what stands on the carry of a convicted claim is unpaid.
+                give_back(d, claim, c, ClaimStatus.VOID)
+                continue
+            paid += _pay(d, claim, c, ClaimStatus.FINAL, p.role.slot_price)
+        elif c.status == ClaimStatus.EXCLUDED:
+            give_back(d, claim, c, ClaimStatus.FINAL)
+    paid += _pay(d, ro.merge_claim, d.claims.edit(ro.merge_claim), ClaimStatus.FINAL, p.merge.price)
+    j.paid = Wei(j.paid + paid)
+    _settle(d, job, j)
+    return None
+
+
+def release(d: Draft, sender: Address, job: JobId, r: int) -> None:
+    """Gives back the stakes of a Void round; of a void job also pays the first unsettled round's claims."""
+    j, ro = d.jobs.edit(job), d.rounds.edit((job, r))
+    voided = is_voided(j)
+    # A failed round of a void job may still hold stakes for games that are void now.
+    if ro.phase == Phase.VOID or (voided and ro.phase == Phase.FAILED):
+        # INVARIANT: stakes under open games stay locked until the games are over.
+        if not voided and ro.open_games:
+            raise revert("GamesOpen", ro.open_games)
+        return release_all(d, job, r)
+    # INVARIANT: a void job's rounds are released in order, each once: what is left of the deposit is then known.
+    if not voided or r != j.settled or r >= j.started:
+        raise revert("WrongPhase", job, r)
+
+    ro.phase = Phase.VOID
+
+    _emit(d, "RoundVoid", job, r, ro.attempt)
+
+    # None of its claims could be defended.
+    j.deposit = Wei(checked(j.deposit - _end_all(d, job, r, params(d, job), ro, pays=True)))
+    j.settled = r + 1
+    _settle(d, job, j)
+    return None
+
+
+# -- the rounds
+
+
+def fail(d: Draft, job: JobId, r: int) -> None:
+    """The checkpoint carries over. Nobody is paid, stakes return; one with open games when they are over."""
+    j, ro, p = d.jobs.edit(job), d.rounds.edit((job, r)), params(d, job)
+    is_sealed = ro.seed != NO_SEED
+
+    ro.phase = Phase.FAILED
+    j.failed += 1
+
+    _emit(d, "RoundFailed", job, r)
+
+    for s in range(p.role.slots):
+        claim, c = claim_at(d, job, r, ro, s)
+        silent = c.status in (ClaimStatus.JOINED, ClaimStatus.COMMITTED)
+        if silent and is_sealed:
+            absent(d, claim, c, p.role.slot_price)
+        elif _holds_stake(c.status) and c.open_games == 0:
+            give_back(d, claim, c, ClaimStatus.VOID)
+    _settle(d, job, j)
+
+
+def release_all(d: Draft, job: JobId, r: int) -> None:
+    """Gives back every stake that a Void round still holds; after a rewind pays the work that the slash was to pay."""
+    ro, p = d.rounds.edit((job, r)), params(d, job)
+    due, ro.due = ro.due, False
+    paid = _end_all(d, job, r, p, ro, pays=due)
+    # INVARIANT: what a slash owes to work is paid to that work or burned.
+    if due:
+        vault.credit(d, d.at.market, BURN, checked(worth(p, ro) - paid))
+
+
+# -- inside: rounds
+
+
+def _settle(d: Draft, job: JobId, j: JobState) -> None:
+    """Moves past every leading round that can no more be voided."""
+    while j.settled < j.started and d.rounds[job, j.settled].phase in (Phase.FINAL, Phase.FAILED):
+        j.settled += 1
+
+
+def worth(p: JobParams, ro: Round) -> int:
+    """The pay of a round's work: of every claim that was committed, once frozen of every one that was revealed, and of
+    its merge."""
+    claimed = ro.committed if ro.merge_in == NO_STATE else ro.revealed
+    return claimed * p.role.slot_price + (0 if ro.merge_claim == NO_CLAIM else p.merge.price)
+
+
+def _require_over(d: Draft, job: JobId, started: int, p: JobParams, r: int) -> None:
+    """Reverts unless the windows are over of round r and of all whose claims may stand on what its claims carry."""
+    last = last_of_period(p, started, r, lambda k: d.rounds[job, k].phase)
+    over = d.rounds[job, last]
+    # INVARIANT: no claim is final before the windows of its whole carry period are over.
+    if over.phase != Phase.LEAD:
+        raise revert("WrongPhase", job, last)
+    if d.block.time < over.merged_at + p.windows.challenge_seconds:
+        raise revert("TooEarly", over.merged_at + p.windows.challenge_seconds)
+
+
+# -- inside: claims and stakes
+
+
+def claim_at(d: Draft, job: JobId, r: int, ro: Round, slot: int) -> tuple[ClaimId, Claim]:
+    """The claim of a slot in the round's current attempt, to be written if it exists."""
+    claim = claim_id(job, r, ro.attempt, slot)
+    c = d.claims[claim]
+    return claim, c if c.status == ClaimStatus.NONE else d.claims.edit(claim)
+
+
+def carried_from(d: Draft, c: Claim) -> Claim:
+    """The claim of the same slot in the round before."""
+    return d.claims[claim_id(c.job, c.round - 1, d.rounds[c.job, c.round - 1].attempt, c.slot)]
+
+
+def give_back(d: Draft, claim: ClaimId, c: Claim, status: ClaimStatus) -> None:
+    """Ends a claim and frees its stake."""
+    c.status = status
+
+    vault.unlock(d, d.at.market, claim)
+
+
+def _holds_stake(status: ClaimStatus) -> bool:
+    return ClaimStatus.JOINED <= status <= ClaimStatus.EXCLUDED
+
+
+def absent(d: Draft, claim: ClaimId, c: Claim, fine: Wei) -> None:
+    """No reveal: the slot's price of the stake is burned."""
+    c.status = ClaimStatus.ABSENT
+
+    vault.slash_liveness(d, d.at.market, claim, fine)
+
+
+def _end_all(d: Draft, job: JobId, r: int, p: JobParams, ro: Round, *, pays: bool) -> int:
+    """Every claim of a round ends Void: its stake returns, and if `pays` it is paid for what was committed."""
+    paid = 0
+    for s in range(p.role.slots):
+        claim, c = claim_at(d, job, r, ro, s)
+        paid += _end(d, claim, c, p.role.slot_price if pays else NOTHING)
+    if ro.merge_claim != NO_CLAIM:
+        paid += _end(d, ro.merge_claim, d.claims.edit(ro.merge_claim), p.merge.price if pays else NOTHING)
+    return paid
+
+
+def _end(d: Draft, claim: ClaimId, c: Claim, price: Wei) -> int:
+    if not _holds_stake(c.status):
+        return 0
+    # INVARIANT: a seat is not work: only what was committed is paid without a verdict.
+    if price and c.status >= ClaimStatus.COMMITTED:
+        return _pay(d, claim, c, ClaimStatus.VOID, price)
+    give_back(d, claim, c, ClaimStatus.VOID)
+    return 0
+
+
+def _pay(d: Draft, claim: ClaimId, c: Claim, status: ClaimStatus, amount: Wei) -> int:
+    give_back(d, claim, c, status)
+
+    _emit(d, "Paid", c.job, c.round, c.slot, c.worker, amount)
+
+    vault.credit(d, d.at.market, c.worker, amount)
+    return amount
+
+
+def _emit(d: Draft, name: str, *values: object) -> None:
+    d.emit("JobMarket", name, *values)
