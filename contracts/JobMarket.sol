@@ -243,8 +243,6 @@ contract JobMarket is IJobMarket {
         ro.openGames -= 1;
         // A void round's stakes are given back together (`release`).
         if (ro.phase == Phase.Void) _book.jobs[c.job].lingering -= 1;
-        // A failed round kept this stake for its games alone.
-        if (ro.phase == Phase.Failed && c.openGames == 0) Settling.giveBack(vault, claimId, c, ClaimStatus.Void);
     }
 
     // -- the validator, the witnesses, demands
@@ -415,11 +413,14 @@ contract JobMarket is IJobMarket {
     /// @dev Whether games may be opened on the claim now.
     function _windowOpen(ClaimId claimId, JobParams memory p) private view returns (bool) {
         Claim storage c = _book.claims[claimId];
-        // A failed round, and a void one, keep the games that they have.
-        if (!live(claimId) || _book.rounds[c.job][c.round].phase >= Phase.Failed) return false;
-        // INVARIANT: a claim that others may stand on can be challenged until it is final.
-        if (c.slot != Ids.MERGE && p.roles[0].carryPeriod != 0) return true;
-        return block.timestamp < c.claimedAt + p.windows.challengeSeconds;
+        // A void round keeps the games that it has.
+        if (!live(claimId) || _book.rounds[c.job][c.round].phase == Phase.Void) return false;
+        if (c.slot == Ids.MERGE || p.roles[0].carryPeriod == 0) {
+            return block.timestamp < c.claimedAt + p.windows.challengeSeconds;
+        }
+        // INVARIANT: a claim that others may stand on can be challenged until it can be final, and no longer.
+        (, uint256 over) = _book.overAt(c.job, p, c.round);
+        return over == 0 || block.timestamp < over;
     }
 
     /// @dev What a challenger locks now.

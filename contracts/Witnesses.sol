@@ -351,12 +351,11 @@ contract Witnesses is IWitnesses {
         return !convicted || convictedAt > d.t ? Outcome.Paid : Outcome.Void;
     }
 
-    /// @dev The claim is void, or its round is, or started again, or failed under a conviction. In a final round a claim is void that
-    ///      fell with the one whose carry it starts from: its witness is paid.
+    /// @dev The claim is void, or its round is, or started again. In a final round a claim is void that fell with the one whose carry it
+    ///      starts from: its witness is paid.
     function _isGone(Audit storage a, IJobMarket.ClaimStatus status) private view returns (bool) {
         IJobMarket.Round memory ro = market.round(a.job, a.round);
         if (ro.attempt != a.attempt || ro.phase == IJobMarket.Phase.Void) return true;
-        if (status == IJobMarket.ClaimStatus.Convicted) return ro.phase == IJobMarket.Phase.Failed;
         return status == IJobMarket.ClaimStatus.Void && ro.phase != IJobMarket.Phase.Final;
     }
 

@@ -8,8 +8,8 @@ import {AuditId, ClaimId, JobId} from "../types/Ids.sol";
 /// @notice Jobs, rounds, slots, claims and pay (docs/protocol.md, sections 3, 4 and 7).
 ///
 ///   job     Active -> Done | Cancelled -> Done | Void -> Done
-///   round   Joining -> Sealing -> Training -> Revealing -> Attesting -> Freezing -> Merging -> Lead -> Final | Failed | Void
-///   claim   Joined -> Committed -> Revealed -> Accepted | Excluded | Absent -> Final | Convicted | Void
+///   round   Joining -> Sealing -> Training -> Revealing -> Attesting -> Freezing -> Merging -> Lead | Failed -> Final | Void
+///   claim   Joined -> Committed -> Revealed -> Accepted | Excluded | Missing | Absent -> Final | Convicted | Void
 ///
 /// Phases follow from timestamps and advance early when everybody has acted. Anyone may call startRound, seal, freeze, finalize,
 /// release and finish.
@@ -18,7 +18,7 @@ interface IJobMarket {
 
     enum Phase { None, Joining, Sealing, Training, Revealing, Attesting, Freezing, Merging, Lead, Final, Failed, Void }
 
-    enum ClaimStatus { None, Joined, Committed, Revealed, Accepted, Excluded, Absent, Final, Convicted, Void }
+    enum ClaimStatus { None, Joined, Committed, Revealed, Accepted, Excluded, Missing, Absent, Final, Convicted, Void }
 
     /// @notice What a job fixes for ever, in groups; its hash is part of the JobId.
     /// @dev Fields at values that are refused today are there so that no id moves when they are allowed (JobRules says which).
@@ -132,8 +132,8 @@ interface IJobMarket {
     }
 
     /// @param started Rounds started so far, voided ones not counted: the next round's number.
-    /// @param settled Leading rounds that are Final or Failed for good.
-    /// @param failed Rounds now Failed.
+    /// @param settled Leading rounds that are Final, or Failed with nothing to judge.
+    /// @param failed Rounds that failed, voided ones not counted.
     /// @param attempt Raised by every convicted merge; part of the ids of the claims made after it.
     /// @param deposit What a void job still has for those who worked on it, and for its prover.
     /// @param feesDue Fees of witnesses who were drawn and are neither paid nor out of time.
@@ -160,12 +160,13 @@ interface IJobMarket {
     /// @param turn Merge turns passed over by convictions: 0 is the aggregator's, k the k-th accepted slot in seed order.
     /// @param silent Owners of slots that were convicted before they gave a receipt: nobody waits for theirs.
     /// @param receipts How many were given. `spoke` has the bits of who gave one (s: the owner of slot s, 64 + i: the i-th witness).
+    /// @param mergedAt When it was merged; of a Failed round in which claims were revealed, when it failed.
     /// @param witnesses Drawn, once `drawn`.
     /// @param demands For payloads of this round, answered or not.
     /// @param backed Later rounds whose pay the merge's stake covers.
     /// @param due Void, and its work is still to be paid from the slash that voided it.
     /// @param named Receipts that name a slot, its owner's not counted: a byte a slot (libraries/Receipts.sol).
-    /// @param nextShared, nextOuter Outputs of the standing merge.
+    /// @param nextShared, nextOuter The next round's base: outputs of the standing merge; this round's own base if it failed.
     struct Round {
         Phase phase;
         uint32 attempt;

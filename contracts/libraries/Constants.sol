@@ -92,9 +92,9 @@ uint256 constant MAX_ESCROWED = type(uint128).max;
 /// @dev Speaker WITNESS + i is the round's i-th drawn witness; below it, speaker s is the owner of slot s.
 uint32 constant WITNESS = 64;
 /// @dev A payload counts as had if this many ...
-uint256 constant QUORUM = 2;
+uint256 constant QUORUM = 1;
 /// @dev ... of this many others name it.
-uint256 constant QUORUM_OF = 3;
+uint256 constant QUORUM_OF = 2;
 
 // -- protocol/market/calls.py
 

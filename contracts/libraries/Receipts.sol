@@ -18,7 +18,7 @@ library Receipts {
         return named;
     }
 
-    /// @notice Whether two thirds of the others name slot s; if nobody else has spoken, it is taken as had.
+    /// @notice Whether half of the others name slot s; if nobody else has spoken, it is taken as had.
     /// @param spoke Bit w: speaker w has given its receipt.
     function accepts(uint256[2] memory named, uint256 spoke, uint256 receipts, uint32 s) internal pure returns (bool) {
         uint256 others = receipts - ((spoke >> s) & 1);

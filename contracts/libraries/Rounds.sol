@@ -89,7 +89,9 @@ library Rounds {
         (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Sealing);
         IJobMarket.Role memory role = p.roles[0];
         if (ro.seedBlock == 0) {
-            if (ro.joined < role.minSlots) return Settling.fail(b, vault, jobId, r);
+            // INVARIANT: whoever fails a round that was sealed leaves at least as many prices there as others can lose.
+            uint256 least = 2 * uint256(role.minSlots) - 1;
+            if (ro.joined < (least < role.slots ? least : role.slots)) return Settling.fail(b, vault, jobId, r);
             return _closeRoster(jobId, r, ro);
         }
         if (block.number <= ro.seedBlock) revert TooEarly(uint256(ro.seedBlock) + 1);
@@ -136,36 +138,27 @@ library Rounds {
         IJobMarket.Body[] calldata bodies
     ) external {
         (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Freezing);
-        (uint256 mask, bytes32[] memory payloads) = _accepted(b, availability, jobId, r, p.roles[0], ro, bodies);
+        uint256 mask = _decide(b, vault, availability, jobId, r, p.roles[0], ro);
         uint16 accepted = Receipts.count(mask);
-        if (accepted < p.roles[0].minSlots) return Settling.fail(b, vault, jobId, r);
 
         // INVARIANT: the contract computes what is merged: nobody can omit, add or change a payload.
         ro.mergeIn = States.mergeIn(
             ro.base,
             ro.outer,
-            payloads,
+            _payloads(b, jobId, r, p.roles[0], ro, bodies),
             States.maskTensor(mask, p.roles[0].slots),
             p.genesis.sharedDepth,
             p.roles[0].payloadDepth
         );
         ro.mask = mask;
         ro.accepted = accepted;
-        ro.phase = IJobMarket.Phase.Merging;
-        ro.mergeOpens = uint64(block.timestamp);
-        ro.turn = p.merge.aggregator != address(0) && !b.barred[jobId][p.merge.aggregator] ? 0 : 1;
 
         emit IJobMarket.Frozen(jobId, r, ro.mergeIn, mask);
 
-        for (uint32 s = 0; s < p.roles[0].slots; s++) {
-            (ClaimId claimId, IJobMarket.Claim storage c) = Settling.claimAt(b, jobId, r, ro, s);
-            if (c.status == IJobMarket.ClaimStatus.Revealed) {
-                c.status =
-                    (mask >> s) & 1 == 1 ? IJobMarket.ClaimStatus.Accepted : IJobMarket.ClaimStatus.Excluded;
-            } else if (c.status == IJobMarket.ClaimStatus.Joined || c.status == IJobMarket.ClaimStatus.Committed) {
-                Settling.absent(vault, claimId, c, p.roles[0].slotPrice);
-            }
-        }
+        if (accepted < p.roles[0].minSlots) return Settling.fail(b, vault, jobId, r);
+        ro.phase = IJobMarket.Phase.Merging;
+        ro.mergeOpens = uint64(block.timestamp);
+        ro.turn = p.merge.aggregator != address(0) && !b.barred[jobId][p.merge.aggregator] ? 0 : 1;
     }
 
     // -- workers, aggregator
@@ -408,7 +401,7 @@ library Rounds {
     function live(Book storage b, ClaimId claimId) internal view returns (bool) {
         IJobMarket.Claim storage c = b.claims[claimId];
         IJobMarket.ClaimStatus status = c.status;
-        bool judged = status >= IJobMarket.ClaimStatus.Revealed && status <= IJobMarket.ClaimStatus.Excluded;
+        bool judged = status >= IJobMarket.ClaimStatus.Revealed && status <= IJobMarket.ClaimStatus.Missing;
         return judged && !isVoid(b, claimId, c) && b.rounds[c.job][c.round].phase != IJobMarket.Phase.Final;
     }
 
@@ -478,10 +471,7 @@ library Rounds {
     {
         if (r == 0) return (p.genesis.shared, p.genesis.outer);
         IJobMarket.Round storage previous = b.rounds[jobId][r - 1];
-        if (previous.phase == IJobMarket.Phase.Failed) return (previous.base, previous.outer);
-        if (previous.phase != IJobMarket.Phase.Lead && previous.phase != IJobMarket.Phase.Final) {
-            revert RoundNotStartable(r);
-        }
+        if (previous.phase < IJobMarket.Phase.Lead || previous.phase > IJobMarket.Phase.Failed) revert RoundNotStartable(r);
         return (previous.nextShared, previous.nextOuter);
     }
 
@@ -514,33 +504,58 @@ library Rounds {
         revert SignatureInvalid(account);
     }
 
-    /// @dev Accepted = revealed, named by two thirds of the others' receipts, not convicted, and not missing; the payload of any
-    /// other slot is the zero payload.
-    /// @param bodies Of the revealed slots, in order.
-    function _accepted(
+    /// @dev Decides what every claim is from now on. Accepted = revealed, named by half of the others' receipts, not convicted, and not
+    ///      missing.
+    function _decide(
         Book storage b,
+        IStakeVault vault,
         IAvailability availability,
+        JobId jobId,
+        uint32 r,
+        IJobMarket.Role memory role,
+        IJobMarket.Round storage ro
+    ) private returns (uint256 mask) {
+        for (uint32 s = 0; s < role.slots; s++) {
+            (ClaimId claimId, IJobMarket.Claim storage c) = Settling.claimAt(b, jobId, r, ro, s);
+            IJobMarket.ClaimStatus status = c.status;
+            if (status == IJobMarket.ClaimStatus.Joined || status == IJobMarket.ClaimStatus.Committed) {
+                Settling.absent(vault, claimId, c, role.slotPrice);
+            }
+            if (status != IJobMarket.ClaimStatus.Revealed) continue;
+            if (ro.demands != 0 && availability.missing(claimId)) {
+                c.status = IJobMarket.ClaimStatus.Missing;
+            } else if (Receipts.accepts(ro.named, ro.spoke, ro.receipts, s)) {
+                c.status = IJobMarket.ClaimStatus.Accepted;
+                mask |= uint256(1) << s;
+            } else {
+                c.status = IJobMarket.ClaimStatus.Excluded;
+            }
+        }
+    }
+
+    /// @dev What is merged of each slot; of one that is not accepted, the zero payload.
+    /// @param bodies Of the revealed slots, in order.
+    function _payloads(
+        Book storage b,
         JobId jobId,
         uint32 r,
         IJobMarket.Role memory role,
         IJobMarket.Round storage ro,
         IJobMarket.Body[] calldata bodies
-    ) private view returns (uint256 mask, bytes32[] memory payloads) {
+    ) private view returns (bytes32[] memory payloads) {
         payloads = new bytes32[](uint256(1) << Merkle.depthOf(role.slots));
         bytes32 beyond = Merkle.zero(role.payloadDepth);
         uint256 next = 0;
         for (uint32 s = 0; s < payloads.length; s++) {
             payloads[s] = s < role.slots ? role.zeroPayload : beyond;
             if (s >= role.slots) continue;
-            (ClaimId claimId, IJobMarket.Claim storage c) = Settling.claimAt(b, jobId, r, ro, s);
-            if (c.status != IJobMarket.ClaimStatus.Revealed) continue;
+            (, IJobMarket.Claim storage c) = Settling.claimAt(b, jobId, r, ro, s);
+            IJobMarket.ClaimStatus status = c.status;
+            if (status < IJobMarket.ClaimStatus.Accepted || status > IJobMarket.ClaimStatus.Missing) continue;
             // INVARIANT: what is merged is what was revealed.
             if (next == bodies.length || Ids.body(bodies[next]) != c.digest) revert CommitmentMismatch();
             bytes32 payload = bodies[next++].out;
-            if (!Receipts.accepts(ro.named, ro.spoke, ro.receipts, s)) continue;
-            if (ro.demands != 0 && availability.missing(claimId)) continue;
-            payloads[s] = payload;
-            mask |= uint256(1) << s;
+            if (status == IJobMarket.ClaimStatus.Accepted) payloads[s] = payload;
         }
     }
 
@@ -562,16 +577,15 @@ library Rounds {
         for (uint32 k = r + 1; k < j.started; k++) {
             IJobMarket.Round storage later = b.rounds[jobId][k];
             j.lingering += later.openGames;
-            if (later.phase == IJobMarket.Phase.Failed) {
-                j.failed -= 1;
-            } else {
-                uint256 fees = later.witnesses * uint256(p.roles[0].witnessFee);
-                if (fees != 0) b.rewound[Draws.auditId(jobId, k, later.attempt)] = true;
-                // Duties are paid from the escrow: what they cost comes back to it.
-                j.escrow += uint128(fees);
-                owed += fees + Settling.worth(p, later);
-                later.due = true;
-            }
+            if (later.phase == IJobMarket.Phase.Failed) j.failed -= 1;
+            // Once revealing is over, who was silent is owed nothing.
+            if (phaseOf(later) >= IJobMarket.Phase.Attesting) later.committed = later.revealed;
+            uint256 fees = later.witnesses * uint256(p.roles[0].witnessFee);
+            if (fees != 0) b.rewound[Draws.auditId(jobId, k, later.attempt)] = true;
+            // Duties are paid from the escrow: what they cost comes back to it.
+            j.escrow += uint128(fees);
+            owed += fees + Settling.worth(p, later);
+            later.due = true;
             later.phase = IJobMarket.Phase.Void;
             emit IJobMarket.RoundVoid(jobId, k, later.attempt);
         }

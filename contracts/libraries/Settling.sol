@@ -25,31 +25,27 @@ library Settling {
             return fail(b, vault, jobId, r);
         }
         // INVARIANT: final iff the challenge window is over, no game is open and the base is final.
-        if (ro.phase != IJobMarket.Phase.Lead || r != j.settled) revert WrongPhase(jobId, r);
-        _requireOver(b, jobId, j.started, p, r);
+        bool decided = ro.phase == IJobMarket.Phase.Lead || ro.phase == IJobMarket.Phase.Failed;
+        if (!decided || r != j.settled) revert WrongPhase(jobId, r);
+        _requireOver(b, jobId, p, r);
         if (ro.openGames != 0) revert GamesOpen(ro.openGames);
 
         ro.phase = IJobMarket.Phase.Final;
 
         emit IJobMarket.RoundFinal(jobId, r);
 
-        uint256 paid = 0;
+        (uint256 paid, uint256 burned) = (0, 0);
         for (uint32 s = 0; s < p.roles[0].slots; s++) {
             (ClaimId claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
-            // INVARIANT: pay follows from accepted, unconvicted claims, never from what a claimant says.
-            if (c.status == IJobMarket.ClaimStatus.Accepted) {
-                if (c.carries && carriedFrom(b, c).status != IJobMarket.ClaimStatus.Final) {
-                    // INVARIANT: what stands on the carry of a convicted claim is unpaid.
-                    giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Void);
-                    continue;
-                }
-                paid += _pay(vault, claimId, c, IJobMarket.ClaimStatus.Final, p.roles[0].slotPrice);
-            } else if (c.status == IJobMarket.ClaimStatus.Excluded) {
-                giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Final);
-            }
+            if (c.status == IJobMarket.ClaimStatus.Excluded) burned += p.roles[0].slotPrice;
+            paid += _judged(b, vault, claimId, c, p.roles[0].slotPrice);
         }
-        paid += _pay(vault, ro.mergeClaim, b.claims[ro.mergeClaim], IJobMarket.ClaimStatus.Final, p.merge.price);
-        j.paid += uint128(paid);
+        ClaimId merged = ro.mergeClaim;
+        if (ClaimId.unwrap(merged) != 0) {
+            paid += _pay(vault, merged, b.claims[merged], IJobMarket.ClaimStatus.Final, p.merge.price);
+        }
+        if (burned != 0) vault.credit(Rounds.BURN, burned);
+        j.paid += uint128(paid + burned);
         _settle(b, jobId, j);
     }
 
@@ -57,8 +53,7 @@ library Settling {
         IJobMarket.Job storage j = b.jobs[jobId];
         IJobMarket.Round storage ro = b.rounds[jobId][r];
         bool voided = Rounds.isVoided(j);
-        // A failed round of a void job may still hold stakes for games that are void now.
-        if (ro.phase == IJobMarket.Phase.Void || (voided && ro.phase == IJobMarket.Phase.Failed)) {
+        if (ro.phase == IJobMarket.Phase.Void) {
             // INVARIANT: stakes under open games stay locked until the games are over.
             if (!voided && ro.openGames != 0) revert GamesOpen(ro.openGames);
             return releaseAll(b, vault, jobId, r);
@@ -78,26 +73,25 @@ library Settling {
 
     // -- the rounds
 
-    /// @dev The checkpoint carries over. Nobody is paid, stakes return; a stake with open games returns when they are over.
+    /// @dev The checkpoint carries over. What was revealed is judged and paid as in any round; a round without a seed gives the stakes
+    ///      back.
     function fail(Rounds.Book storage b, IStakeVault vault, JobId jobId, uint32 r) public {
         IJobMarket.Job storage j = b.jobs[jobId];
         IJobMarket.Round storage ro = b.rounds[jobId][r];
-        IJobMarket.JobParams memory p = Rounds.params(b, jobId);
-        IJobMarket.Role memory role = p.roles[0];
-        bool isSealed = ro.seed != 0;
 
         ro.phase = IJobMarket.Phase.Failed;
+        (ro.nextShared, ro.nextOuter) = (ro.base, ro.outer);
+        // INVARIANT: what was revealed is judged, whatever becomes of its round.
+        ro.mergedAt = ro.revealed == 0 ? 0 : uint64(block.timestamp);
         j.failed += 1;
 
         emit IJobMarket.RoundFailed(jobId, r);
 
-        for (uint32 s = 0; s < role.slots; s++) {
+        // With a seed the freeze has said what each claim is.
+        uint32 slots = ro.seed == 0 ? Rounds.params(b, jobId).roles[0].slots : 0;
+        for (uint32 s = 0; s < slots; s++) {
             (ClaimId claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
-            bool silent = c.status == IJobMarket.ClaimStatus.Joined || c.status == IJobMarket.ClaimStatus.Committed;
-            if (silent && isSealed) absent(vault, claimId, c, role.slotPrice);
-            else if (_holdsStake(c.status) && c.openGames == 0) {
-                giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Void);
-            }
+            if (c.status == IJobMarket.ClaimStatus.Joined) giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Void);
         }
         _settle(b, jobId, j);
     }
@@ -119,32 +113,48 @@ library Settling {
     function _settle(Rounds.Book storage b, JobId jobId, IJobMarket.Job storage j) private {
         uint32 settled = j.settled;
         while (settled < j.started) {
-            IJobMarket.Phase at = b.rounds[jobId][settled].phase;
-            if (at != IJobMarket.Phase.Final && at != IJobMarket.Phase.Failed) break;
+            if (!_isSettled(b.rounds[jobId][settled])) break;
             settled++;
         }
         j.settled = settled;
     }
 
-    /// @dev The pay of a round's work: of every claim that was committed, once frozen of every one that was revealed, and of its merge.
+    /// @dev A round of which all before it are settled can no more be voided: nothing in it is judged.
+    function _isSettled(IJobMarket.Round storage ro) private view returns (bool) {
+        return ro.phase == IJobMarket.Phase.Final || (ro.phase == IJobMarket.Phase.Failed && ro.mergedAt == 0);
+    }
+
+    /// @dev The pay of a voided round's work: of every claim that was committed, and of its merge.
     function worth(IJobMarket.JobParams memory p, IJobMarket.Round storage ro) internal view returns (uint256) {
-        uint256 claims = ro.mergeIn == 0 ? ro.committed : ro.revealed;
-        return claims * p.roles[0].slotPrice + (ClaimId.unwrap(ro.mergeClaim) == 0 ? 0 : p.merge.price);
+        return ro.committed * uint256(p.roles[0].slotPrice) + (ClaimId.unwrap(ro.mergeClaim) == 0 ? 0 : p.merge.price);
+    }
+
+    /// @dev The last round, `r` itself without a carry, whose claims may stand on what claims of `r` carry: of those started, and those
+    ///      that failed without claims hold none. And when its window is over, 0 while it is not merged.
+    function overAt(Rounds.Book storage b, JobId jobId, IJobMarket.JobParams memory p, uint32 r)
+        internal
+        view
+        returns (uint32 last, uint256 over)
+    {
+        last = r;
+        uint32 period = p.roles[0].carryPeriod;
+        if (period != 0) {
+            uint32 started = b.jobs[jobId].started;
+            last = (r / period + 1) * period;
+            last = (last < started ? last : started) - 1;
+            while (last > r && _isSettled(b.rounds[jobId][last])) last--;
+        }
+        IJobMarket.Round storage ro = b.rounds[jobId][last];
+        bool decided = ro.phase == IJobMarket.Phase.Lead || ro.phase == IJobMarket.Phase.Failed;
+        if (decided && ro.mergedAt != 0) over = ro.mergedAt + p.windows.challengeSeconds;
     }
 
     /// @dev Reverts unless the windows are over of round r and of all whose claims may stand on what its claims carry.
-    function _requireOver(Rounds.Book storage b, JobId jobId, uint32 started, IJobMarket.JobParams memory p, uint32 r) private view {
-        uint32 last = r;
-        uint32 period = p.roles[0].carryPeriod;
-        if (period != 0) {
-            last = (r / period + 1) * period;
-            last = (last < started ? last : started) - 1;
-            while (last > r && b.rounds[jobId][last].phase == IJobMarket.Phase.Failed) last--;
-        }
-        IJobMarket.Round storage over = b.rounds[jobId][last];
+    function _requireOver(Rounds.Book storage b, JobId jobId, IJobMarket.JobParams memory p, uint32 r) private view {
+        (uint32 last, uint256 over) = overAt(b, jobId, p, r);
         // INVARIANT: no claim is final before the windows of its whole carry period are over.
-        if (over.phase != IJobMarket.Phase.Lead) revert WrongPhase(jobId, last);
-        if (block.timestamp < over.mergedAt + p.windows.challengeSeconds) revert TooEarly(over.mergedAt + p.windows.challengeSeconds);
+        if (over == 0) revert WrongPhase(jobId, last);
+        if (block.timestamp < over) revert TooEarly(over);
     }
 
     // -- inside: claims and stakes
@@ -177,7 +187,7 @@ library Settling {
     }
 
     function _holdsStake(IJobMarket.ClaimStatus status) private pure returns (bool) {
-        return status >= IJobMarket.ClaimStatus.Joined && status <= IJobMarket.ClaimStatus.Excluded;
+        return status >= IJobMarket.ClaimStatus.Joined && status <= IJobMarket.ClaimStatus.Missing;
     }
 
     /// @dev No reveal: the slot's price of the stake is burned.
@@ -185,6 +195,33 @@ library Settling {
         c.status = IJobMarket.ClaimStatus.Absent;
 
         vault.slashLiveness(ClaimId.unwrap(claimId), fine);
+    }
+
+    /// @dev The end of a claim of a slot that nobody can challenge any more.
+    /// @return What it is paid.
+    function _judged(
+        Rounds.Book storage b,
+        IStakeVault vault,
+        ClaimId claimId,
+        IJobMarket.Claim storage c,
+        uint256 price
+    ) private returns (uint256) {
+        IJobMarket.ClaimStatus status = c.status;
+        // INVARIANT: pay follows from accepted, unconvicted claims, never from what a claimant says.
+        if (status == IJobMarket.ClaimStatus.Accepted) {
+            // INVARIANT: what stands on the carry of a convicted claim is unpaid.
+            bool stands = !c.carries || carriedFrom(b, c).status == IJobMarket.ClaimStatus.Final;
+            if (stands) return _pay(vault, claimId, c, IJobMarket.ClaimStatus.Final, price);
+            giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Void);
+        } else if (status == IJobMarket.ClaimStatus.Excluded) {
+            // INVARIANT: who leaves a claim out of the merge saves nothing by it: its price is burned.
+            giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Final);
+        } else if (status == IJobMarket.ClaimStatus.Missing) {
+            // INVARIANT: a payload that was demanded in vain costs what silence does, and earns nothing.
+            c.status = IJobMarket.ClaimStatus.Final;
+            vault.slashLiveness(ClaimId.unwrap(claimId), price);
+        }
+        return 0;
     }
 
     /// @dev Every claim of a round ends Void: its stake returns, and if `pays` it is paid for what was committed.
@@ -199,15 +236,18 @@ library Settling {
     ) private returns (uint256 paid) {
         for (uint32 s = 0; s < p.roles[0].slots; s++) {
             (ClaimId claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
-            paid += _end(vault, claimId, c, pays ? p.roles[0].slotPrice : 0);
+            // INVARIANT: who is silent until revealing is over is not paid.
+            bool counts = c.status != IJobMarket.ClaimStatus.Committed || ro.committed != ro.revealed;
+            paid += _end(vault, claimId, c, pays && counts ? p.roles[0].slotPrice : 0);
         }
         if (ClaimId.unwrap(ro.mergeClaim) != 0) paid += _end(vault, ro.mergeClaim, b.claims[ro.mergeClaim], pays ? p.merge.price : 0);
     }
 
     function _end(IStakeVault vault, ClaimId claimId, IJobMarket.Claim storage c, uint256 price) private returns (uint256) {
         if (!_holdsStake(c.status)) return 0;
-        // INVARIANT: a seat is not work: only what was committed is paid without a verdict.
-        if (price != 0 && c.status >= IJobMarket.ClaimStatus.Committed) {
+        // INVARIANT: a seat is not work: only what was committed, and was not left out, is paid without a verdict.
+        bool worked = c.status >= IJobMarket.ClaimStatus.Committed && c.status <= IJobMarket.ClaimStatus.Accepted;
+        if (price != 0 && worked) {
             return _pay(vault, claimId, c, IJobMarket.ClaimStatus.Void, price);
         }
         giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Void);

@@ -87,11 +87,17 @@ contract LoneMarket {
             uint16 lacking = uint16(market.job(job).started - r);
             if (market.round(job, r).backed < lacking) _back(r, lacking - market.round(job, r).backed);
             _startRound();
-        } else if (phase == IJobMarket.Phase.Merging || phase == IJobMarket.Phase.Lead) {
+        } else if (phase == IJobMarket.Phase.Failed && market.job(job).started < ROUNDS && uint256(out) % 2 != 0) {
+            _startRound();
+        } else if (phase == IJobMarket.Phase.Failed && market.job(job).settled > r) {
+            market.finish(job);
+        } else if (
+            phase == IJobMarket.Phase.Merging || phase == IJobMarket.Phase.Lead || phase == IJobMarket.Phase.Failed
+        ) {
             market.finalize(job, r);
         } else if (phase == IJobMarket.Phase.Void) {
             market.release(job, r);
-        } else if (phase == IJobMarket.Phase.None || phase == IJobMarket.Phase.Final || phase == IJobMarket.Phase.Failed) {
+        } else if (phase == IJobMarket.Phase.None || phase == IJobMarket.Phase.Final) {
             market.job(job).started < ROUNDS ? _startRound() : market.finish(job);
         } else {
             for (uint32 s = 0; s < SLOTS; s++) if ((who >> s) & 1 == 1) _act(r, s, phase, account(who >> 8));

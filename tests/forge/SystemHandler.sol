@@ -136,11 +136,17 @@ contract SystemHandler is Deployed {
         } else if (phase == IJobMarket.Phase.Lead && started < ROUNDS && luck % 4 != 0) {
             _backAll(r, started);
             market.startRound(job, started);
-        } else if (phase == IJobMarket.Phase.Merging || phase == IJobMarket.Phase.Lead) {
+        } else if (phase == IJobMarket.Phase.Failed && started < ROUNDS && luck % 2 != 0) {
+            market.startRound(job, started);
+        } else if (phase == IJobMarket.Phase.Failed && market.job(job).settled > r) {
+            market.finish(job);
+        } else if (
+            phase == IJobMarket.Phase.Merging || phase == IJobMarket.Phase.Lead || phase == IJobMarket.Phase.Failed
+        ) {
             market.finalize(job, r);
         } else if (phase == IJobMarket.Phase.Void) {
             market.release(job, r);
-        } else if (phase == IJobMarket.Phase.None || phase == IJobMarket.Phase.Final || phase == IJobMarket.Phase.Failed) {
+        } else if (phase == IJobMarket.Phase.None || phase == IJobMarket.Phase.Final) {
             started < ROUNDS && luck % 8 != 0 ? market.startRound(job, started) : market.finish(job);
         } else {
             for (uint32 s = 0; s < SLOTS; s++) if ((who >> s) & 1 == 1) _work(r, s, phase, _who(LIAR + (luck >> s) % 2));
@@ -395,7 +401,7 @@ contract SystemHandler is Deployed {
         for (uint32 r = 0; r < ROUNDS; r++) {
             IJobMarket.Round memory ro = market.round(job, r);
             if (!ro.due) continue;
-            sum += (ro.mergeIn == 0 ? ro.committed : ro.revealed) * terms.roles[0].slotPrice;
+            sum += ro.committed * uint256(terms.roles[0].slotPrice);
             if (ClaimId.unwrap(ro.mergeClaim) != 0) sum += terms.merge.price;
         }
     }
@@ -792,7 +798,7 @@ contract SystemHandler is Deployed {
             IJobMarket.Phase phase = market.phase(job, r);
             if (phase == IJobMarket.Phase.Sealing) try market.seal(job, r) {} catch {}
             if (phase == IJobMarket.Phase.Freezing) try market.freeze(job, r, _revealed(r)) {} catch {}
-            if (phase == IJobMarket.Phase.Merging || phase == IJobMarket.Phase.Lead) try market.finalize(job, r) {} catch {}
+            try market.finalize(job, r) {} catch {}
             try market.release(job, r) {} catch {}
         }
         if (j.started < ROUNDS) try market.startRound(job, j.started) {} catch {}

@@ -46,10 +46,10 @@ OWNERS = amended(SHORT, aggregator="0x" + 40 * "0")
 DUO = amended(PARAMS, rounds=2)
 MANY = amended(PARAMS, witnesses=24)
 RECEIPTS: tuple[tuple[dict[int, int], int], ...] = (
-    ({}, 7), ({0: 6, 1: 5, 2: 3}, 7), ({0: 2}, 3), ({0: 2, 1: 1, 2: 3}, 3), ({0: 7, 1: 6, 2: 6}, 6),
-    ({0: 7, 1: 7, 2: 0}, 4),
+    ({}, 7), ({0: 6, 1: 5, 2: 3}, 7), ({0: 2}, 3), ({0: 2, 1: 1, 2: 3}, 3), ({0: 7, 1: 6, 2: 6}, 7),
+    ({0: 7, 1: 7, 2: 0}, 7), ({0: 7, 1: 0, 2: 0}, 6),
 )  # fmt: skip
-"""Who names whom, and who is accepted: one voice decides of the others, never of its own slot; by two thirds."""
+"""Who names whom, and who is accepted: one voice decides of the others, never of its own slot; by half."""
 BROKEN = amended(SHORT, dataset_rows=1 << 31)
 """A job of a dataset that no Program can read."""
 KEY = {keeper: Digest(keccak(keeper.encode())) for keeper in ("market", "game", "witnesses", "demands")}
@@ -234,6 +234,11 @@ def _over(w: World, r: int = 1) -> World:
 def _shut(w: World, r: int = 0) -> World:
     """The window of a merged round is about to be over."""
     return w.until(w.round(r).merged_at + PARAMS.windows.challenge_seconds - 1)
+
+
+def _shut_(w: World, r: int = 0) -> World:
+    """The window of a round, merged or failed, is over."""
+    return _shut(w, r).later()
 
 
 def _paid(w: World) -> World:
@@ -489,6 +494,7 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "witness slashed": ("word revealed", lambda w: _convicted(w, 1)),
     "convicted without a proof": ("word revealed", lambda w: _final(_convicted(w, 0))),
     "failed with a word": ("word revealed", lambda w: w.attest(mask=0).freeze()),
+    "failed with a word, final": ("failed with a word", lambda w: w.finalize()),
     "many silent": ("begun", _many_silent),
     "differed from what stands": ("differing word", lambda w: _final(
         _shows(w, state=StateRoot(keccak(b"garbage")), agrees=False))),
@@ -516,6 +522,9 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "merging": ("freezing", lambda w: w.freeze()),
     "owners merge": ("merging", lambda w: w.later(60)),
     "nobody merged": ("merging", lambda w: w.later(4 * 60).then("poor", "market.finalize", JOB, 0)),
+    "nobody merged, base": ("nobody merged", lambda w: w.later().start(1)),
+    "nobody merged, last second": ("nobody merged", lambda w: _shut(w).later(-1)),
+    "nobody merged, window over": ("nobody merged", _shut_),
     "nobody merges": ("merging", lambda w: w.later(4 * 60)),
     "merged": ("merging", lambda w: w.merge()),
     "backed": ("merging", lambda w: w.merge(rounds=2)),
@@ -528,6 +537,14 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
         "game", "market.onOpen", w.claim(0), w.made(0).body).then(
         "game", "market.onOpen", w.claim(0), w.made(0).body).then("poor", "market.freeze", JOB, 0, w.bodies())),
     "failed, one game left": ("failed under game", lambda w: w.then("game", "market.onRejected", w.claim(0))),
+    "failed, no game left": ("failed, one game left", lambda w: w.then("game", "market.onRejected", w.claim(0))),
+    "failed, window over": ("failed, no game left", _shut_),
+    "failed, game outlives": ("failed, one game left", _shut_),
+    "failed, one convicted": ("failed, one game left", lambda w: _shut_(w.then(
+        "game", "market.onConvicted", w.claim(0), 1, [ACCOUNTS["verifier"]], []))),
+    "failed and final": ("failed, window over", lambda w: w.then("poor", "market.finalize", JOB, 0)),
+    "unnamed, one silent": ("one unrevealed", lambda w: w.attest(slots=(0, 1), mask=0).until(w.round().attest_ends)),
+    "one left out, window over": ("frozen without one", lambda w: _shut_(w.merge())),
     "game outlives": ("under game", lambda w: w.later(300)),
     "final": ("merged", lambda w: w.finalize()),
     "second round": ("backed", lambda w: w.later(1).start(1)),
@@ -540,10 +557,17 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "void under game": ("under game", lambda w: w.then("validator", "market.onInvalid", JOB, "verifier").then(
         "poor", "market.release", JOB, 0).then("poor", "market.finish", JOB)),
     "failed under game, void": ("failed under game", _void),
+    "failed, one released": ("failed under game, void", lambda w: w.then("poor", "market.release", JOB, 0)),
     "failed once": ("job", _failed),
     "failed twice": ("failed once", lambda w: _failed(w, 1)),
     "second merged": ("second round", lambda w: w.seal(1).commit(1).reveal(1).attest(1).freeze(1).merge(1)),
     "merge voided": ("second merged", _rewound),
+    "failure voided": ("second round", lambda w: _rewound(
+        w.seal(1).commit(1).reveal(1).attest(1, slots=(0, 1), mask=4).freeze(1))),
+    "silence voided": ("second round", lambda w: _rewound(
+        w.seal(1).commit(1).reveal(1, slots=(0, 1)).until(w.round(1).reveal_ends))),
+    "late reveal voided": ("second round", lambda w: _rewound(
+        w.seal(1).commit(1).reveal(1, slots=(0, 1)).until(w.round(1).reveal_ends - 1))),
     "seat voided": ("second round", lambda w: _rewound(w.seal(1).commit(1, slots=(0,)))),
     "two liars": ("rewound", lambda w: _convict_merge(w.merge(by=merger(w)))),
     "third merge": ("two liars", lambda w: w.merge(by=merger(w), rounds=2)),
@@ -570,6 +594,9 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
         2, carries=True)),
     "last second of a period": ("carrying", lambda w: _over(w).later(-1)),
     "period over": ("carrying", _over),
+    "first of a period over": ("backed", _shut_),
+    "second failed": ("carrying", lambda w: w.attest(1, mask=0).freeze(1)),
+    "second failed, window over": ("second failed", lambda w: _shut_(w, 1)),
     "next round failed": ("backed", lambda w: _failed(w.later(), 1).later(300)),
     "run again": ("carrying", _again),
     "second drawn": ("carrying", lambda w: _drawn(w, 1)),
@@ -634,6 +661,7 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "asked again, settled": ("asked again", lambda w: w.then(
         "poor", "demands.settle", payload_demand_id(w.claim(0), 1)).until(w.round().attest_ends)),
     "payload missing": ("answer late", lambda w: w.then("poor", "demands.settle", demand(w))),
+    "one missing, merged": ("payload missing", lambda w: _shut_(w.freeze().merge())),
     "frozen too early": ("attesting", lambda w: w.attest().until(w.round().attest_ends - 1).then(
         "verifier", "demands.unavailable", JOB, 0, 0, 0).later(1)),
     "row demanded": ("job", lambda w: w.then("verifier", "demands.demandRow", JOB, 0).then(

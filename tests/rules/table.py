@@ -165,10 +165,10 @@ ACTS: tuple[tuple[str, str, tuple[Any, ...], str], ...] = (
     ("demands", "market.onDemanded", (JOB, 0, 0, False), "ATTESTING"),
     ("poor", "market.freeze", (JOB, 0, []), "FREEZING"),
     ("aggregator", "market.merge", (JOB, 0, OTHER, OTHER, "", 0), "MERGING"),
-    ("aggregator", "market.back", (JOB, 0, 1), "LEAD"), ("poor", "market.finalize", (JOB, 0), "LEAD"),
+    ("aggregator", "market.back", (JOB, 0, 1), "LEAD"), ("poor", "market.finalize", (JOB, 0), "LEAD FAILED"),
     ("poor", "market.release", (JOB, 0), "VOID"),
 )  # fmt: skip
-"""Acts of a round, each with its phase."""
+"""Acts of a round, each with its phases."""
 PHASES = {
     "job": "NONE", "joining": "JOINING", "roster to close": "SEALING", "roster closed": "SEALING",
     "training": "TRAINING", "too late to commit": "REVEALING", "attesting": "ATTESTING", "freezing": "FREEZING",
@@ -179,7 +179,11 @@ PHASES = {
 
 def out_of_phase(phase: str) -> list[Row]:
     """Every act of another phase says which job and round it is not the time of."""
-    return [row("WrongPhase", sender, function, *arguments) for sender, function, arguments, at in ACTS if at != phase]
+    return [
+        row("WrongPhase", sender, function, *arguments)
+        for sender, function, arguments, at in ACTS
+        if phase not in at.split()
+    ]
 
 
 DEAR = {"gas_price": (1 << 88) // 240_000_000, "slot_stake": 1 << 87, "merge_stake": 1 << 87}
@@ -533,7 +537,7 @@ RULES: dict[str, list[Row]] = {
         row("WrongPhase", "worker-1", "market.join", JOB, 0, 1),
     ],
     "roster to close": [
-        row("RosterClosed", "poor", "market.seal", JOB, 0),
+        row("RoundFailed Unlocked Unlocked", "poor", "market.seal", JOB, 0),
         row("WrongPhase", "worker-2", "market.join", JOB, 0, 2),
         row("WrongPhase", "worker-0", "market.leave", JOB, 0, 0),
     ],
@@ -577,7 +581,7 @@ RULES: dict[str, list[Row]] = {
         row("Revealed", "worker-0", "market.reveal", JOB, 0, 0, opened(0, trace_cid=LONG[:-1], payload_cid=LONG[:-1])),
     ],
     "nobody committed": [
-        row("RoundFailed" + 3 * " Slashed Unlocked", "poor", "market.freeze", JOB, 0, []),
+        row(3 * "Slashed Unlocked " + "Frozen RoundFailed", "poor", "market.freeze", JOB, 0, []),
         row("WrongPhase", "worker-0", "market.reveal", JOB, 0, 0, opened(0)),
     ],
     "one unrevealed": [
@@ -666,7 +670,7 @@ RULES: dict[str, list[Row]] = {
         row("WrongPhase", "aggregator", "market.merge", JOB, 0, OTHER, OTHER, "", 0),
     ],
     **{
-        f"named {i}": [row("Frozen" if accepted.bit_count() > 1 else "RoundFailed Unlocked Unlocked Unlocked", "poor",
+        f"named {i}": [row("Frozen" if accepted.bit_count() > 1 else "Frozen RoundFailed", "poor",
             "market.freeze", JOB, 0, bodies(0, 1, 2))]
         for i, (_, accepted) in enumerate(RECEIPTS)
     },
@@ -682,9 +686,11 @@ RULES: dict[str, list[Row]] = {
     ],
     "void under game": [row("", "poor", "market.live", claim(0))],
     "failed under game, void": [
-        row("Unlocked", "poor", "market.release", JOB, 0),
+        row("RoundVoid Unlocked Unlocked Unlocked Paid Credited(worker-2, 101)", "poor", "market.release", JOB, 0),
+        row("JobUnfinished", "poor", "market.finish", JOB),
         row("", "poor", "market.live", claim(0)),
     ],
+    "failed, one released": [row(_of_void(1), "poor", "market.finish", JOB)],
     "failed once": [
         row("RoundStarted", "poor", "market.startRound", JOB, 1), row("JobUnfinished", "poor", "market.finish", JOB),
     ],
@@ -705,7 +711,18 @@ RULES: dict[str, list[Row]] = {
     "liar voided": [
         row(f"{2 * 'Unlocked Paid Credited '}Credited({BURN}, 101)", "poor", "market.release", JOB, 1),
     ],
-    "nobody named": [row("RoundFailed Unlocked Unlocked Unlocked", "poor", "market.freeze", JOB, 0, bodies(0, 1, 2))],
+    "failure voided": [
+        row(f"Unlocked Unlocked Unlocked Paid Credited(worker-2, 101) Credited({BURN}, 202)", "poor", "market.release",
+            JOB, 1),
+        row("", "poor", "market.job", JOB),
+    ],
+    "silence voided": [
+        row(f"{2 * 'Unlocked Paid Credited '}Unlocked Credited({BURN}, 0)", "poor", "market.release", JOB, 1),
+    ],
+    "late reveal voided": [
+        row(f"{3 * 'Unlocked Paid Credited '}Credited({BURN}, 0)", "poor", "market.release", JOB, 1),
+    ],
+    "nobody named": [row("Frozen RoundFailed", "poor", "market.freeze", JOB, 0, bodies(0, 1, 2))],
     # witnesses
     "beacon fixed": [
         row("TooEarly", "poor", "witnesses.draw", JOB, 0),
@@ -777,7 +794,10 @@ RULES: dict[str, list[Row]] = {
     ],
     "convicted without a proof": [row("DutyClosed", "poor", "witnesses.settle", audit, 0)],
     "retired with a duty": [row("DutyClosed Credited(witness, 11) Unlocked", "poor", "witnesses.settle", audit, 0)],
-    "failed with a word": [row("DutyClosed", "poor", "witnesses.settle", audit, 0)],
+    "failed with a word": [row("DutyOpen", "poor", "witnesses.settle", audit, 0)],
+    "failed with a word, final": [
+        row("DutyClosed Credited(witness, 11)", "poor", "witnesses.settle", audit, 0),
+    ],
     "many silent": [
         row("Slashed(0x753d9f9c.., witness, 3, 3, 0, 0, 0) Unlocked Locked DutyClosed", "poor", "witnesses.settle",
             audit, 20),
@@ -787,7 +807,7 @@ RULES: dict[str, list[Row]] = {
         row("DutyClosed Credited(witness, 11)", "poor", "witnesses.settle", second_audit, 0),
     ],
     "fees due, beacon there": [
-        row(f"EscrowTooLow({DUO.escrow - 11}, {DUO.escrow - 22})", "poor", "witnesses.draw", job_of(DUO, 7), 1),
+        row("DutyDrawn AuditDrawn", "poor", "witnesses.draw", job_of(DUO, 7), 1),
     ],
     "fees given up": [row("DutyDrawn AuditDrawn", "poor", "witnesses.draw", job_of(DUO, 7), 1)],
     "second silent": [row("DutyOpen", "poor", "witnesses.settle", second_audit, 0)],
@@ -799,7 +819,7 @@ RULES: dict[str, list[Row]] = {
     "asked for, convicted": [row("Settled Unlocked", "poor", "demands.settle", asked_for)],
     "asked for, failed": [
         row("Settled Convicted Credited Credited Slashed Unlocked", "poor", "demands.settle", asked_for),
-        row("DutyOpen", "poor", "witnesses.settle", second_audit, 0),
+        row("DutyClosed", "poor", "witnesses.settle", second_audit, 0),
     ],
     "asked for, failed, settled": [row("DutyClosed", "poor", "witnesses.settle", second_audit, 0)],
     "looked at, carry fallen": [row("DutyClosed Credited(witness, 11)", "poor", "witnesses.settle", second_audit, 0)],
@@ -858,7 +878,7 @@ RULES: dict[str, list[Row]] = {
         row("NotYourTurn", "mallory", "market.merge", JOB, 0, OTHER, OTHER, "checkpoint", 0),
     ],
     "nobody merges": [
-        row("RoundFailed Unlocked Unlocked Unlocked", "poor", "market.finalize", JOB, 0),
+        row("RoundFailed", "poor", "market.finalize", JOB, 0),
         row("NotYourTurn(0x0000000000000000000000000000000000000000)", "aggregator", "market.merge", JOB, 0, OTHER,
             OTHER, "checkpoint", 0),
     ],
@@ -935,7 +955,7 @@ RULES: dict[str, list[Row]] = {
                 row("NotYourTurn", "aggregator", "market.merge", JOB, 1, OTHER, OTHER, "", 0)]
         for scene in ("liars passed over", "first turn over", "second turn over")
     },
-    "turns over": [row("RoundFailed Unlocked Unlocked Unlocked", "poor", "market.finalize", JOB, 1)],
+    "turns over": [row("RoundFailed", "poor", "market.finalize", JOB, 1)],
     "released": [row("", "poor", "market.release", JOB, 1)],
     "lingering": [
         row("GamesOpen(1)", "poor", "market.release", JOB, 1),
@@ -978,6 +998,20 @@ RULES: dict[str, list[Row]] = {
     "period over": [
         row(paid(3), "poor", "market.finalize", JOB, 0),
         row("WrongPhase", "poor", "market.finalize", JOB, 1),
+        row("WindowClosed", "game", "market.onOpen", claim(0), body(0)),
+        row("WindowClosed", "game", "market.onOpen", claim(1, 1), body(1, 1)),
+    ],
+    "first of a period over": [
+        row("WindowClosed", "game", "market.onOpen", claim(0), body(0)),
+        row(paid(3), "poor", "market.finalize", JOB, 0),
+    ],
+    "second failed": [
+        row("TooEarly", "poor", "market.finalize", JOB, 0), row("", "game", "market.onOpen", claim(0), body(0)),
+        row("", "game", "market.onOpen", claim(0, 1), body(0, 1)),
+    ],
+    "second failed, window over": [
+        row(paid(3), "poor", "market.finalize", JOB, 0), row("WrongPhase", "poor", "market.finalize", JOB, 1),
+        row("WindowClosed", "game", "market.onOpen", claim(0), body(0)),
     ],
     "next round failed": [
         row(paid(3), "poor", "market.finalize", JOB, 0),
@@ -1032,7 +1066,7 @@ RULES: dict[str, list[Row]] = {
         row("WrongPhase", "poor", "market.release", JOB, 2),
     ],
     "void, one left out": [
-        row("RoundVoid " + 3 * "Unlocked Paid Credited ", "poor", "market.release", JOB, 0),
+        row("RoundVoid " + 2 * "Unlocked Paid Credited " + "Unlocked", "poor", "market.release", JOB, 0),
     ],
     "seats released": [row(_of_void(0), "poor", "market.finish", JOB)],
     "void while training": [
@@ -1054,7 +1088,7 @@ RULES: dict[str, list[Row]] = {
         row("RoundFinal Unlocked Paid Credited(worker-0, 101) Unlocked Paid Credited(aggregator, 57)", "poor",
             "market.finalize", job_of(ALONE, 2), 0),
     ],
-    "alone, convicted": [row("RoundFailed", "poor", "market.freeze", job_of(ALONE, 2), 0, [])],
+    "alone, convicted": [row("Frozen RoundFailed", "poor", "market.freeze", job_of(ALONE, 2), 0, [])],
     "owners' job, merging": [
         row("Merged Locked", merger, "market.merge", job_of(OWNERS, 2), 0, OTHER, OTHER, "checkpoint", 0),
         row("NotYourTurn", "aggregator", "market.merge", job_of(OWNERS, 2), 0, OTHER, OTHER, "checkpoint", 0),
@@ -1123,11 +1157,48 @@ RULES: dict[str, list[Row]] = {
         row("DemandClosed", "poor", "demands.settle", demand),
     ],
     "two payloads missing": [
-        row("RoundFailed Unlocked Unlocked Unlocked", "poor", "market.freeze", JOB, 0, bodies(0, 1, 2)),
+        row("Frozen RoundFailed", "poor", "market.freeze", JOB, 0, bodies(0, 1, 2)),
     ],
-    "failed under game": [row("", "game", "market.onRejected", claim(0))],
+    "one missing, merged": [
+        row(f"RoundFinal Slashed(0x4617d54d.., worker-0, 101, 101, 0, 0, 0) Unlocked {3 * 'Unlocked Paid Credited '}",
+            "poor", "market.finalize", JOB, 0),
+    ],
+    "one left out, window over": [
+        row(f"RoundFinal {2 * 'Unlocked Paid Credited '}Unlocked Unlocked Paid Credited(aggregator, 57) "
+            f"Credited({BURN}, 101)", "poor", "market.finalize", JOB, 0),
+    ],
+    "failed under game": [
+        row("", "game", "market.onRejected", claim(0)), row("", "game", "market.onOpen", claim(0), body(0)),
+        row("", "poor", "market.windowOpen", claim(1)), row("WrongPhase", "poor", "market.release", JOB, 0),
+        row("RoundStarted", "poor", "market.startRound", JOB, 1),
+    ],
+    "failed, window over": [
+        row("RoundFinal Slashed Unlocked Slashed Unlocked Unlocked Paid Credited(worker-2, 101)", "poor",
+            "market.finalize", JOB, 0),
+        row("WindowClosed", "game", "market.onOpen", claim(0), body(0)),
+        row("WindowClosed", "game", "market.onOpen", claim(2), body(2)),
+    ],
+    "failed, game outlives": [row("GamesOpen(1)", "poor", "market.finalize", JOB, 0)],
+    "failed, one convicted": [
+        row("RoundFinal Slashed Unlocked Unlocked Paid Credited(worker-2, 101)", "poor", "market.finalize", JOB, 0),
+    ],
+    "failed and final": [
+        row("RoundStarted", "poor", "market.startRound", JOB, 1), row("WrongPhase", "poor", "market.finalize", JOB, 0),
+        row("ClaimClosed", "game", "market.onConvicted", claim(2), 1, [ACCOUNTS["verifier"]], []),
+    ],
+    "unnamed, one silent": [
+        row("Slashed Unlocked Frozen RoundFailed", "poor", "market.freeze", JOB, 0, bodies(0, 1)),
+    ],
+    "nobody merged, base": [row("", "poor", "market.round", JOB, 1), row("", "poor", "market.round", JOB, 0)],
+    "nobody merged, last second": [
+        row("TooEarly", "poor", "market.finalize", JOB, 0), row("", "game", "market.onOpen", claim(0), body(0)),
+        row("JobUnfinished", "poor", "market.finish", JOB),
+    ],
+    "nobody merged, window over": [
+        row("RoundFinal " + 3 * "Unlocked Paid Credited ", "poor", "market.finalize", JOB, 0),
+    ],
     "failed, one game left": [
-        row("Unlocked", "game", "market.onRejected", claim(0)),
+        row("", "game", "market.onRejected", claim(0)),
         row("Convicted Credited(verifier, 303) Credited(requester, 202) Slashed", "game", "market.onConvicted",
             claim(0), 1, [ACCOUNTS["verifier"]], []),
     ],

@@ -345,7 +345,7 @@ class Season:
                 yield lambda r=r, out=out: market.merge(
                     stage.block, market.merger_of(stage.block, stage.job, r), stage.job, r, out, out, 2
                 )
-            if stage.phase(r) in (Phase.LEAD, Phase.MERGING) and d.random() < 0.3:
+            if stage.phase(r) in (Phase.LEAD, Phase.MERGING, Phase.FAILED) and d.random() < 0.3:
                 yield lambda r=r: market.finalize(stage.block, stage.job, r)
             if stage.phase(r) == Phase.LEAD and d.random() < 0.02:
                 yield lambda r=r: stage.convict(market.rounds[stage.job, r].merge_claim, 1)

@@ -62,7 +62,7 @@ class Phase(IntEnum):
 
 
 class ClaimStatus(IntEnum):
-    """A claim's status. REVEALED, ACCEPTED and EXCLUDED can be convicted."""
+    """A claim's status. REVEALED to MISSING can be convicted."""
 
     NONE = 0
     JOINED = 1
@@ -70,10 +70,13 @@ class ClaimStatus(IntEnum):
     REVEALED = 3
     ACCEPTED = 4
     EXCLUDED = 5
-    ABSENT = 6
-    FINAL = 7
-    CONVICTED = 8
-    VOID = 9
+    """Revealed, and left out of the merge."""
+    MISSING = 6
+    """Revealed, and its payload was demanded in vain."""
+    ABSENT = 7
+    FINAL = 8
+    CONVICTED = 9
+    VOID = 10
 
 
 @dataclass(frozen=True)
@@ -279,8 +282,9 @@ class JobState:
     started: int = 0
     """Rounds started so far, voided ones not counted: the next round's number."""
     settled: int = 0
-    """Leading rounds that are FINAL, or FAILED for good."""
+    """Leading rounds that are FINAL, or FAILED with nothing to judge."""
     failed: int = 0
+    """Rounds that failed, voided ones not counted."""
     attempt: int = 0
     """Raised by every convicted merge; part of the ids of the claims made after it."""
     escrow: Wei = NOTHING
@@ -319,6 +323,7 @@ class Round:
     silent: int = 0
     """Owners of slots that were convicted before they gave a receipt."""
     merged_at: Seconds = NEVER
+    """The time of the merge, or of the failure of a round in which claims were revealed."""
     receipts: int = 0
     """The number of receipts given."""
     witnesses: int = 0
@@ -343,7 +348,7 @@ class Round:
     merge_claim: ClaimId = NO_CLAIM
     next_shared: StateRoot = NO_STATE
     next_outer: StateRoot = NO_STATE
-    """Outputs of the standing merge."""
+    """The next round's base: the outputs of the standing merge; this round's own base if it failed."""
 
 
 @dataclass

@@ -8,7 +8,7 @@ from enum import Enum
 
 WITNESS = 64
 """Speaker WITNESS + i is the round's i-th drawn witness; below it, speaker s is the owner of slot s."""
-QUORUM, QUORUM_OF = 2, 3
+QUORUM, QUORUM_OF = 1, 2
 """A payload counts as had if this many of this many others name it."""
 LANES = 32
 """A slot's count takes a byte, 32 slots a word; there are fewer than 256 speakers."""
@@ -25,7 +25,7 @@ def add(named: tuple[int, int], mask: int, who: int) -> tuple[int, int]:
 
 
 def accepts(named: tuple[int, int], spoke: int, receipts: int, s: int) -> bool:
-    """Returns True if two thirds of the others name slot s, or if nobody else has spoken."""
+    """Returns True if half of the others name slot s, or if nobody else has spoken."""
     others = receipts - (spoke >> s & 1)
     count = named[s // LANES] >> 8 * (s % LANES) & 0xFF
     return QUORUM_OF * count >= QUORUM * others

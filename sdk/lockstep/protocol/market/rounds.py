@@ -86,7 +86,8 @@ def seal(d: Draft, sender: Address, job: JobId, r: int) -> None:
     """Closes the roster, or draws the seed, or fails the round."""
     p, ro = in_phase(d, job, r, Phase.SEALING)
     if ro.seed_block == 0:
-        if ro.joined < p.role.min_slots:
+        # INVARIANT: whoever fails a round that was sealed leaves at least as many prices there as others can lose.
+        if ro.joined < min(p.role.slots, 2 * p.role.min_slots - 1):
             return fail(d, job, r)
         return _close_roster(d, job, r, ro)
     if d.block.number <= ro.seed_block:
@@ -127,9 +128,8 @@ def freeze(d: Draft, sender: Address, job: JobId, r: int, bodies: Sequence[Body]
     `bodies` are those of the revealed slots, in order.
     """
     p, ro = in_phase(d, job, r, Phase.FREEZING)
-    mask, payloads = _accepted(d, job, r, p, ro, bodies)
-    if mask.bit_count() < p.role.min_slots:
-        return fail(d, job, r)
+    mask = _decide(d, job, r, p, ro)
+    payloads = _payloads(d, job, r, p, ro, bodies)
 
     # INVARIANT: the contract computes what is merged: nobody can omit, add or change a payload.
     mask_root = state_roots.mask_tensor(mask, p.role.slots)
@@ -138,18 +138,14 @@ def freeze(d: Draft, sender: Address, job: JobId, r: int, bodies: Sequence[Body]
     )
     ro.mask = mask
     ro.accepted = mask.bit_count()
-    ro.phase = Phase.MERGING
-    ro.merge_opens = d.block.time
-    ro.turn = 0 if p.merge.aggregator != ZERO_ADDRESS and not d.barred[job, p.merge.aggregator] else 1
 
     _emit(d, "Frozen", job, r, ro.merge_in, mask)
 
-    for s in range(p.role.slots):
-        claim, c = claim_at(d, job, r, ro, s)
-        if c.status == ClaimStatus.REVEALED:
-            c.status = ClaimStatus.ACCEPTED if mask >> s & 1 else ClaimStatus.EXCLUDED
-        elif c.status in (ClaimStatus.JOINED, ClaimStatus.COMMITTED):
-            absent(d, claim, c, p.role.slot_price)
+    if ro.accepted < p.role.min_slots:
+        return fail(d, job, r)
+    ro.phase = Phase.MERGING
+    ro.merge_opens = d.block.time
+    ro.turn = 0 if p.merge.aggregator != ZERO_ADDRESS and not d.barred[job, p.merge.aggregator] else 1
     return None
 
 
@@ -372,9 +368,7 @@ def _base_of(d: Draft, job: JobId, p: JobParams, r: int) -> tuple[StateRoot, Sta
     if r == 0:
         return p.genesis.shared, p.genesis.outer
     previous = d.rounds[job, r - 1]
-    if previous.phase == Phase.FAILED:
-        return previous.base, previous.outer
-    if previous.phase not in (Phase.LEAD, Phase.FINAL):
+    if previous.phase not in (Phase.LEAD, Phase.FINAL, Phase.FAILED):
         raise revert("RoundNotStartable", r)
     return previous.next_shared, previous.next_outer
 
@@ -405,29 +399,41 @@ def _require_signed(d: Draft, account: Address, digest: Digest, signature: bytes
     raise revert("SignatureInvalid", account)
 
 
-def _accepted(d: Draft, job: JobId, r: int, p: JobParams, ro: Round, bodies: Sequence[Body]) -> tuple[int, list[bytes]]:
-    """Accepted = revealed, named by two thirds of the others' receipts, not convicted, and not missing; the payload of
-    any other slot is the zero payload.
-    """
-    payloads: list[bytes] = [p.role.zero_payload] * p.role.slots
+def _decide(d: Draft, job: JobId, r: int, p: JobParams, ro: Round) -> int:
+    """Decides what every claim is from now on. Accepted = revealed, named by half of the others' receipts, not
+    convicted, and not missing. Returns the accepted slots' mask."""
     mask = 0
+    for s in range(p.role.slots):
+        claim, c = claim_at(d, job, r, ro, s)
+        if c.status in (ClaimStatus.JOINED, ClaimStatus.COMMITTED):
+            absent(d, claim, c, p.role.slot_price)
+        if c.status != ClaimStatus.REVEALED:
+            continue
+        if ro.demands and missing(d, d.block, claim):
+            c.status = ClaimStatus.MISSING
+        elif receipts.accepts(ro.named, ro.spoke, ro.receipts, s):
+            c.status = ClaimStatus.ACCEPTED
+            mask |= 1 << s
+        else:
+            c.status = ClaimStatus.EXCLUDED
+    return mask
+
+
+def _payloads(d: Draft, job: JobId, r: int, p: JobParams, ro: Round, bodies: Sequence[Body]) -> list[bytes]:
+    """What is merged of each slot; of one that is not accepted, the zero payload."""
+    payloads: list[bytes] = [p.role.zero_payload] * p.role.slots
     said = iter(bodies)
     for s in range(p.role.slots):
-        claim = claim_id(job, r, ro.attempt, s)
-        c = d.claims[claim]
-        if c.status != ClaimStatus.REVEALED:
+        _, c = claim_at(d, job, r, ro, s)
+        if not ClaimStatus.ACCEPTED <= c.status <= ClaimStatus.MISSING:
             continue
         body = next(said, None)
         # INVARIANT: what is merged is what was revealed.
         if body is None or ids.body_hash(body) != c.digest:
             raise revert("CommitmentMismatch")
-        if not receipts.accepts(ro.named, ro.spoke, ro.receipts, s):
-            continue
-        if ro.demands and missing(d, d.block, claim):
-            continue
-        payloads[s] = body.out
-        mask |= 1 << s
-    return mask, state_roots.padded_payloads(payloads, p.role.payload_depth)
+        if c.status == ClaimStatus.ACCEPTED:
+            payloads[s] = body.out
+    return state_roots.padded_payloads(payloads, p.role.payload_depth)
 
 
 def _require_backed(d: Draft, job: JobId, settled: int, r: int) -> None:

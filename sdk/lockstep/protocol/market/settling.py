@@ -6,9 +6,9 @@ Twin of contracts/libraries/Settling.sol: same names, same order, same sentences
 from __future__ import annotations
 
 from lockstep.protocol.jobs import (
+    NEVER,
     NO_CLAIM,
     NO_SEED,
-    NO_STATE,
     NOTHING,
     Claim,
     ClaimStatus,
@@ -22,7 +22,7 @@ from lockstep.protocol.market import vault
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.market.state import Draft, checked
 from lockstep.protocol.market.types import BURN
-from lockstep.protocol.market.views import is_voided, last_of_period, params, turn
+from lockstep.protocol.market.views import is_settled, is_voided, over_at, params, turn
 from lockstep.protocol.reverts import revert
 from lockstep.protocol.types import Address, ClaimId, JobId, Wei
 
@@ -40,10 +40,10 @@ def finalize(d: Draft, sender: Address, job: JobId, r: int) -> None:
             raise revert("GamesOpen", j.lingering)
         return fail(d, job, r)
     # INVARIANT: final iff the challenge window is over, no game is open and the base is final.
-    if ro.phase != Phase.LEAD or r != j.settled:
+    if ro.phase not in (Phase.LEAD, Phase.FAILED) or r != j.settled:
         raise revert("WrongPhase", job, r)
     p = params(d, job)
-    _require_over(d, job, j.started, p, r)
+    _require_over(d, job, p, r)
     if ro.open_games:
         raise revert("GamesOpen", ro.open_games)
 
@@ -51,20 +51,17 @@ def finalize(d: Draft, sender: Address, job: JobId, r: int) -> None:
 
     _emit(d, "RoundFinal", job, r)
 
-    paid = 0
+    paid, burned = 0, 0
     for s in range(p.role.slots):
         claim, c = claim_at(d, job, r, ro, s)
-        # INVARIANT: pay follows from accepted, unconvicted claims, never from what a claimant says.
-        if c.status == ClaimStatus.ACCEPTED:
-            if c.carries and carried_from(d, c).status != ClaimStatus.FINAL:
-                # INVARIANT: what stands on the carry of a convicted claim is unpaid.
-                give_back(d, claim, c, ClaimStatus.VOID)
-                continue
-            paid += _pay(d, claim, c, ClaimStatus.FINAL, p.role.slot_price)
-        elif c.status == ClaimStatus.EXCLUDED:
-            give_back(d, claim, c, ClaimStatus.FINAL)
-    paid += _pay(d, ro.merge_claim, d.claims.edit(ro.merge_claim), ClaimStatus.FINAL, p.merge.price)
-    j.paid = Wei(j.paid + paid)
+        if c.status == ClaimStatus.EXCLUDED:
+            burned += p.role.slot_price
+        paid += _judged(d, claim, c, p.role.slot_price)
+    if ro.merge_claim != NO_CLAIM:
+        paid += _pay(d, ro.merge_claim, d.claims.edit(ro.merge_claim), ClaimStatus.FINAL, p.merge.price)
+    if burned:
+        vault.credit(d, d.at.market, BURN, burned)
+    j.paid = Wei(j.paid + paid + burned)
     _settle(d, job, j)
     return None
 
@@ -73,8 +70,7 @@ def release(d: Draft, sender: Address, job: JobId, r: int) -> None:
     """Gives back the stakes of a Void round; of a void job also pays the first unsettled round's claims."""
     j, ro = d.jobs.edit(job), d.rounds.edit((job, r))
     voided = is_voided(j)
-    # A failed round of a void job may still hold stakes for games that are void now.
-    if ro.phase == Phase.VOID or (voided and ro.phase == Phase.FAILED):
+    if ro.phase == Phase.VOID:
         # INVARIANT: stakes under open games stay locked until the games are over.
         if not voided and ro.open_games:
             raise revert("GamesOpen", ro.open_games)
@@ -98,22 +94,23 @@ def release(d: Draft, sender: Address, job: JobId, r: int) -> None:
 
 
 def fail(d: Draft, job: JobId, r: int) -> None:
-    """The checkpoint carries over. Nobody is paid, stakes return; one with open games when they are over."""
+    """The checkpoint carries over. What was revealed is judged and paid as in any round; a round without a seed gives
+    the stakes back."""
     j, ro, p = d.jobs.edit(job), d.rounds.edit((job, r)), params(d, job)
-    is_sealed = ro.seed != NO_SEED
 
     ro.phase = Phase.FAILED
+    ro.next_shared, ro.next_outer = ro.base, ro.outer
+    # INVARIANT: what was revealed is judged, whatever becomes of its round.
+    ro.merged_at = d.block.time if ro.revealed else NEVER
     j.failed += 1
 
     _emit(d, "RoundFailed", job, r)
 
-    for s in range(p.role.slots):
-        claim, c = claim_at(d, job, r, ro, s)
-        silent = c.status in (ClaimStatus.JOINED, ClaimStatus.COMMITTED)
-        if silent and is_sealed:
-            absent(d, claim, c, p.role.slot_price)
-        elif _holds_stake(c.status) and c.open_games == 0:
-            give_back(d, claim, c, ClaimStatus.VOID)
+    if ro.seed == NO_SEED:
+        for s in range(p.role.slots):
+            claim, c = claim_at(d, job, r, ro, s)
+            if c.status == ClaimStatus.JOINED:
+                give_back(d, claim, c, ClaimStatus.VOID)
     _settle(d, job, j)
 
 
@@ -132,26 +129,23 @@ def release_all(d: Draft, job: JobId, r: int) -> None:
 
 def _settle(d: Draft, job: JobId, j: JobState) -> None:
     """Moves past every leading round that can no more be voided."""
-    while j.settled < j.started and d.rounds[job, j.settled].phase in (Phase.FINAL, Phase.FAILED):
+    while j.settled < j.started and is_settled(d.rounds[job, j.settled]):
         j.settled += 1
 
 
 def worth(p: JobParams, ro: Round) -> int:
-    """The pay of a round's work: of every claim that was committed, once frozen of every one that was revealed, and of
-    its merge."""
-    claimed = ro.committed if ro.merge_in == NO_STATE else ro.revealed
-    return claimed * p.role.slot_price + (0 if ro.merge_claim == NO_CLAIM else p.merge.price)
+    """The pay of a voided round's work: of every claim that was committed, and of its merge."""
+    return ro.committed * p.role.slot_price + (0 if ro.merge_claim == NO_CLAIM else p.merge.price)
 
 
-def _require_over(d: Draft, job: JobId, started: int, p: JobParams, r: int) -> None:
+def _require_over(d: Draft, job: JobId, p: JobParams, r: int) -> None:
     """Reverts unless the windows are over of round r and of all whose claims may stand on what its claims carry."""
-    last = last_of_period(p, started, r, lambda k: d.rounds[job, k].phase)
-    over = d.rounds[job, last]
+    last, over = over_at(p, d.jobs[job].started, r, lambda k: d.rounds[job, k])
     # INVARIANT: no claim is final before the windows of its whole carry period are over.
-    if over.phase != Phase.LEAD:
+    if over == NEVER:
         raise revert("WrongPhase", job, last)
-    if d.block.time < over.merged_at + p.windows.challenge_seconds:
-        raise revert("TooEarly", over.merged_at + p.windows.challenge_seconds)
+    if d.block.time < over:
+        raise revert("TooEarly", over)
 
 
 # -- inside: claims and stakes
@@ -177,7 +171,7 @@ def give_back(d: Draft, claim: ClaimId, c: Claim, status: ClaimStatus) -> None:
 
 
 def _holds_stake(status: ClaimStatus) -> bool:
-    return ClaimStatus.JOINED <= status <= ClaimStatus.EXCLUDED
+    return ClaimStatus.JOINED <= status <= ClaimStatus.MISSING
 
 
 def absent(d: Draft, claim: ClaimId, c: Claim, fine: Wei) -> None:
@@ -187,12 +181,32 @@ def absent(d: Draft, claim: ClaimId, c: Claim, fine: Wei) -> None:
     vault.slash_liveness(d, d.at.market, claim, fine)
 
 
+def _judged(d: Draft, claim: ClaimId, c: Claim, price: Wei) -> int:
+    """The end of a claim of a slot that nobody can challenge any more. Returns what it is paid."""
+    # INVARIANT: pay follows from accepted, unconvicted claims, never from what a claimant says.
+    if c.status == ClaimStatus.ACCEPTED:
+        # INVARIANT: what stands on the carry of a convicted claim is unpaid.
+        if not c.carries or carried_from(d, c).status == ClaimStatus.FINAL:
+            return _pay(d, claim, c, ClaimStatus.FINAL, price)
+        give_back(d, claim, c, ClaimStatus.VOID)
+    elif c.status == ClaimStatus.EXCLUDED:
+        # INVARIANT: who leaves a claim out of the merge saves nothing by it: its price is burned.
+        give_back(d, claim, c, ClaimStatus.FINAL)
+    elif c.status == ClaimStatus.MISSING:
+        # INVARIANT: a payload that was demanded in vain costs what silence does, and earns nothing.
+        c.status = ClaimStatus.FINAL
+        vault.slash_liveness(d, d.at.market, claim, price)
+    return 0
+
+
 def _end_all(d: Draft, job: JobId, r: int, p: JobParams, ro: Round, *, pays: bool) -> int:
     """Every claim of a round ends Void: its stake returns, and if `pays` it is paid for what was committed."""
     paid = 0
     for s in range(p.role.slots):
         claim, c = claim_at(d, job, r, ro, s)
-        paid += _end(d, claim, c, p.role.slot_price if pays else NOTHING)
+        # INVARIANT: who is silent until revealing is over is not paid.
+        counts = c.status != ClaimStatus.COMMITTED or ro.committed != ro.revealed
+        paid += _end(d, claim, c, p.role.slot_price if pays and counts else NOTHING)
     if ro.merge_claim != NO_CLAIM:
         paid += _end(d, ro.merge_claim, d.claims.edit(ro.merge_claim), p.merge.price if pays else NOTHING)
     return paid
@@ -201,8 +215,8 @@ def _end_all(d: Draft, job: JobId, r: int, p: JobParams, ro: Round, *, pays: boo
 def _end(d: Draft, claim: ClaimId, c: Claim, price: Wei) -> int:
     if not _holds_stake(c.status):
         return 0
-    # INVARIANT: a seat is not work: only what was committed is paid without a verdict.
-    if price and c.status >= ClaimStatus.COMMITTED:
+    # INVARIANT: a seat is not work: only what was committed, and was not left out, is paid without a verdict.
+    if price and ClaimStatus.COMMITTED <= c.status <= ClaimStatus.ACCEPTED:
         return _pay(d, claim, c, ClaimStatus.VOID, price)
     give_back(d, claim, c, ClaimStatus.VOID)
     return 0

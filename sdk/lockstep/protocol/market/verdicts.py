@@ -23,7 +23,7 @@ from lockstep.protocol.jobs import (
 from lockstep.protocol.market import ids, prices, requester, rounds, settling, vault
 from lockstep.protocol.market.state import Draft
 from lockstep.protocol.market.vault import Refund
-from lockstep.protocol.market.views import bond, live, params, window_open
+from lockstep.protocol.market.views import bond, live, params, phase_of, window_open
 from lockstep.protocol.reverts import revert
 from lockstep.protocol.types import Address, ClaimId, JobId, Wei
 
@@ -97,9 +97,6 @@ def on_rejected(d: Draft, sender: Address, claim: ClaimId) -> None:
     # A void round's stakes are given back together (`release`).
     if ro.phase == Phase.VOID:
         d.jobs.edit(c.job).lingering -= 1
-    # A failed round kept this stake for its games alone.
-    if ro.phase == Phase.FAILED and c.open_games == 0:
-        settling.give_back(d, claim, c, ClaimStatus.VOID)
 
 
 # -- the validator, the witnesses, demands
@@ -189,14 +186,16 @@ def _rewind(d: Draft, p: JobParams, c: Claim, j: JobState, ro: Round) -> int:
         j.lingering += later.open_games
         if later.phase == Phase.FAILED:
             j.failed -= 1
-        else:
-            fees = later.witnesses * p.role.witness_fee
-            if fees:
-                d.rewound[ids.audit_id(c.job, k, later.attempt)] = True
-            # Duties are paid from the escrow: what they cost comes back to it.
-            j.escrow = Wei(j.escrow + fees)
-            owed += fees + settling.worth(p, later)
-            later.due = True
+        # Once revealing is over, who was silent is owed nothing.
+        if phase_of(later, d.block.time) >= Phase.ATTESTING:
+            later.committed = later.revealed
+        fees = later.witnesses * p.role.witness_fee
+        if fees:
+            d.rewound[ids.audit_id(c.job, k, later.attempt)] = True
+        # Duties are paid from the escrow: what they cost comes back to it.
+        j.escrow = Wei(j.escrow + fees)
+        owed += fees + settling.worth(p, later)
+        later.due = True
         later.phase = Phase.VOID
         d.emit("JobMarket", "RoundVoid", c.job, k, later.attempt)
     # INVARIANT: no two claims share an id: what is claimed after a rewind carries a higher attempt.

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import (
+    NEVER,
     NO_STATE,
     ZERO_ADDRESS,
     Claim,
@@ -39,7 +40,7 @@ from lockstep.protocol.types import (
     Wei,
 )
 
-JUDGED = (ClaimStatus.REVEALED, ClaimStatus.ACCEPTED, ClaimStatus.EXCLUDED)
+JUDGED = (ClaimStatus.REVEALED, ClaimStatus.ACCEPTED, ClaimStatus.EXCLUDED, ClaimStatus.MISSING)
 
 
 # -- time
@@ -124,26 +125,32 @@ def turns_over(p: JobParams, ro: Round, now: Seconds) -> bool:
 
 
 def finalizable(p: JobParams, j: JobState, r: int, rounds: Mapping[int, Round], now: Seconds) -> bool:
-    """Returns True if nobody can overturn round r, which is in LEAD; `rounds`: as stored, those not settled."""
-    at = last_of_period(p, j.started, r, lambda k: rounds[k].phase if k in rounds else Phase.NONE)
-    last = rounds.get(at)
+    """Returns True if nobody can overturn round r, merged or failed; `rounds`: as stored, those not settled."""
+    _, over = over_at(p, j.started, r, lambda k: rounds.get(k) or Round())
     # INVARIANT: no claim is final before the windows of its whole carry period are over.
-    if last is None or (at != r and last.phase != Phase.LEAD):
-        return False
-    if now < last.merged_at + p.windows.challenge_seconds:
+    if over == NEVER or now < over:
         return False
     # INVARIANT: final iff the challenge window is over, no game is open and the base is final.
     return rounds[r].open_games == 0 and r == j.settled
 
 
-def last_of_period(p: JobParams, started: int, r: int, phase_at: Callable[[int], Phase]) -> int:
+def is_settled(ro: Round) -> bool:
+    """Returns True if a round of which all before it are settled can no more be voided: nothing in it is judged."""
+    return ro.phase == Phase.FINAL or (ro.phase == Phase.FAILED and ro.merged_at == NEVER)
+
+
+def over_at(p: JobParams, started: int, r: int, round_at: Callable[[int], Round]) -> tuple[int, Seconds]:
     """Returns the last round, `r` itself without a carry, whose claims may stand on what claims of `r` carry: of those
-    started, and failed ones hold none."""
+    started, and those that failed without claims hold none. And when its window is over, NEVER while it is not merged.
+    """
     period = p.role.carry_period
     last = min((r // period + 1) * period, started) - 1 if period else r
-    while last > r and phase_at(last) == Phase.FAILED:
+    while last > r and is_settled(round_at(last)):
         last -= 1
-    return last
+    ro = round_at(last)
+    if ro.phase not in (Phase.LEAD, Phase.FAILED) or ro.merged_at == NEVER:
+        return last, NEVER
+    return last, Seconds(ro.merged_at + p.windows.challenge_seconds)
 
 
 def finishable(p: JobParams, j: JobState) -> bool:
@@ -241,14 +248,15 @@ def live(s: Reader, id_: ClaimId) -> bool:
 def window_open(s: Reader, block: Block, id_: ClaimId) -> bool:
     """Returns True if a game may be opened on the claim now."""
     c = s.claims[id_]
-    # A failed round, and a void one, keep the games that they have.
-    if not live(s, id_) or s.rounds[c.job, c.round].phase >= Phase.FAILED:
+    # A void round keeps the games that it has.
+    if not live(s, id_) or s.rounds[c.job, c.round].phase == Phase.VOID:
         return False
     p = params(s, c.job)
-    # INVARIANT: a claim that others may stand on can be challenged until it is final.
-    if not c.is_merge and p.role.carries:
-        return True
-    return block.time < c.claimed_at + p.windows.challenge_seconds
+    if c.is_merge or not p.role.carries:
+        return block.time < c.claimed_at + p.windows.challenge_seconds
+    # INVARIANT: a claim that others may stand on can be challenged until it can be final, and no longer.
+    _, over = over_at(p, s.jobs[c.job].started, c.round, lambda k: s.rounds[c.job, k])
+    return over == NEVER or block.time < over
 
 
 def facts_of(s: Reader, id_: ClaimId, t: int, carried: Sequence[bytes] = ()) -> Facts:

@@ -315,13 +315,11 @@ def _outcome(d: Draft, a: Audit, duty: Duty) -> Outcome:
 
 
 def _is_gone(d: Draft, a: Audit, status: ClaimStatus) -> bool:
-    """The claim is void, or its round is, or started again, or failed under a conviction. In a final round a claim is
-    void that fell with the one whose carry it starts from: its witness is paid."""
+    """The claim is void, or its round is, or started again. In a final round a claim is void that fell with the one
+    whose carry it starts from: its witness is paid."""
     ro = d.rounds[a.job, a.round]
     if ro.attempt != a.attempt or ro.phase == Phase.VOID:
         return True
-    if status == ClaimStatus.CONVICTED:
-        return ro.phase == Phase.FAILED
     return status == ClaimStatus.VOID and ro.phase != Phase.FINAL
 
 
