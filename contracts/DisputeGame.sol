@@ -9,12 +9,13 @@ import {IJobMarket} from "./interfaces/IJobMarket.sol";
 import {IStakeVault} from "./interfaces/IStakeVault.sol";
 import {Clock} from "./libraries/Clock.sol";
 import {BYTE_GAS, CHUNK, COMBINED, LEVELS, MAX_SPENT, PARTIALS, SCAN, TRANSACTION_GAS, TWO_MOVES, WINNERS} from "./libraries/Constants.sol";
-import {ProofInvalid, Unauthorized} from "./libraries/Errors.sol";
+import {GamesOpen, ProofInvalid, Unauthorized} from "./libraries/Errors.sol";
 import {GameStates} from "./libraries/GameStates.sol";
 import {Ids} from "./libraries/Ids.sol";
 import {Merkle} from "./libraries/Merkle.sol";
 import {Openings} from "./libraries/Openings.sol";
 import {DescriptorInvalid, Program} from "./libraries/Program.sol";
+import {Rounds} from "./libraries/Rounds.sol";
 import {Signatures} from "./libraries/Signatures.sol";
 import {Statement} from "./libraries/Statement.sol";
 import {ClaimId, GameId, NO_GAME} from "./types/Ids.sol";
@@ -494,8 +495,10 @@ contract DisputeGame is IDisputeGame {
 
     /// @inheritdoc IDisputeGame
     function equivocate(Work calldata work, Signed calldata a, Signed calldata b) external {
+        uint256 begun = gasleft();
         ClaimId claim = Ids.claim(work.job, work.round, work.attempt, work.slot);
-        address worker = market.claim(claim).worker;
+        IJobMarket.Claim memory c = market.claim(claim);
+        address worker = c.worker;
         (bytes32 first, bytes32 second) = (_digestOf(work, a), _digestOf(work, b));
         // INVARIANT: a claim that is signed twice is still one claim.
         if (first == second) revert EqualBits(first);
@@ -503,8 +506,11 @@ contract DisputeGame is IDisputeGame {
         if (!Signatures.isSigned(worker, first, a.signature) || !Signatures.isSigned(worker, second, b.signature)) {
             revert Unauthorized(worker);
         }
+        // INVARIANT: no worker takes the prize of a game on its claim by two signatures of its own.
+        if (c.openGames != 0) revert GamesOpen(c.openGames);
         emit Convicted(NO_GAME, claim, _finding(Wrong.Equivocation, 0, first, second));
-        _award(claim, 0, msg.sender, 0);
+        // INVARIANT: two signatures earn nobody a prize: who shows them has its gas back.
+        _award(claim, 0, Rounds.BURN, IStakeVault.Refund(msg.sender, _metered(0, begun)));
     }
 
     /// @dev What is signed: EIP-712, in the domain of the market.
@@ -557,17 +563,17 @@ contract DisputeGame is IDisputeGame {
             market.onRejected(claim);
             vault.takeBond(GameId.unwrap(id), defender, type(uint256).max);
         } else {
-            if (verdict != Verdict.Void) _award(claim, t, winner, spent);
+            if (verdict != Verdict.Void) _award(claim, t, winner, IStakeVault.Refund(winner, spent));
             vault.unlock(GameId.unwrap(id));
         }
     }
 
     /// @dev The claim is wrong: the prize is `first`'s and the two earliest other live games', who are given their gas back, too. A game
     ///      beyond SCAN from the earliest live one has no part: a verdict costs the same however many games there are.
-    function _award(ClaimId claim, uint32 t, address first, uint256 spent) private {
+    function _award(ClaimId claim, uint32 t, address first, IStakeVault.Refund memory spent) private {
         address[] memory winners = new address[](WINNERS);
         IStakeVault.Refund[] memory refunds = new IStakeVault.Refund[](SCAN + 1);
-        (winners[0], refunds[0]) = (first, IStakeVault.Refund(first, spent));
+        (winners[0], refunds[0]) = (first, spent);
         (uint256 sharing, uint256 refunded) = (1, 1);
         uint256 i = _firstLive[claim];
         for (uint256 end = i + SCAN; i < end; i++) {
@@ -638,8 +644,13 @@ contract DisputeGame is IDisputeGame {
 
     function _spend(GameId id, uint256 begun) private {
         Stored storage stored = _games[id];
-        uint256 spent = stored.spent + TRANSACTION_GAS + BYTE_GAS * msg.data.length + begun - gasleft();
-        stored.spent = uint24(Math.min(spent, MAX_SPENT));
+        stored.spent = _metered(stored.spent, begun);
+    }
+
+    /// @dev What a call has spent, and what was spent before it.
+    function _metered(uint256 before, uint256 begun) private view returns (uint24) {
+        uint256 spent = before + TRANSACTION_GAS + BYTE_GAS * msg.data.length + begun - gasleft();
+        return uint24(Math.min(spent, MAX_SPENT));
     }
 
     /// @dev The account that opened the game: its id ends with it.

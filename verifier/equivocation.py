@@ -3,7 +3,7 @@
     GET /api/v1/signed -> the signature is the slot owner's, the work is the chain's own -> kept -> a pair -> equivocate
 
 What is found is kept in the home, so that two coordinators that were told different things, or one that lost its index,
-still make a pair.
+still make a pair. It pays its gas and no prize, and waits while games are open on the claim.
 """
 
 from __future__ import annotations
@@ -76,6 +76,9 @@ class Equivocations:
             job, round_, record = found
             over = round_.phase in decide.ENDED or job.rounds.get(round_.number) is not round_
             if over or record.convicted:
+                continue
+            # INVARIANT: games come first: the contract refuses two signatures meanwhile, and no prize is lost to them.
+            if self._contracts.market.claim(claim).open_games:
                 continue
             a, b = (SignedClaim.parse(json.loads(text)) for text in self._journal.signed(claim, work))
             yield record, self._contracts.game.call("equivocate", a.work(), a.signed(), b.signed())

@@ -276,7 +276,8 @@ interface IDisputeGame {
 
     // -- anyone
 
-    /// @notice Convicts a claim whose worker signed two different ones for the same work. Needs no game and no bond.
+    /// @notice Convicts a claim whose worker signed two different ones for the same work. Needs no game and no bond, waits for the
+    /// games on the claim, and pays no prize: the sender has its gas back.
     function equivocate(Work calldata work, Signed calldata a, Signed calldata b) external;
 
     /// @notice Ends a game whose mover's clock has run out, or whose claim was decided elsewhere.

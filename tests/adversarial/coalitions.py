@@ -21,6 +21,7 @@ from lockstep.node.identity import NodeKey
 from lockstep.node.ledger import ClaimRecord
 from lockstep.node.signed import SignedClaim
 from lockstep.protocol.dispute import moves
+from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.errors import TryLater
 from lockstep.protocol.jobs import Body, JobParams, Phase
 from lockstep.protocol.market import ids
@@ -114,6 +115,13 @@ def told_apart(court: Court) -> str:
         watch.close()
         # The verifier is killed, and started again with another coordinator: what it read is in its home.
         watch = Equivocations([two], court.contracts, journal)
+        # Somebody plays on the claim: games come first, and the contract says so, too.
+        game = court.open_at(claim, 1, "mallory")
+        assert found(watch, court) == []
+        right, other = (SignedClaim.parse(one) for one in said)
+        assert court.refused(shows(court, right, other), "verifier") == "GamesOpen"
+        court.play(game, court.defender(game))
+        assert court.verdict(game) == Verdict.REJECTED
         ((record, call),) = found(watch, court, wanted=1)
         assert record.id == claim
         court.send(call, "verifier")

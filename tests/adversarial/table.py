@@ -62,9 +62,9 @@ def squatted(p: JobParams) -> Mapping[str, int]:
     return {"mallory": 2 * p.role.slot_price}
 
 
-def rewarded(gained: Mapping[str, int], p: JobParams) -> bool:
-    """Who showed it wins as a challenger does."""
-    return gained["verifier"] > 0
+def unrewarded(gained: Mapping[str, int], p: JobParams) -> bool:
+    """Who showed it has its gas back, which costs nothing here, and no prize."""
+    return gained["verifier"] == 0
 
 
 def honest(gained: Mapping[str, int], p: JobParams) -> bool:
@@ -288,10 +288,10 @@ GAMES = (
     refused("malformed proofs, second preimages", "an inner node as a leaf", "opening of a game",
             inputs.second_preimage, "ProofInvalid", nothing),
     refused("malformed proofs, second preimages", "at reveal", "reveal", inputs.spoiled_reveals, "ProofInvalid"),
-    row("equivocation", "two signatures", "signature", coalitions.two_signatures, rule="equivocation", gains=rewarded,
+    row("equivocation", "two signatures", "signature", coalitions.two_signatures, rule="equivocation", gains=unrewarded,
         demo="two-signatures"),
     row("equivocation", "shown to coordinators", "signature", coalitions.told_apart, rule="equivocation",
-        gains=rewarded),
+        gains=unrewarded, loses=lambda p: {**slot_stake(p), "mallory": p.prices.bond}),
 )
 """What is said in a game, or shown in its stead."""
 

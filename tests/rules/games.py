@@ -11,6 +11,7 @@ from lockstep.protocol.dispute.game import game_id
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import NO_CLAIM
 from lockstep.protocol.market import court, ids
+from lockstep.protocol.market.types import BURN
 from lockstep.protocol.types import Digest, StateRoot
 from tests.rules.rows import Row, row
 from tests.rules.scenes import at_step, game, next_move, whole
@@ -63,19 +64,19 @@ def turn(mover: str, function: str, events: str, slot: int = 0) -> Iterator[Row]
     yield row("PhaseWrong", mover, f"game.{wrong}", *parts[:2], *rest)
 
 
-def signed(w: World, root: bytes, by: str = "worker-0") -> court.Signed:
+def signed(w: World, root: bytes, by: str = "worker-0", r: int = 0) -> court.Signed:
     """A signed claim for the first slot's work."""
-    work = the_work(w)
+    work = the_work(w, r)
     said = (Digest(keccak(root)), 2, StateRoot(OTHER), StateRoot(OTHER))
     parts = (work.job, work.round, work.attempt, work.slot, work.seed, work.base, *said)
     digest = ids.claim_digest(CHAIN_ID, AT["JobMarket"], parts)
     return court.Signed(*said, signature(by, digest))  # type: ignore[arg-type]
 
 
-def the_work(w: World) -> court.Work:
+def the_work(w: World, r: int = 0) -> court.Work:
     """Of the first slot."""
-    ro = w.round()
-    return court.Work(w.job, 0, ro.attempt, 0, ro.seed, ro.base)
+    ro = w.round(r)
+    return court.Work(w.job, r, ro.attempt, 0, ro.seed, ro.base)
 
 
 def opening(at: int, /, slot: int = 0, **changed: Any) -> tuple[Part, ...]:
@@ -156,7 +157,7 @@ GAMES: dict[str, list[Row]] = {
         row("ProofInvalid", "verifier", "game.open", *opening(2)[:6], transition(2, prev_proof=())),
         row("ProofInvalid", "verifier", "game.open", *opening(1)[:6], transition(1, ops_root=OTHER)),
         row("ProofInvalid", "verifier", "game.open", *opening(1)[:6], transition(1, header=b"short")),
-        row("Convicted Convicted Credited(verifier, 303) Credited(requester, 202) Slashed", "verifier",
+        row(f"Convicted Convicted Credited({BURN}, 303) Credited(requester, 202) Slashed", "verifier",
             "game.equivocate", the_work, lambda w: signed(w, b"one"), lambda w: signed(w, b"other")),
         row("EqualBits", "verifier", "game.equivocate", the_work, lambda w: signed(w, b"one"), lambda w: signed(w,
             b"one")),
@@ -171,6 +172,8 @@ GAMES: dict[str, list[Row]] = {
         *turn("worker-0", "reveal", "Revealed"),
         row("GameExists", "verifier", "game.open", *the_whole()),
         row("Opened Locked", "verifier", "game.open", *the_whole(nonce=1)),
+        row("GamesOpen(1)", "worker-0", "game.equivocate", the_work, lambda w: signed(w, b"one"), lambda w: signed(w,
+            b"other")),
         row("LengthWrong(2, 1)", "worker-0", "game.reveal", game, standing, [OTHER]),
         row("ProofInvalid", "worker-0", "game.reveal", game, standing, [OTHER, OTHER]),
         *(row("StandingStale", "worker-0", f"game.{move}", game, stale, *rest) for move, rest in MOVES.items()),
@@ -236,6 +239,10 @@ GAMES: dict[str, list[Row]] = {
             "Credited(requester, 202) Slashed Unlocked", "poor", "game.resolve",
             lambda w: game_id(w.claim(0), ACCOUNTS["witness"], 0),
             lambda w: w.state.games[game_id(w.claim(0), ACCOUNTS["witness"], 0)].standing),
+    ],
+    "carry demanded": [
+        row("GamesOpen(1)", "worker-0", "game.equivocate", lambda w: the_work(w, 1), lambda w: signed(w, b"one", r=1),
+            lambda w: signed(w, b"other", r=1)),
     ],
     "four games over": [row("Resolved Unlocked", "poor", "game.resolve", game, standing)],
     "game over": [

@@ -25,8 +25,6 @@ ELSEWHERE = {
     "game.play PhaseWrong": PURE,
     "game._open GameExists": PURE,
     "game._open CommitmentMismatch": PURE,
-    "game.equivocate EqualBits": PURE,
-    "game.equivocate Unauthorized": PURE,
     "game._prove_op EqualBits": HONEST_OPS,
     "game._prove_alias EqualBits": HONEST_OPS,
     "game._prove_padding EqualBits": HONEST_OPS,

@@ -580,17 +580,6 @@ def _prove_padding(
     return _convict(game, found)
 
 
-def equivocate(defender: Address, first: Digest, second: Digest, signers: tuple[Address, Address]) -> Finding:
-    """Returns the finding of two signed claims for the same work, given their EIP-712 digests. Needs no game."""
-    # INVARIANT: a claim that is signed twice is still one claim.
-    if first == second:
-        raise MoveRefused("EqualBits", first)
-    # INVARIANT: only the claim's own worker equivocates.
-    if signers != (defender, defender):
-        raise MoveRefused("Unauthorized", defender)
-    return Finding(Wrong.EQUIVOCATION, ProgramRoot(EMPTY), 0, 0, 0, 0, first, second)
-
-
 # -- the end -----------------------------------------------------------------------------------------------------------
 
 

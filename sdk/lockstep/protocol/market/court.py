@@ -17,6 +17,7 @@ from lockstep.protocol.jobs import NO_SEED, NO_STATE, ZERO, ZERO_ADDRESS, Body, 
 from lockstep.protocol.market import ids, vault, verdicts
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.market.state import Draft, Reader
+from lockstep.protocol.market.types import BURN
 from lockstep.protocol.market.views import claim as claim_of
 from lockstep.protocol.market.views import facts_of, is_signed, live
 from lockstep.protocol.reverts import revert
@@ -134,7 +135,8 @@ def move(d: Draft, sender: Address, id_: GameId, made: moves.Answer) -> None:
 def equivocate(d: Draft, sender: Address, work: Work, a: Signed, b: Signed) -> None:
     """Two signed claims for the same work convict without a game."""
     claim = claim_id(work.job, work.round, work.attempt, work.slot)
-    worker = claim_of(d, claim).worker
+    c = claim_of(d, claim)
+    worker = c.worker
     first, second = _digest_of(d, work, a), _digest_of(d, work, b)
     # INVARIANT: a claim that is signed twice is still one claim.
     if first == second:
@@ -142,9 +144,13 @@ def equivocate(d: Draft, sender: Address, work: Work, a: Signed, b: Signed) -> N
     # INVARIANT: only the claim's own worker equivocates.
     if not is_signed(d, worker, first, a.signature) or not is_signed(d, worker, second, b.signature):
         raise revert("Unauthorized", worker)
+    # INVARIANT: no worker takes the prize of a game on its claim by two signatures of its own.
+    if c.open_games:
+        raise revert("GamesOpen", c.open_games)
     found = Finding(Wrong.EQUIVOCATION, _NO_PROGRAM, 0, 0, 0, 0, first, second)
     d.emit("DisputeGame", "Convicted", ZERO, claim, found)
-    _award(d, claim, 0, sender, 0)
+    # INVARIANT: two signatures earn nobody a prize: who shows them has its gas back.
+    _award(d, claim, 0, BURN, vault.Refund(sender, _metered(d, 0)))
 
 
 def _digest_of(d: Draft, work: Work, said: Signed) -> Digest:
@@ -180,16 +186,16 @@ def _close(d: Draft, id_: GameId, verdict: Verdict) -> None:
         vault.take_bond(d, d.at.game, id_, g.defender)
         return
     if verdict != Verdict.VOID:
-        _award(d, g.claim, t, winner, g.spent)
+        _award(d, g.claim, t, winner, vault.Refund(winner, g.spent))
     vault.unlock(d, d.at.game, id_)
 
 
-def _award(d: Draft, claim: ClaimId, t: int, first: Address, spent: int) -> None:
+def _award(d: Draft, claim: ClaimId, t: int, first: Address, spent: vault.Refund) -> None:
     """The claim is wrong: the prize is `first`'s and the two earliest other live games', who are given their gas back,
     too."""
     docket, games = _docket(d, claim)
-    award = docket.award(games, first, spent)
-    refunds = [vault.Refund(account, gas) for account, gas in award.gas]
+    award = docket.award(games, first, spent.amount)
+    refunds = [spent, *(vault.Refund(account, gas) for account, gas in award.gas[1:])]
     verdicts.on_convicted(d, d.at.game, claim, t, award.winners, refunds)
 
 
@@ -253,8 +259,12 @@ def _stored(d: Draft, g: Game) -> DisputedClaim:
 def _spend(d: Draft, id_: GameId) -> None:
     """Counts the gas of a challenger's move."""
     g = d.games[id_]
-    spent = g.spent + TRANSACTION_GAS + BYTE_GAS * len(d.data) + d.gas
-    d.games[id_] = replace(g, spent=min(spent, MAX_SPENT))
+    d.games[id_] = replace(g, spent=_metered(d, g.spent))
+
+
+def _metered(d: Draft, before: int) -> int:
+    """What a call has spent, and what was spent before it."""
+    return min(before + TRANSACTION_GAS + BYTE_GAS * len(d.data) + d.gas, MAX_SPENT)
 
 
 def _log(d: Draft, id_: GameId, events: tuple[moves.GameEvent, ...]) -> None:
