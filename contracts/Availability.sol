@@ -5,7 +5,7 @@ import {IAvailability} from "./interfaces/IAvailability.sol";
 import {IJobMarket} from "./interfaces/IJobMarket.sol";
 import {IStakeVault} from "./interfaces/IStakeVault.sol";
 import {IValidator} from "./interfaces/IValidator.sol";
-import {CHUNK, LEAF_BYTES, LEAVES, WANTED} from "./libraries/Constants.sol";
+import {ANSWER_GAS, CHUNK, HASH_BLOCKS, LEAF_BYTES, LEAVES, WANTED} from "./libraries/Constants.sol";
 import {AlreadyDone, CommitmentMismatch, NoCarry, ProofInvalid, TooEarly, WrongJobStatus} from "./libraries/Errors.sol";
 import {Ids} from "./libraries/Ids.sol";
 import {Merkle} from "./libraries/Merkle.sol";
@@ -29,6 +29,8 @@ contract Availability is IAvailability, Precommitted {
 
     mapping(bytes32 id => Demand) private _demands;
     mapping(ClaimId claim => Asked) private _asked;
+    /// The words of demands whose beacon's block was shown in time.
+    mapping(bytes32 id => bytes32) private _seeds;
 
     constructor(IJobMarket market_, IStakeVault vault_) {
         market = market_;
@@ -82,6 +84,19 @@ contract Availability is IAvailability, Precommitted {
     }
 
     /// @inheritdoc IAvailability
+    function keepSeed(bytes32 id) external {
+        Demand storage d = _open(id);
+        if (_seeds[id] != 0) revert AlreadyDone();
+        // INVARIANT: who hides leaves has one draw: its word is kept before the chain forgets the block, and none is kept after that.
+        if (d.beacon == 0 || block.number > d.beacon + HASH_BLOCKS) revert DemandClosed(id);
+        bytes32 seed = seedOf(id);
+
+        _seeds[id] = seed;
+
+        emit SeedKept(id, seed);
+    }
+
+    /// @inheritdoc IAvailability
     function answer(bytes32 id, IJobMarket.Body calldata body, IValidator.Code calldata code, Shown[] calldata shown)
         external
     {
@@ -101,7 +116,9 @@ contract Availability is IAvailability, Precommitted {
         emit Settled(id, d.subject, Status.Answered, c.worker);
 
         if (_isGame(d)) market.onRejected(ClaimId.wrap(d.subject));
-        vault.takeBond(id, c.worker, type(uint256).max);
+        // INVARIANT: an answer is paid less than it costs: nobody gains by withholding what others must then demand.
+        uint256 pay = Prices.gasCost(ANSWER_GAS, p.prices.gasPrice, p.prices.feeCap, block.basefee);
+        vault.payBond(id, c.worker, pay);
     }
 
     /// @inheritdoc IAvailability
@@ -375,8 +392,15 @@ contract Availability is IAvailability, Precommitted {
         uint256 beacon = _demands[id].beacon;
         // INVARIANT: nobody who demands or answers knows the leaves before the demand stands.
         if (block.number <= beacon) revert TooEarly(beacon + 1);
+        bytes32 kept = _seeds[id];
+        if (kept != 0) return kept;
         // A hash that the EVM has forgotten is zero for everybody: the demand's own id, new at its time, names the leaves then.
         return keccak256(abi.encode(id, blockhash(beacon)));
+    }
+
+    /// @inheritdoc IAvailability
+    function keptSeed(bytes32 id) external view returns (bytes32) {
+        return _seeds[id];
     }
 
     /// @inheritdoc IAvailability

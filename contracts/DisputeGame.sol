@@ -8,7 +8,19 @@ import {IDisputeGame} from "./interfaces/IDisputeGame.sol";
 import {IJobMarket} from "./interfaces/IJobMarket.sol";
 import {IStakeVault} from "./interfaces/IStakeVault.sol";
 import {Clock} from "./libraries/Clock.sol";
-import {BYTE_GAS, CHUNK, COMBINED, LEVELS, MAX_SPENT, PARTIALS, SCAN, TRANSACTION_GAS, TWO_MOVES, WINNERS} from "./libraries/Constants.sol";
+import {
+    BYTE_GAS,
+    CHUNK,
+    COMBINED,
+    LEVELS,
+    MAX_SPENT,
+    PARTIALS,
+    SCAN,
+    TRANSACTION_GAS,
+    TWO_MOVES,
+    WINNERS,
+    ZERO_GAS
+} from "./libraries/Constants.sol";
 import {GamesOpen, ProofInvalid, Unauthorized} from "./libraries/Errors.sol";
 import {GameStates} from "./libraries/GameStates.sol";
 import {Ids} from "./libraries/Ids.sol";
@@ -649,8 +661,26 @@ contract DisputeGame is IDisputeGame {
 
     /// @dev What a call has spent, and what was spent before it.
     function _metered(uint256 before, uint256 begun) private view returns (uint24) {
-        uint256 spent = before + TRANSACTION_GAS + BYTE_GAS * msg.data.length + begun - gasleft();
+        uint256 spent = before + TRANSACTION_GAS + _dataGas() + begun - gasleft();
         return uint24(Math.min(spent, MAX_SPENT));
+    }
+
+    function _dataGas() private pure returns (uint256) {
+        uint256 zeros;
+        assembly ("memory-safe") {
+            let low := div(not(0), 0xff)
+            let rest := mul(low, 0x7f)
+            for { let at := 0 } lt(at, calldatasize()) { at := add(at, 0x20) } {
+                let word := calldataload(at)
+                // The high bit of every byte that is zero; the top byte of the product is their number.
+                let found := not(or(or(add(and(word, rest), rest), word), rest))
+                zeros := add(zeros, shr(248, mul(shr(7, found), low)))
+            }
+            // The last word is filled up with zeros.
+            zeros := sub(zeros, and(sub(0, calldatasize()), 0x1f))
+        }
+        // INVARIANT: nobody is refunded more for a call's data than it costs: zeros behind the arguments earn nothing.
+        return BYTE_GAS * msg.data.length - (BYTE_GAS - ZERO_GAS) * zeros;
     }
 
     /// @dev The account that opened the game: its id ends with it.

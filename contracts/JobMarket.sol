@@ -261,10 +261,10 @@ contract JobMarket is IJobMarket {
     }
 
     /// @inheritdoc IJobMarket
-    function onDrawn(JobId jobId, uint32 r, uint16 count) external {
+    function onDrawn(JobId jobId, uint32 r, uint16 count) external returns (uint16) {
         // INVARIANT: the witnesses' contract alone says who was drawn.
         if (msg.sender != address(witnesses)) revert Unauthorized(msg.sender);
-        _book.onDrawn(jobId, r, count);
+        return _book.onDrawn(jobId, r, count);
     }
 
     /// @inheritdoc IJobMarket

@@ -258,6 +258,21 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
     }
 
     /// @inheritdoc IStakeVault
+    function payBond(bytes32 key, address account, uint256 amount) external {
+        // INVARIANT: a stake behind a claim is never taken as a bond.
+        if (_keeper() == Keeper.Market) revert Unauthorized(msg.sender);
+        Lock memory held = _take(key);
+        uint256 paid = amount < held.amount ? amount : held.amount;
+
+        free[held.account] += held.amount - paid;
+        _credits[account] += paid;
+
+        emit BondTaken(key, held.account, paid, 0, paid);
+        emit Credited(account, paid);
+        emit Unlocked(key, held.account, held.amount - paid);
+    }
+
+    /// @inheritdoc IStakeVault
     function slash(bytes32 key, uint256 owed, address[] calldata winners, Refund[] calldata refunds, address requester)
         external
         onlyMarket

@@ -19,6 +19,7 @@ import {
     WrongPhase
 } from "./libraries/Errors.sol";
 import {Ids} from "./libraries/Ids.sol";
+import {JobRules} from "./libraries/JobRules.sol";
 import {Merkle} from "./libraries/Merkle.sol";
 import {Rounds} from "./libraries/Rounds.sol";
 import {AuditId, ClaimId, JobId, NO_AUDIT} from "./types/Ids.sol";
@@ -168,8 +169,9 @@ contract Witnesses is IWitnesses {
         Duty storage d = _duties[auditId][i];
         if (d.status == DutyStatus.None || d.status == DutyStatus.Closed) revert AlreadyDone();
         (JobId jobId, address account) = (a.job, d.account);
-        _catchUp(jobId);
         outcome = _outcome(a, d);
+        // INVARIANT: the list stands still before a draw, and no duty that leaves it as it is waits for one.
+        if (outcome == Outcome.Fined || outcome == Outcome.Slashed) _catchUp(jobId);
 
         d.status = DutyStatus.Closed;
         Witness storage w = _witnesses[jobId][account];
@@ -246,22 +248,28 @@ contract Witnesses is IWitnesses {
     function _deal(AuditId auditId, Audit storage a, IJobMarket.Role memory role) private {
         (JobId jobId, bytes32 beacon) = (a.job, a.beacon);
         (uint32[] memory slots, address[] memory owners) = _revealed(a, role.slots);
-        slots = Draws.slotOrder(beacon, slots, role.witnesses);
+        // INVARIANT: no claim has more witnesses than its worker's stake was compared with, however few have revealed.
+        uint256 most = slots.length * JobRules.claimWitnesses(role);
+        slots = Draws.slotOrder(beacon, slots, most < role.witnesses ? most : role.witnesses);
         address[] memory found = new address[](slots.length);
         uint16 duties = 0;
         for (uint256 k = 0; k < slots.length; k++) {
             address account = Draws.pick(_lists[jobId], beacon, duties, owners[slots[k]], found);
             if (account == address(0)) continue;
-            Witness storage w = _witnesses[jobId][account];
+            (slots[duties], found[duties]) = (slots[k], account);
+            duties++;
+        }
+        // INVARIANT: a draw has as many duties as the job can pay, and fails for none that it cannot.
+        duties = market.onDrawn(jobId, a.round, duties);
+
+        a.duties = duties;
+        for (uint16 i = 0; i < duties; i++) {
+            Witness storage w = _witnesses[jobId][found[i]];
             w.drawn += 1;
             w.open += 1;
-            _duties[auditId][duties] = Duty(account, slots[k], w.drawn, DutyStatus.Drawn, 0, 0);
-            emit DutyDrawn(auditId, duties, account, slots[k], w.drawn);
-            found[duties++] = account;
+            _duties[auditId][i] = Duty(found[i], slots[i], w.drawn, DutyStatus.Drawn, 0, 0);
+            emit DutyDrawn(auditId, i, found[i], slots[i], w.drawn);
         }
-        a.duties = duties;
-
-        market.onDrawn(jobId, a.round, duties);
     }
 
     /// @dev Slots whose claim was revealed, convicted ones included; and every slot's owner.

@@ -23,7 +23,7 @@ NOT_THERE = ("blob_missing", "blob_corrupt", "payload_invalid", "mismatch")
 """Faults of a stored payload that its worker can mend by posting it; nobody answering is none."""
 
 ANSWERED = {"commit": "precommitted", "answer": "answered", "settle": "settled"}
-"""The event told after each act about a demand, by the first part of the act's outbox key."""
+"""The event told after each act about a demand, by the first part of the act's outbox key; of others none."""
 
 
 class Demander:
@@ -74,7 +74,7 @@ class Demander:
         """Post rows that somebody demands, and end own demands that nobody answered."""
         for key, call in self._answers.due(view.ledger, self._jobs.find, view.now):
             act, demand, *_ = key.split("/")
-            if self._sender.attempt(key, call):
+            if self._sender.attempt(key, call) and act in ANSWERED:
                 self._teller.tell(ANSWERED[act], demand=demand)
 
     def _demand(self, bond: Wei, found: tuple[str, Call] | None, told: dict[str, Any]) -> None:

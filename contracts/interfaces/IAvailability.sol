@@ -12,8 +12,8 @@ import {ClaimId, JobId} from "../types/Ids.sol";
 ///
 ///   demand  Open -> Answered | Missing | Closed
 ///
-/// What is demanded is posted within answerSeconds, and the bond goes as a lost game's does: 60 % to who had the data. Or it is not:
-/// the bond returns, the payload cannot be accepted, and a row that nobody has voids the job. Who starts from a carry and shows it to
+/// What is demanded is posted within answerSeconds: of a payload or a carry, the worker is paid the gas of its answer out of the bond; of a
+/// row, who posts it has 60 % of the bond, as a defender has of a lost game's. Or it is not: the bond returns, the payload cannot be accepted, and a row that nobody has voids the job. Who starts from a carry and shows it to
 /// nobody is convicted: a demand for it is a game of one move.
 interface IAvailability is IPrecommitted {
     enum Status { None, Open, Answered, Missing, Closed }
@@ -87,6 +87,7 @@ interface IAvailability is IPrecommitted {
     );
     /// @param index Of the leaf in the dataset.
     event RowPosted(bytes32 indexed demand, uint32 indexed index, bytes leaf);
+    event SeedKept(bytes32 indexed demand, bytes32 seed);
     event Settled(bytes32 indexed demand, bytes32 indexed subject, Status status, address answerer);
 
     // -- payloads
@@ -98,7 +99,10 @@ interface IAvailability is IPrecommitted {
     /// @notice The same of the carry that a slot's claim starts from. A claim whose carry is not shown within answerSeconds is not
     /// accepted; one whose carry is not shown within clockSeconds more is convicted, and the asker wins as a challenger does.
     function carryUnavailable(JobId job, uint32 round, uint32 slot, uint256 wanted) external returns (bytes32 demand);
-    /// @notice Posts them; anyone. 60 % of the bond to the slot's worker, the rest burned.
+    /// @notice Keeps the word that names a demand's leaves, within 256 blocks of its beacon: an answer may come later, and one that nobody
+    /// has kept is then replaced by a word that was known before. Anyone.
+    function keepSeed(bytes32 demand) external;
+    /// @notice Posts them; anyone. The gas of 0.6 M at the block's base fee, out of the bond, to the slot's worker; the rest returns.
     /// @param body What the claim said, of a carry the claim of the round before; `code` the encode Program's parts; `shown` the leaves, those that the asker named first.
     function answer(
         bytes32 demand, IJobMarket.Body calldata body, IValidator.Code calldata code, Shown[] calldata shown
@@ -126,6 +130,8 @@ interface IAvailability is IPrecommitted {
     function asked(ClaimId claim) external view returns (Asked memory);
     /// @notice The word that names the leaves of a payload's demand: known from the block after it on.
     function seedOf(bytes32 demand) external view returns (bytes32);
+    /// @notice The same, if somebody kept it; else 0.
+    function keptSeed(bytes32 demand) external view returns (bytes32);
     /// @notice What the asker of a row locks now.
     function rowBondOf(JobId job, uint32 row) external view returns (uint256);
     function payloadDemandId(ClaimId claim, uint32 n) external pure returns (bytes32);

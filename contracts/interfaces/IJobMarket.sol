@@ -381,7 +381,7 @@ interface IJobMarket {
     /// @notice The validator, or a demand for a row that nobody answered: ends the job; `release` and `finish` pay what it owes.
     function onInvalid(JobId job, address prover) external;
     /// @notice The witnesses' contract: how many were drawn for the round; reserves their fees.
-    function onDrawn(JobId job, uint32 round, uint16 count) external;
+    function onDrawn(JobId job, uint32 round, uint16 count) external returns (uint16 paid);
     /// @notice The witnesses' contract: pays one drawn fee, or gives it up (account 0).
     function onWitnessed(JobId job, address account) external;
     /// @notice The demands' contract: somebody asks for slot's payload, or the carry that it starts from; `freeze` will ask whether it was

@@ -97,6 +97,9 @@ interface IStakeVault {
     /// @notice A lost challenge or demand. Takes `amount` of the bond, all of it if it holds less: 60 % (rounded down) of that becomes
     /// the defender's credit, the rest is burned; the lock keeps what was not taken.
     function takeBond(bytes32 key, address defender, uint256 amount) external;
+    /// @notice A demand that was answered. `amount` of the bond, all of it if it holds less, becomes the credit of `account`; the rest is
+    /// free again.
+    function payBond(bytes32 key, address account, uint256 amount) external;
     /// @notice The market: a convicted claim. `owed` of the stake becomes escrow, for work that fell with it. Of the rest, 30 % to one to
     /// three winners, by 2 : 1 : 1; 20 % to the requester, of which up to 10 % of it pay `refunds`, in order; every part rounded down,
     /// what is left is burned.

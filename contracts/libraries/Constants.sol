@@ -16,6 +16,8 @@ uint256 constant STAKE_PRICES = 10;
 uint256 constant STAKE_GAMES = 4;
 /// @dev Gas of posting one leaf of a row, in the deepest dataset.
 uint256 constant LEAF_GAS = 80_000;
+/// @dev Gas that the answer to a demand for a payload or a carry is paid: less than it takes.
+uint256 constant ANSWER_GAS = 600_000;
 /// @dev A bond holds this many times the gas of the defender, a row's also of its leaves.
 uint256 constant BOND_GAMES = 3;
 /// @dev A witness's stake is at least this many fees.
@@ -63,7 +65,8 @@ uint256 constant GAME_MOVES = 16;
 uint256 constant CLOCK_STEPS = 4;
 /// @dev A merge's stake is at most this many slot's stakes: who can work can merge.
 uint256 constant MERGE_SLOTS = 2;
-/// @dev A slot's stake is more than this many witness's stakes: who convicts itself to take one along loses more than half of its own.
+/// @dev A slot's stake is more than this many times its witnesses' stakes: who convicts itself to take them along loses more than half
+/// of its own.
 uint256 constant SLOT_WITNESSES = 2;
 /// @dev Windows of an audit: witnesses commit, owners publish their traces, witnesses reveal ...
 uint256 constant AUDIT_WINDOWS = 3;
@@ -110,9 +113,10 @@ uint256 constant WANTED = 4;
 
 // -- protocol/market/court.py
 
-/// @dev Gas of a transaction before its first instruction, and of a byte of its data that is not zero.
+/// @dev Gas of a transaction before its first instruction, of a byte of its data, and of one that is zero.
 uint256 constant TRANSACTION_GAS = 21_000;
 uint256 constant BYTE_GAS = 16;
+uint256 constant ZERO_GAS = 4;
 /// @dev What a game's field of spent gas holds.
 uint256 constant MAX_SPENT = type(uint24).max;
 

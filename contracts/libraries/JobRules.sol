@@ -91,13 +91,13 @@ library JobRules {
                 && Prices.dearestRowBond(prices.bond, prices.gasPrice, rowLeaves(role.rowLength)) <= MAX_LOCK,
             "locks"
         );
-        // INVARIANT: a witness's word costs at least twenty times what it is paid, and less than half of what a worker loses
-        // that convicts itself to take it along; who was drawn has spoken before the claim can no longer be challenged.
+        // INVARIANT: a witness's word costs at least twenty times what it is paid, and all on one claim less than half of what a worker
+        // loses that convicts itself to take them along; who was drawn has spoken before the claim can no longer be challenged.
         _require(
             role.witnesses == 0
                 || (role.witnesses <= MAX_WITNESSES && role.witnessFee > 0
                     && prices.witnessStake >= Prices.witnessFloor(role.witnessFee)
-                    && SLOT_WITNESSES * uint256(prices.witnessStake) < role.slotStake && _isWindow(windows.auditSeconds, inclusion)
+                    && SLOT_WITNESSES * claimWitnesses(role) * prices.witnessStake < role.slotStake && _isWindow(windows.auditSeconds, inclusion)
                     && windows.challengeSeconds
                         >= uint256(role.revealSeconds) + role.attestSeconds + AUDIT_WINDOWS * uint256(windows.auditSeconds)),
             "witnesses"
@@ -113,6 +113,11 @@ library JobRules {
                 || (role.carryPeriod > 1 && role.carryPeriod < p.schedule.maxLead && role.payloadDepth == p.genesis.sharedDepth),
             "carry"
         );
+    }
+
+    /// @notice The most witnesses of one claim.
+    function claimWitnesses(IJobMarket.Role memory role) internal pure returns (uint256) {
+        return (uint256(role.witnesses) + role.minSlots - 1) / role.minSlots;
     }
 
     /// @notice The most leaves that hold words of one row.

@@ -11,7 +11,6 @@ import {
     CidTooLong,
     ClaimClosed,
     CommitmentMismatch,
-    EscrowTooLow,
     GamesOpen,
     NoCarry,
     NoSuchSlot,
@@ -300,23 +299,24 @@ library Rounds {
 
     // -- the witnesses, demands
 
-    function onDrawn(Book storage b, JobId jobId, uint32 r, uint16 count) external {
+    function onDrawn(Book storage b, JobId jobId, uint32 r, uint16 count) external returns (uint16) {
         (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Attesting);
         IJobMarket.Role memory role = p.roles[0];
         // INVARIANT: witnesses are drawn once a round, no more than the job pays.
         if (ro.drawn || count > role.witnesses) revert AlreadyDone();
 
         IJobMarket.Job storage j = b.jobs[jobId];
-        uint256 fees = count * role.witnessFee;
         // INVARIANT: witnesses are paid from what slots and merges leave over, should rounds be run again.
         uint256 rounds = (j.status == IJobMarket.JobStatus.Active ? p.schedule.rounds : j.started) - j.settled;
-        uint256 needed = fees + rounds * (uint256(role.slots) * role.slotPrice + p.merge.price);
+        uint256 needed = rounds * (uint256(role.slots) * role.slotPrice + p.merge.price);
         uint256 left = uint256(j.escrow) - j.paid - j.refunded - j.feesDue;
-        if (needed > left) revert EscrowTooLow(needed, left);
+        left = left < needed ? 0 : left - needed;
+        if (count * role.witnessFee > left) count = uint16(left / role.witnessFee);
 
         ro.drawn = true;
         ro.witnesses = count;
-        j.feesDue += uint128(fees);
+        j.feesDue += count * role.witnessFee;
+        return count;
     }
 
     function onDemanded(Book storage b, JobId jobId, uint32 r, uint32 slot, bool carry_) external {

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil, comb, inf
 
+from lockstep.protocol.market.job_rules import SLOT_WITNESSES
 from lockstep.protocol.market.prices import (
     SLASH_PERCENT_REQUESTER,
     SLASH_PERCENT_WINNERS,
@@ -216,16 +217,20 @@ class Offer:
     slot_stake: Wei
 
 
-def offer(slots: int, transitions: int, slot_price: Wei, gas_price: Wei, period: int = 0) -> Offer:
+def offer(
+    slots: int, transitions: int, slot_price: Wei, gas_price: Wei, period: int = 0, min_slots: int | None = None
+) -> Offer:
     """For a job of that many slots and transitions a claim; gas_price in tokens for one gas at the cap, `period` the
-    job's carryPeriod.
+    job's carryPeriod; `min_slots` as many as `slots` if it is None.
 
-    A slot's stake is in whole prices, and more than twice a witness's (JobRules): that is what counts for few slots.
+    A slot's stake is in whole prices, and more than twice those of the witnesses that one claim may have (JobRules):
+    that is what counts for few slots.
     """
     audit = AuditPlan(slots, most_witnesses(slots, transitions, period), transitions, period=period)
     fee = audit.fee(slot_price, Wei(DUTY_GAS * gas_price))
     witness_stake = witness_floor(fee)
-    multiple = max(ceil(STAKE_MARGIN * audit.stake_multiple()), 2 * witness_stake // slot_price + 1)
+    together = ceil_div(audit.witnesses, max(1, slots if min_slots is None else min_slots)) * witness_stake
+    multiple = max(ceil(STAKE_MARGIN * audit.stake_multiple()), SLOT_WITNESSES * together // slot_price + 1)
     return Offer(
         audit.witnesses, fee, witness_stake, Wei(max(stake_floor(slot_price, gas_price), multiple * slot_price))
     )

@@ -81,12 +81,13 @@ class Terms:
         """
         return max(2, self.max_lead // 2)
 
-    def audited(self, slots: int, inner_steps: int, carries: bool = False) -> Terms:
+    def audited(self, slots: int, inner_steps: int, carries: bool = False, min_slots: int | None = None) -> Terms:
         """With the witnesses, fee and stakes that a job of that size needs; as they are, if they draw none."""
         if self.witnesses == 0:
             return self
         period = self.carry_period if carries else 0
-        return replace(self, **asdict(offer(slots, inner_steps + 1, self.slot_price, self.gas_price, period)))
+        offered = offer(slots, inner_steps + 1, self.slot_price, self.gas_price, period, min_slots)
+        return replace(self, **asdict(offered))
 
     def at_gas_price(self, gas_price: Wei) -> Terms:
         """With another price of a unit of gas at the cap of fees, and the stakes that it needs."""
@@ -96,7 +97,7 @@ class Terms:
             merge_stake=Wei(max(self.merge_stake, stake_floor(self.merge_price, gas_price))),
         )  # fmt: skip
 
-    def priced(self, slot_price: Wei, slots: int, inner_steps: int) -> Terms:
+    def priced(self, slot_price: Wei, slots: int, inner_steps: int, min_slots: int | None = None) -> Terms:
         """With another price of a slot, the merge's in proportion, and the stakes, fees and bonds that these need."""
         # INVARIANT: whatever is bid, a job meets the market's floors (JobRules).
         merge_price = Wei(ceil_div(self.merge_price * slot_price, self.slot_price))
@@ -106,7 +107,7 @@ class Terms:
             self, slot_price=slot_price, merge_price=merge_price, slot_stake=slot_stake,
             merge_stake=Wei(max(self.merge_stake, merge_floor)),
             bond=Wei(max(self.bond, bond_floor(slot_price, inner_steps))),
-        ).audited(slots, inner_steps)  # fmt: skip
+        ).audited(slots, inner_steps, min_slots=min_slots)  # fmt: skip
         most = MERGE_SLOTS * bid.slot_stake
         return replace(bid, merge_stake=Wei(max(merge_floor, min(bid.merge_stake, most))))
 

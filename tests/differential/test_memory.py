@@ -27,9 +27,10 @@ from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Devnet
 from lockstep.chain.memory import abi
 from lockstep.chain.memory.devnet import MemoryDevnet
-from lockstep.chain.memory.machine import BYTE_GAS, FIELDS, TRANSACTION_GAS
+from lockstep.chain.memory.machine import FIELDS, TRANSACTION_GAS
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol.market.calls import MarketCall
+from lockstep.protocol.market.court import data_gas
 from lockstep.protocol.market.state import State
 from lockstep.protocol.types import Address, Digest
 from tests.support.market.wander import METERED, Wanderer
@@ -219,7 +220,7 @@ class Both:
             [("eth_call", [self._request_of(MarketCall("DisputeGame", "game", call.sender, (id_,))), number])]
         )
         spent = int(stored[0][2 + 64 * SPENT : 2 + 64 * (SPENT + 1)], 16)
-        return spent - self.state.games[id_].spent - TRANSACTION_GAS - BYTE_GAS * len(abi.data_of(call))  # type: ignore[index]
+        return spent - self.state.games[id_].spent - TRANSACTION_GAS - data_gas(abi.data_of(call))  # type: ignore[index]
 
     # -- comparing
 

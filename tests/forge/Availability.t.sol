@@ -9,7 +9,7 @@ import {StakeVault} from "../../contracts/StakeVault.sol";
 import {IAvailability} from "../../contracts/interfaces/IAvailability.sol";
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
 import {IValidator} from "../../contracts/interfaces/IValidator.sol";
-import {DEFENDER_GAS, LEAF_GAS} from "../../contracts/libraries/Constants.sol";
+import {ANSWER_GAS, DEFENDER_GAS, LEAF_GAS} from "../../contracts/libraries/Constants.sol";
 import "../../contracts/libraries/Errors.sol";
 import {Ids} from "../../contracts/libraries/Ids.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
@@ -64,6 +64,8 @@ contract AvailabilityTest {
         dataset = Merkle.rootOf(nodes);
         terms.roles.push();
         (terms.roles[0].datasetRows, terms.roles[0].rowLength, terms.windows.answerSeconds) = (1, uint32(256 * LEAVES), 60);
+        (terms.prices.gasPrice, terms.prices.feeCap) = (1, 100);
+        CHEATS.fee(50);
         terms.roles[0].datasetRoot = sha256(
             abi.encodePacked(bytes1(0x02), uint8(1), uint8(2), terms.roles[0].datasetRows, terms.roles[0].rowLength, dataset)
         );
@@ -215,7 +217,58 @@ contract AvailabilityTest {
         _refused(WORKER, without, abi.encodeWithSelector(ProofInvalid.selector));
         shown[1].leaf = truth;
         _send(WORKER, abi.encodeCall(availability.answer, (id, body, code, shown)));
-        require(vault.credits(WORKER) == BOND * 60 / 100, "who has it is paid");
+        require(vault.credits(WORKER) == ANSWER_GAS / 2, "who has it is paid its gas");
+        require(vault.free(ASKER) == (1 << 200) - ANSWER_GAS / 2, "the rest of the bond returns");
+    }
+
+    function testFuzz_an_answer_earns_its_gas_and_no_more_than_the_bond(uint16 price, uint16 fee) external {
+        bytes32 root = _claimPayload(0);
+        CHEATS.prank(ASKER);
+        bytes32 id = availability.unavailable(JOB, 0, 0, 0);
+        CHEATS.roll(block.number + 2);
+        terms.prices.gasPrice = price % 8;
+        CHEATS.fee(fee);
+        availability.answer(id, IJobMarket.Body(0, root, bytes32(0)), IValidator.Code(header, 0, 0), _named(id, 0, root));
+        uint256 paid = vault.credits(WORKER);
+        uint256 due = ANSWER_GAS * (price % 8) * (fee < 100 ? fee : 100) / 100;
+        require(paid == (due < BOND ? due : BOND), "its gas at the block's fee, below the cap");
+        require(vault.free(ASKER) == (1 << 200) - paid && vault.credits(vault.BURN()) == 0, "nothing is burned");
+    }
+
+    /// Who hides leaves waits until the chain has forgotten the beacon's block, and is held to it all the same.
+    function testFuzz_a_seed_that_was_kept_names_the_leaves_for_ever(bytes32 beacon, uint16 later) external {
+        bytes32 root = _claimPayload(0);
+        CHEATS.prank(ASKER);
+        bytes32 id = availability.unavailable(JOB, 0, 0, 0);
+        uint256 number = block.number + 1;
+        CHEATS.roll(number + 256);
+        CHEATS.setBlockhash(number, beacon);
+        bytes32 seed = availability.seedOf(id);
+        CHEATS.prank(address(0xAB1));
+        availability.keepSeed(id);
+        IAvailability.Shown[] memory first = _named(id, 0, root);
+        CHEATS.roll(number + 257 + later);
+        require(availability.seedOf(id) == seed && availability.keptSeed(id) == seed, "the same word");
+        IJobMarket.Body memory body = IJobMarket.Body(0, root, bytes32(0));
+        _send(WORKER, abi.encodeCall(availability.answer, (id, body, IValidator.Code(header, 0, 0), first)));
+    }
+
+    function test_a_seed_that_nobody_kept_in_time_is_a_word_known_before() external {
+        _claimPayload(0);
+        CHEATS.prank(ASKER);
+        bytes32 id = availability.unavailable(JOB, 0, 0, 0);
+        CHEATS.roll(block.number + 1 + 257);
+        _refused(ASKER, abi.encodeCall(availability.keepSeed, (id)), abi.encodeWithSelector(IAvailability.DemandClosed.selector, id));
+        require(availability.seedOf(id) == keccak256(abi.encode(id, bytes32(0))), "of the demand alone");
+    }
+
+    /// @dev The leaves that a demand names whose asker names the first in all of its places.
+    function _named(bytes32 id, uint256 hidden, bytes32 root) private view returns (IAvailability.Shown[] memory shown) {
+        bytes32 seed = availability.seedOf(id);
+        shown = new IAvailability.Shown[](8);
+        for (uint256 i = 0; i < 8; i++) {
+            shown[i] = _shown(i < 4 ? 0 : uint128(uint256(keccak256(abi.encode(seed, i - 4)))) % 1024, hidden, root);
+        }
     }
 
     /// @dev The claim's payload: one vector of 1,024 leaves, all zero but one.

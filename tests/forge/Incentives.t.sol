@@ -4,9 +4,12 @@ pragma solidity ^0.8.21;
 import {keep} from "./OneRole.sol";
 import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
+import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
 import {BYTE_GAS, TRANSACTION_GAS} from "../../contracts/libraries/Constants.sol";
+import {Draws} from "../../contracts/libraries/Draws.sol";
 import {GamesOpen} from "../../contracts/libraries/Errors.sol";
 import {GameStates} from "../../contracts/libraries/GameStates.sol";
+import {Ids} from "../../contracts/libraries/Ids.sol";
 import {ClaimId, GameId} from "../../contracts/types/Ids.sol";
 import {CHEATS} from "./Cheats.sol";
 import {Deployed} from "./Deployed.sol";
@@ -90,5 +93,106 @@ contract IncentivesTest is Deployed {
         require(paid > _cost(TRANSACTION_GAS) && paid < _cost(TRANSACTION_GAS + BYTE_GAS * pair.length + gas), "its gas");
         require(vault.credits(acc(REQUESTER)) == 8e18 - paid, "the requester's fifth, less that");
         require(vault.credits(vault.BURN()) == 32e18, "half and the prize");
+    }
+
+    // -- gas -------------------------------------------------------------------------------------------------------
+
+    /// Zeros behind a move's arguments are cheap: what a game counts is never more than what the transaction took.
+    function testFuzz_a_padded_move_is_counted_at_its_cost(uint16 zeros) external {
+        _begin(2);
+        _create(REQUESTER, 0);
+        _joinSeal(0, WORKERS);
+        _commitReveal(0, WORKERS);
+        ClaimId claim = market.claimIdOf(job, 0, 0);
+        IDisputeGame.Step memory none;
+        bytes memory call = abi.encodeCall(game.open, (claim, _opened(claim).body, 0, 0, 0, new bytes32[](0), none));
+        call = bytes.concat(call, new bytes(zeros));
+        CHEATS.prank(acc(ACCOMPLICE));
+        uint256 gas = gasleft();
+        (bool ok, bytes memory id) = address(game).call(call);
+        gas -= gasleft();
+        require(ok, "taken");
+        uint256 spent = game.game(abi.decode(id, (GameId))).spent;
+        uint256 data = _dataGas(call);
+        require(spent > TRANSACTION_GAS + data && spent < TRANSACTION_GAS + data + gas, "what it took");
+    }
+
+    function _dataGas(bytes memory data) private pure returns (uint256 gas) {
+        for (uint256 i = 0; i < data.length; i++) gas += data[i] == 0 ? 4 : 16;
+    }
+
+    // -- draws that an escrow cannot pay -----------------------------------------------------------------------------
+
+    uint256 internal constant WITNESSES = 200;
+
+    /// The second round failed after its draw, its base fell, and it is drawn again, with nothing left to pay four duties more.
+    function _drawnAgain() private {
+        _begin(4);
+        (terms.roles[0].minSlots, terms.roles[0].witnesses, terms.windows.auditSeconds) = (4, 4, 3600);
+        (terms.roles[0].witnessFee, terms.prices.witnessStake, terms.schedule.rounds) = (0.7e18, 14e18, 2);
+        _create(REQUESTER, 0);
+        for (uint256 w = WITNESSES; w < WITNESSES + 6; w++) {
+            _fund(w, 100e18);
+            CHEATS.prank(acc(w));
+            witnesses.enrol(job, keccak256(abi.encode(w)));
+        }
+        _lookedAt(0);
+        _freeze(0);
+        _merge(0, AGGREGATOR);
+        _lookedAt(1);
+        CHEATS.prank(acc(WORKERS));
+        market.attest(job, 1, _namesNobody());
+        _freeze(1);
+        (IDisputeGame.Work memory w_, IDisputeGame.Signed memory a, IDisputeGame.Signed memory b) = _pair(0, 0, KEY + AGGREGATOR);
+        game.equivocate(w_, a, b);
+        uint256 who = WORKERS;
+        while (acc(who) != market.mergerOf(job, 0)) who++;
+        _merge(0, who);
+        _joinSeal(1, WORKERS);
+        _commitReveal(1, WORKERS);
+        witnesses.draw(job, 1);
+    }
+
+    function _lookedAt(uint32 r) private {
+        _joinSeal(r, WORKERS);
+        _commitReveal(r, WORKERS);
+        witnesses.draw(job, r);
+        CHEATS.roll(block.number + 2);
+        witnesses.draw(job, r);
+        require(market.round(job, r).witnesses == 4, "four duties");
+    }
+
+    /// @dev Of the first slot: with it, more than a third of those who speak leave everybody out.
+    function _namesNobody() private view returns (IJobMarket.Receipt[] memory one) {
+        one = new IJobMarket.Receipt[](1);
+        bytes32 kind = keccak256("Receipt(bytes32 job,uint32 round,uint32 attempt,uint32 who,uint256 mask)");
+        (uint8 v, bytes32 r, bytes32 s) =
+            CHEATS.sign(KEY + WORKERS, Ids.typed(address(market), keccak256(abi.encode(kind, job, 1, 0, 0, 0))));
+        one[0] = IJobMarket.Receipt(0, 0, abi.encodePacked(r, s, v));
+    }
+
+    function test_a_draw_that_nobody_can_pay_is_made_and_has_no_duties() external {
+        _drawnAgain();
+        CHEATS.roll(block.number + 2);
+        witnesses.draw(job, 1);
+        require(witnesses.audit(Draws.auditId(job, 1, 1)).status == IWitnesses.AuditStatus.Drawn, "drawn");
+        require(market.round(job, 1).drawn && market.round(job, 1).witnesses == 0, "nobody owes a word");
+    }
+
+    /// A duty that only gives up its fee waits for no draw, and a draw has as many duties as fees came free.
+    function testFuzz_a_draw_has_as_many_duties_as_are_paid(uint8 given) external {
+        _drawnAgain();
+        uint16 free = given % 5;
+        for (uint16 i = 0; i < free; i++) {
+            require(witnesses.settle(Draws.auditId(job, 1, 0), i) == IWitnesses.Outcome.Void, "before the beacon's block");
+        }
+        CHEATS.roll(block.number + 2);
+        witnesses.draw(job, 1);
+        require(market.round(job, 1).witnesses == free, "paid");
+        require(witnesses.audit(Draws.auditId(job, 1, 1)).duties == free, "and drawn");
+        for (uint16 i = 0; i < 5; i++) {
+            bool drawn = witnesses.duty(Draws.auditId(job, 1, 1), i).status == IWitnesses.DutyStatus.Drawn;
+            require(drawn == (i < free), "the first of them");
+        }
     }
 }

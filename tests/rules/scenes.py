@@ -33,23 +33,27 @@ DISTINCT = amended(
     PARAMS, dataset_rows=2, row_length=3, shared_depth=4, payload_depth=5, inner_steps=6, rounds=7, slots=8,
     min_slots=1, max_lead=9, max_fail=10, join_seconds=11, train_seconds=12, reveal_seconds=13, attest_seconds=14,
     turn_seconds=15, challenge_seconds=116, clock_seconds=117, step_seconds=18, slot_price=1, merge_price=2,
-    slot_stake=1041, merge_stake=22, bond=23, witnesses=24, audit_seconds=25, witness_fee=26, witness_stake=520,
+    slot_stake=24_961, merge_stake=22, bond=23, witnesses=24, audit_seconds=25, witness_fee=26, witness_stake=520,
     answer_seconds=28, fee_cap=29, carry_period=0, **{
         root: keccak(root.encode()) for root in ("spec_digest", "step_program", "encode_program", "merge_program",
         "dataset_root", "genesis_shared", "genesis_outer", "zero_carry", "zero_payload")
     },
 )  # fmt: skip
 """A job no two of whose terms are the same."""
+PRICED = amended(SHORT, gas_price=1, fee_cap=100_000, slot_stake=10_400_000, merge_stake=10_400_000)
+"""A job in which a gas costs 7 parts of 100,000 at these blocks' base fee."""
 ALONE = amended(SHORT, slots=1, min_slots=1)
 OWNERS = amended(SHORT, aggregator="0x" + 40 * "0")
 """A job whose owners of slots merge."""
 DUO = amended(PARAMS, rounds=2)
-MANY = amended(PARAMS, witnesses=24)
+MANY = amended(PARAMS, witnesses=24, slot_stake=5_353)
 RECEIPTS: tuple[tuple[dict[int, int], int], ...] = (
     ({}, 7), ({0: 6, 1: 5, 2: 3}, 7), ({0: 2}, 3), ({0: 2, 1: 1, 2: 3}, 3), ({0: 7, 1: 6, 2: 6}, 7),
     ({0: 7, 1: 7, 2: 0}, 7), ({0: 7, 1: 0, 2: 0}, 6),
 )  # fmt: skip
 """Who names whom, and who is accepted: one voice decides of the others, never of its own slot; by half."""
+CROWD = amended(PARAMS, witnesses=4)
+"""A job in which two witnesses may fall on one claim."""
 BROKEN = amended(SHORT, dataset_rows=1 << 31)
 """A job of a dataset that no Program can read."""
 KEY = {keeper: Digest(keccak(keeper.encode())) for keeper in ("market", "game", "witnesses", "demands")}
@@ -265,6 +269,15 @@ def _game_in_a_failed_round(w: World) -> None:
     _second(w)
 
 
+def _priced(w: World) -> None:
+    """A payload is demanded in a job that pays gas."""
+    for name in ("requester", "worker-0", "worker-1", "worker-2", "verifier"):
+        w.do(name, "token.mint", name, 10**9)
+        w.do(name, "vault.deposit", 10**8)
+    w.create(PRICED, 8).to_revealed().do("verifier", "demands.unavailable", w.job, 0, 0, 1 << 70)
+    w.later(2, 2)
+
+
 def _alone(w: World) -> None:
     """The only slot of a job is revealed."""
     w.create(ALONE, 2)
@@ -327,6 +340,13 @@ def _many_silent(w: World) -> None:
     w.later(40)
     for i in range(20):
         w.do("poor", "witnesses.settle", audit(w), i)
+
+
+def _crowd(w: World) -> None:
+    """One claim is revealed where four witnesses are to be drawn for two at least, and the beacon is there."""
+    w.create(CROWD, 9).start().seal().then("witness", "witnesses.enrol", w.job, preimage(0))
+    w.commit().reveal(slots=(0,)).until(w.round().reveal_ends).do("poor", "witnesses.draw", w.job, 0)
+    w.later(2, 2)
 
 
 def _rewound(w: World) -> None:
@@ -483,7 +503,11 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
         "poor", "market.attest", JOB, 0, [w.receipt(64, by="witness")])),
     "retired with a duty": ("drawn", lambda w: _shows(_says(w.then("witness", "witnesses.retire", JOB))).attest(
         ).freeze().merge().finalize()),
+    "one revealed for a crowd": ("begun", _crowd),
     "silent witness": ("drawn", lambda w: w.later(40)),
+    "silent, next beacon fixed": ("drawn", lambda w: w.attest().freeze().merge(rounds=2).later().to_revealed(
+        1).then("poor", "witnesses.draw", JOB, 1)),
+    "silent, next beacon there": ("silent, next beacon fixed", lambda w: w.later(2, 2)),
     "word committed": ("drawn", _says),
     "another preimage": ("drawn", lambda w: w.then(
         "witness", "witnesses.commit", audit(w), 0, bound(w, word(w, preimage=Digest(keccak(b"chosen")))))),
@@ -605,6 +629,7 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
         "game", "market.onRejected", w.claim(_looked_at(w), 1))),
     "fees due": ("begun", _fees_due),
     "fees due, beacon there": ("fees due", lambda w: w.then("poor", "witnesses.draw", w.job, 1).later(2, 2)),
+    "fees due, beacon fixed": ("fees due", lambda w: w.then("poor", "witnesses.draw", w.job, 1)),
     "fees given up": ("fees due", lambda w: w.then("poor", "witnesses.settle", ids.audit_id(w.job, 1, 0), 0).then(
         "poor", "witnesses.draw", w.job, 1).later(2, 2)),
     "second silent": ("second drawn", lambda w: w.later(40)),
@@ -653,6 +678,11 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "demanded": ("attesting", lambda w: w.then("verifier", "demands.unavailable", JOB, 0, 0, 1 << 70)),
     "demand's beacon forgotten": ("demanded", lambda w: w.later(2, 300)),
     "seed there": ("demanded", lambda w: w.later(2, 2)),
+    "seed nearly forgotten": ("demanded", lambda w: w.later(2, 255)),
+    "seed just forgotten": ("demanded", lambda w: w.later(2, 256)),
+    "seed kept": ("seed nearly forgotten", lambda w: w.then("mallory", "demands.keepSeed", demand(w))),
+    "seed kept, beacon forgotten": ("seed kept", lambda w: w.later(2, 300)),
+    "priced, demanded": ("begun", _priced),
     "last second of a demand": ("demanded", lambda w: w.later(38, 2)),
     "answer late": ("demanded", lambda w: w.later(39)),
     "answered": ("seed there", lambda w: w.then(

@@ -191,11 +191,13 @@ INVALID: tuple[dict[str, int], ...] = (
     {"slots": 0, "min_slots": 0}, {"slot_price": 0, "slot_stake": 0}, {"slot_stake": 1 << 87, "merge_stake": 1 << 88},
     {"shared_depth": 24, "payload_depth": 21, "carry_period": 0}, {"shared_depth": 1, "payload_depth": 0},
     {"shared_depth": 1, "payload_depth": 2}, {"answer_seconds": 3, "row_length": 63 * 256 + 2},
+    {"witnesses": 3, "witness_stake": 254},
     {"answer_seconds": 33, "row_length": MAX_ROW}, {"answer_seconds": 600, "row_length": MAX_ROW, **DEAR},
 )  # fmt: skip
 """Terms that nobody takes together."""
 VALID: tuple[dict[str, int], ...] = (
     {"audit_seconds": 73}, {"challenge_seconds": 200}, {"witness_stake": 220}, {"witness_stake": 506},
+    {"witnesses": 2, "witness_stake": 506}, {"witnesses": 3, "witness_stake": 253},
     {"slot_stake": 1_010}, {"merge_stake": 570}, {"merge_stake": 2_026}, {"bond": 101}, {"clock_seconds": 60},
     {"challenge_seconds": 3_360}, {"shared_depth": 1, "payload_depth": 1}, {"carry_period": 15, "max_lead": 16},
     {"shared_depth": 24, "payload_depth": 22, "carry_period": 0}, {"answer_seconds": 2, "row_length": 63 * 256 + 1},
@@ -267,6 +269,7 @@ RULES: dict[str, list[Row]] = {
         row("NotLocked", "market", "vault.raise", OTHER, 1),
         *(row("NotLocked", who, "vault.unlock", OTHER) for who in KEEPERS),
         row("NotLocked", "game", "vault.takeBond", OTHER, "mallory", 1),
+        row("NotLocked", "game", "vault.payBond", OTHER, "mallory", 1),
         row("NotLocked", "market", "vault.slash", OTHER, 0, ["0x" + 40 * "1"], [], "requester"),
         row("NotLocked", "market", "vault.slashLiveness", OTHER, 0),
         row("EscrowTooLow(1, 0)", "market", "vault.credit", "mallory", 1),
@@ -435,6 +438,13 @@ RULES: dict[str, list[Row]] = {
         *only(*KEEPERS, function="vault.lock", arguments=("mallory", OTHER, 1)),
         *only(*KEEPERS, function="vault.slashLiveness", arguments=(KEY["market"], 1)),
         *only(*KEEPERS[1:], function="vault.takeBond", arguments=(KEY["game"], "mallory", 1)),
+        *(row("WrongKeeper", who, "vault.payBond", key, "mallory", 1) for who in KEEPERS[1:]
+          for other, key in KEY.items() if other != who),
+        *only(*KEEPERS[1:], function="vault.payBond", arguments=(KEY["game"], "mallory", 1)),
+        row(f"BondTaken(0x{KEY['demands'][:4].hex()}.., worker-0, 7, 0, 7) Credited(mallory, 7) Unlocked(0x"
+            f"{KEY['demands'][:4].hex()}.., worker-0, 993)", "demands", "vault.payBond", KEY["demands"], "mallory", 7),
+        row(f"BondTaken Credited(mallory, 1000) Unlocked(0x{KEY['game'][:4].hex()}.., worker-0, 0)", "game",
+            "vault.payBond", KEY["game"], "mallory", 1_001),
         row("BondTaken Credited(mallory, 600)", "game", "vault.takeBond", KEY["game"], "mallory", MAX_UINT),
         row("BondTaken Credited(mallory, 4)", "witnesses", "vault.takeBond", KEY["witnesses"], "mallory", 7),
         row("BondTaken Credited(mallory, 600)", "demands", "vault.takeBond", KEY["demands"], "mallory", 1_000),
@@ -799,15 +809,26 @@ RULES: dict[str, list[Row]] = {
         row("DutyClosed Credited(witness, 11)", "poor", "witnesses.settle", audit, 0),
     ],
     "many silent": [
-        row("Slashed(0x753d9f9c.., witness, 3, 3, 0, 0, 0) Unlocked Locked DutyClosed", "poor", "witnesses.settle",
+        row("Slashed(0x4ea0d408.., witness, 3, 3, 0, 0, 0) Unlocked Locked DutyClosed", "poor", "witnesses.settle",
             audit, 20),
     ],
     "word on voided work": [row("DutyOpen", "poor", "witnesses.settle", second_audit, 0)],
     "word on voided work, its game over": [
         row("DutyClosed Credited(witness, 11)", "poor", "witnesses.settle", second_audit, 0),
     ],
+    "one revealed for a crowd": [
+        row("DutyDrawn DutyDrawn AuditDrawn", "poor", "witnesses.draw", lambda w: w.job, 0),
+    ],
+    "fees due, beacon fixed": [
+        row("DutyClosed", "poor", "witnesses.settle", lambda w: ids.audit_id(w.job, 1, 0), 0),
+    ],
     "fees due, beacon there": [
         row("DutyDrawn AuditDrawn", "poor", "witnesses.draw", job_of(DUO, 7), 1),
+        row("DutyClosed", "poor", "witnesses.settle", lambda w: ids.audit_id(w.job, 1, 0), 0),
+    ],
+    "silent, next beacon fixed": [row("TooEarly", "poor", "witnesses.settle", audit, 0)],
+    "silent, next beacon there": [
+        row("DutyDrawn AuditDrawn Retired Slashed Unlocked Locked DutyClosed", "poor", "witnesses.settle", audit, 0),
     ],
     "fees given up": [row("DutyDrawn AuditDrawn", "poor", "witnesses.draw", job_of(DUO, 7), 1)],
     "second silent": [row("DutyOpen", "poor", "witnesses.settle", second_audit, 0)],
@@ -1040,8 +1061,8 @@ RULES: dict[str, list[Row]] = {
     ],
     "carry demanded": [
         row("TooEarly", "poor", "demands.settle", lambda w: demand(w, 0, 1)),
-        row("Settled BondTaken Credited(worker-0, 91)", "poor", "demands.answer", lambda w: demand(w, 0, 1), body(0),
-            ENCODE, lambda w: shown(w, demand(w, 0, 1), carry=True)),
+        row("Settled BondTaken Credited(worker-0, 0) Unlocked", "poor", "demands.answer", lambda w: demand(w, 0, 1),
+            body(0), ENCODE, lambda w: shown(w, demand(w, 0, 1), carry=True)),
         row("CommitmentMismatch", "poor", "demands.answer", lambda w: demand(w, 0, 1), OTHER_BODY, ENCODE, []),
     ],
     "carry withheld": [
@@ -1117,11 +1138,13 @@ RULES: dict[str, list[Row]] = {
         row("TooEarly", "poor", "demands.missing", claim(0)),
         row("TooEarly", "poor", "demands.answer", demand, body(0), ENCODE, []),
         row("TooEarly", "poor", "demands.seedOf", demand),
+        row("TooEarly", "poor", "demands.keepSeed", demand),
         row("TooEarly", "poor", "demands.settle", demand),
     ],
     "seed there": [
-        row("Settled BondTaken Credited(worker-0, 91)", "poor", "demands.answer", demand, body(0), ENCODE, lambda w:
-            shown(w, demand(w))),
+        row("SeedKept", "poor", "demands.keepSeed", demand),
+        row("Settled BondTaken Credited(worker-0, 0) Unlocked", "poor", "demands.answer", demand, body(0), ENCODE,
+            lambda w: shown(w, demand(w))),
         row("CommitmentMismatch", "poor", "demands.answer", demand, OTHER_BODY, ENCODE, lambda w: shown(w, demand(w))),
         row("ProofInvalid", "poor", "demands.answer", demand, body(0), replace(ENCODE, ops_root=OTHER), lambda w:
             shown(w, demand(w))),
@@ -1133,9 +1156,26 @@ RULES: dict[str, list[Row]] = {
         row("AnswerWrong", "poor", "demands.answer", demand, body(0), ENCODE, lambda w: [replace(s, leaf=bytes(8)) for s
             in shown(w, demand(w))]),
     ],
+    "priced, demanded": [
+        row("Settled BondTaken Credited(worker-0, 42) Unlocked", "poor", "demands.answer", demand, body(0), ENCODE,
+            lambda w: shown(w, demand(w))),
+    ],
+    "seed nearly forgotten": [row("SeedKept", "poor", "demands.keepSeed", demand)],
+    "seed just forgotten": [row("DemandClosed", "poor", "demands.keepSeed", demand)],
+    "seed kept": [
+        row("AlreadyDone", "poor", "demands.keepSeed", demand),
+        row("", "poor", "demands.keptSeed", demand),
+    ],
+    "seed kept, beacon forgotten": [
+        row("", "poor", "demands.seedOf", demand),
+        row("Settled BondTaken Credited(worker-0, 0) Unlocked", "poor", "demands.answer", demand, body(0), ENCODE,
+            lambda w: shown(w, demand(w))),
+    ],
     "demand's beacon forgotten": [
-        row("Settled BondTaken Credited(worker-0, 91)", "poor", "demands.answer", demand, body(0), ENCODE, lambda w:
-            shown(w, demand(w))),
+        row("DemandClosed", "poor", "demands.keepSeed", demand),
+        row("", "poor", "demands.seedOf", demand),
+        row("Settled BondTaken Credited(worker-0, 0) Unlocked", "poor", "demands.answer", demand, body(0), ENCODE,
+            lambda w: shown(w, demand(w))),
     ],
     "asked again": [row("Settled Unlocked", "poor", "demands.settle", lambda w: payload_demand_id(w.claim(0), 1))],
     "asked again, settled": [
@@ -1144,8 +1184,8 @@ RULES: dict[str, list[Row]] = {
     ],
     "last second of a demand": [
         row("TooEarly", "poor", "demands.settle", demand),
-        row("Settled BondTaken Credited(worker-0, 91)", "poor", "demands.answer", demand, body(0), ENCODE, lambda w:
-            shown(w, demand(w))),
+        row("Settled BondTaken Credited(worker-0, 0) Unlocked", "poor", "demands.answer", demand, body(0), ENCODE,
+            lambda w: shown(w, demand(w))),
     ],
     "answer late": [
         row("", "poor", "demands.missing", claim(0)),
@@ -1153,6 +1193,7 @@ RULES: dict[str, list[Row]] = {
         row("Settled Unlocked", "poor", "demands.settle", demand),
     ],
     "answered": [
+        row("DemandClosed", "poor", "demands.keepSeed", demand),
         row("DemandClosed", "poor", "demands.answer", demand, body(0), ENCODE, lambda w: shown(w, demand(w))),
         row("DemandClosed", "poor", "demands.settle", demand),
     ],
@@ -1208,6 +1249,7 @@ RULES: dict[str, list[Row]] = {
     ],
     "frozen too early": [row("TooEarly", "poor", "market.freeze", JOB, 0, bodies(0, 1, 2))],
     "row demanded": [
+        row("DemandClosed", "poor", "demands.keepSeed", row_demand_id(JOB, 0)),
         row("AlreadyDone", "verifier", "demands.demandRow", JOB, 0),
         row("TooEarly", "poor", "demands.voidForRow", JOB, 0),
         row("NotCommitted", "worker-1", "demands.answerRow", *ANSWER_ROW),

@@ -20,7 +20,6 @@ HONEST_OPS = "an op that was computed right is convicted in no game: tests/diffe
 HEADERS = "Programs of a wrong form: tests/differential/test_game.py"
 ELSEWHERE = {
     "vault._pull TokenMismatch": "a token with a fee: tests/forge/StakeVault.t.sol",
-    "verdicts.on_drawn EscrowTooLow": "met by nobody: a round that runs again has its fees back, failed or not",
     "game.facts CommitmentMismatch": PURE,
     "game.play PhaseWrong": PURE,
     "game._open GameExists": PURE,

@@ -167,8 +167,8 @@ def _with_vault(stack: ExitStack, **instead: Any) -> Machine:
 
 
 def k3(stack: ExitStack) -> Machine:
-    """Whoever shows what was demanded has nothing of the bond."""
-    return _with_vault(stack, take_bond=lambda d, sender, key, *_: vault.unlock(d, sender, key))
+    """Whoever shows what was demanded has 60 % of the bond, and the rest is burned."""
+    return _with_vault(stack, pay_bond=lambda d, sender, key, account, _: vault.take_bond(d, sender, key, account))
 
 
 def k4(stack: ExitStack) -> Machine:

@@ -15,7 +15,7 @@
 (j) no claim is paid that is false, or stands on the carry of a false one, if who is honest looks at it in its window: a
     verifier looks at the claims that it chose and at what they lead to
 (k) who starts from a carry and shows it to nobody loses its stake, and the asker's bond returns; whoever shows it has
-    60 % of the bond, and that bond is all that an honest asker loses
+    the gas of its answer out of the bond, and that is all that an honest asker loses
 (l) a carry can be computed again from carryPeriod - 1 claims at most
 
 What (a) says of a claim holds beside demands for its carry: it is neither left out nor convicted for one.
@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from lockstep.protocol.jobs import ZERO_ADDRESS, ClaimStatus, JobStatus, Phase
 from lockstep.protocol.market import availability, ids, views
 from lockstep.protocol.market.calls import Emitted, MarketCall
-from lockstep.protocol.market.prices import BOND_PERCENT_DEFENDER, PROVER_PERCENT
+from lockstep.protocol.market.prices import ANSWER_GAS, PROVER_PERCENT, gas_cost
 from lockstep.protocol.market.types import BURN, Demand, Status
 from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, JobId
 from tests.search.carrying import CarryClaim
@@ -171,11 +171,12 @@ class Watch:
 
     def _demanded(self, demand: Demand, worker: Address, events: Sequence[Emitted]) -> None:
         """(k): what the end of a demand does."""
-        s, bond = self.scene.state, views.bond_of(self.scene.state, self.scene.job)
+        s, pricing = self.scene.state, self.scene.setting.params.prices
         carry = demand.row == availability.CARRY
         if demand.status == Status.ANSWERED and carry:
-            self.bonds[demand.asker] = self.bonds.get(demand.asker, 0) - bond
-            self.bonds[worker] = self.bonds.get(worker, 0) + bond * BOND_PERCENT_DEFENDER // 100
+            pay = gas_cost(ANSWER_GAS, pricing.gas_price, pricing.fee_cap, self.scene.block.base_fee)
+            self.bonds[demand.asker] = self.bonds.get(demand.asker, 0) - pay
+            self.bonds[worker] = self.bonds.get(worker, 0) + pay
         if demand.status != Status.MISSING:
             return
         if any(event.name == "BondTaken" for event in events):

@@ -24,7 +24,7 @@ from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.jobs import ZERO_ADDRESS
 from lockstep.protocol.market.calls import Block, Emitted, MarketCall
-from lockstep.protocol.market.court import BYTE_GAS, TRANSACTION_GAS
+from lockstep.protocol.market.court import TRANSACTION_GAS, data_gas
 from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.market.state import Deployment, State
 from lockstep.protocol.transition import execute, view
@@ -146,7 +146,7 @@ class Replay:
         else:
             id_ = call.arguments[0]
         _, spent, _ = games.read("game", id_, block=number)
-        return int(spent) - self.state.games[id_].spent - TRANSACTION_GAS - BYTE_GAS * len(call.data)
+        return int(spent) - self.state.games[id_].spent - TRANSACTION_GAS - data_gas(call.data)
 
     def _revert(self, hash_: str) -> str:
         """The rule that a transaction broke, as the twin's message has it."""

@@ -346,6 +346,8 @@ def test_an_offer_keeps_its_own_bounds(slots: int, transitions: int) -> None:
     assert offer.slot_stake >= economics.STAKE_MARGIN * audit.stake_multiple() * price, "no saving of work pays"
     assert offer.witness_stake >= prices.witness_floor(offer.witness_fee), "the contract's floor of a witness"
     assert 2 * offer.witness_stake < offer.slot_stake, "a worker that takes its witness along loses more than it does"
+    lone = economics.offer(slots, transitions, price, gas_price, min_slots=1)
+    assert 2 * lone.witnesses * lone.witness_stake < lone.slot_stake, "where one claim may have all witnesses, all"
     assert offer.witness_fee > audit.replay_share() * price, "a duty pays more than it costs"
     assert audit.cost_share() <= economics.MAX_COST_SHARE or offer.witnesses == 1, "within the bound, but one at least"
 

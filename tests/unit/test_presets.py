@@ -29,7 +29,7 @@ def test_a_preset_is_above_the_contracts_floors(terms: Terms) -> None:
 
 @pytest.mark.parametrize(("terms", "chain"), [(DEVNET, "devnet"), (MAINNET, "ethereum"), (MAINNET, "op-stack")])
 def test_the_market_accepts_a_preset(terms: Terms, chain: str) -> None:
-    shape = amended(params_of(random.Random(0)), slots=64, inner_steps=500)
+    shape = amended(params_of(random.Random(0)), slots=64, min_slots=16, inner_steps=500)
     unbonding = Seconds(terms.challenge_seconds + 2 * terms.clock_seconds)
     check_params(amended(shape, **asdict(terms)), unbonding, CHAINS[chain])
     with pytest.raises(ChainError, match="witnesses"):
@@ -76,7 +76,7 @@ def test_a_bid_meets_the_markets_floors_whatever_it_is(terms: Terms) -> None:
     """From a wei a slot to a thousand times the preset's price, for small jobs and large ones."""
     for bid in (1, 10**9, int(terms.slot_price) // 7, int(terms.slot_price), 1000 * int(terms.slot_price)):
         for slots, steps in ((2, 1), (3, 20), (64, 500)):
-            priced = terms.priced(Wei(bid), slots, steps)
+            priced = terms.priced(Wei(bid), slots, steps, min_slots=1)
             shape = amended(params_of(random.Random(0)), slots=slots, min_slots=1, inner_steps=steps, rounds=2)
             unbonding = Seconds(terms.challenge_seconds + 2 * terms.clock_seconds)
             check_params(amended(shape, **asdict(priced)), unbonding, CHAINS["devnet"])

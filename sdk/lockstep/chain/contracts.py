@@ -558,8 +558,20 @@ class Demands(Precommitted):
         stored, head = self.demand(demand), self.w3.eth.block_number
         if stored is None or head < stored.beacon:
             return None
-        remembered = head + 1 - stored.beacon <= HASH_BLOCKS
-        return keccak(demand + (bytes(self.w3.eth.get_block(stored.beacon)["hash"]) if remembered else bytes(32)))
+        if head + 1 - stored.beacon <= HASH_BLOCKS:
+            return keccak(demand + bytes(self.w3.eth.get_block(stored.beacon)["hash"]))
+        return self._kept(demand) or keccak(demand + bytes(32))
+
+    def fading(self, demand: bytes) -> bool:
+        """Returns True if the chain soon forgets the word of an open demand, and nobody has kept it."""
+        stored, head = self.demand(demand), self.w3.eth.block_number
+        if stored is None or stored.status != Status.OPEN or not stored.beacon:
+            return False
+        return HASH_BLOCKS // 2 < head + 1 - stored.beacon <= HASH_BLOCKS and self._kept(demand) is None
+
+    def _kept(self, demand: bytes) -> Digest | None:
+        kept = bytes(self.read("keptSeed", demand))
+        return Digest(kept) if any(kept) else None
 
     def missing(self, claim: ClaimId) -> bool:
         """Returns True if a demand for the claim's payload ended unanswered; reverts while one is open."""
@@ -576,6 +588,10 @@ class Demands(Precommitted):
     def carry_unavailable(self, job: JobId, r: int, slot: int, wanted: int) -> Call:
         """Demands the carry that a slot's claim starts from, in the same way."""
         return self.call("carryUnavailable", job, r, slot, wanted)
+
+    def keep_seed(self, demand: bytes) -> Call:
+        """Keeps the word that names a payload's leaves, before the chain forgets the beacon's block."""
+        return self.call("keepSeed", demand)
 
     def answer(self, demand: bytes, body: Body, code: Code, shown: Sequence[Shown]) -> Call:
         """Posts the leaves that a payload's demand names."""

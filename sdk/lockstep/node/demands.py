@@ -1,8 +1,9 @@
 """Demands for data: who lacks it asks, who holds it answers, who asked takes the bond back when nobody did. A demand
 for a carry that its asker leaves open is ended by whoever answers demands.
 
-Workers answer for their own payloads, everybody for rows: what is posted earns 60 % of the asker's bond. A row is
-posted in parts, one a block: whoever copies a part out of the mempool would have to have committed to it before.
+Workers answer for their own payloads, which pays a little less than its gas, everybody for rows, which earn 60 % of the
+asker's bond. A row is posted in parts, one a block: whoever copies a part out of the mempool would have to have
+committed to it before.
 """
 
 from __future__ import annotations
@@ -127,6 +128,9 @@ class Answers:
                 if demand.asker == self._me or self._holds_up(ledger, demand, now):
                     yield f"settle/{demand.id.hex()}", self._ended(demand)
                 continue
+            # INVARIANT: no hider waits for another draw of leaves: who asked keeps the first.
+            if demand.asker == self._me and demand.claim is not None and self._demands.fading(demand.id):
+                yield f"keep/{demand.id.hex()}", self._demands.keep_seed(demand.id)
             job = job_of(demand.job)
             found = None if job is None else self._answer(ledger, demand, job)
             if found is not None:

@@ -150,7 +150,7 @@ def _refuse_wide(value: Any, where: str) -> None:
 def at_price(job: TrainingJob, price: Wei) -> TrainingJob:
     """The job with slots paid by what they compute: `price` for `PRICED_OPERATIONS`, a worker's `--min-price`."""
     paid = slot_price_at(price, slot_operations(job.programs, job.inner_steps))
-    return replace(job, terms=job.terms.priced(paid, job.slots, job.inner_steps))
+    return replace(job, terms=job.terms.priced(paid, job.slots, job.inner_steps, job.min_slots))
 
 
 def _price(described: Mapping[str, Any]) -> Wei | None:
@@ -256,12 +256,13 @@ def _offer(described: Mapping[str, Any], *, rounds: int, steps: int, carries: bo
     aggregator = described.get("aggregator", "")
     if aggregator == "":
         aggregator = ZERO_ADDRESS
+    min_slots = _integer(described, "min_slots", max(1, slots - 1))
     return {
         "rounds": _integer(described, "rounds", rounds),
         "slots": slots,
-        "min_slots": _integer(described, "min_slots", max(1, slots - 1)),
+        "min_slots": min_slots,
         "aggregator": address_of(str(aggregator), "aggregator", hint='"" is none'),
-        "terms": preset.audited(slots, steps, carries),
+        "terms": preset.audited(slots, steps, carries, min_slots),
     }
 
 

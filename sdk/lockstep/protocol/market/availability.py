@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 
 from lockstep.protocol import merkle
 from lockstep.protocol.hashing import keccak
-from lockstep.protocol.jobs import ZERO_ADDRESS, Body, JobParams, JobStatus, word
+from lockstep.protocol.jobs import ZERO, ZERO_ADDRESS, Body, JobParams, JobStatus, word
 from lockstep.protocol.market import ids, precommitted, prices, vault, verdicts
-from lockstep.protocol.market.calls import MAX_UINT, Block
+from lockstep.protocol.market.calls import HASH_BLOCKS, MAX_UINT, Block
 from lockstep.protocol.market.state import Draft, Reader
 from lockstep.protocol.market.types import Asked, Demand, Row, Shown, Status
 from lockstep.protocol.market.views import bond_of, claim_id_of, live, params
@@ -94,8 +94,24 @@ def _set_until(d: Draft, asked: Asked, p: JobParams | None, what: int) -> Second
     return Seconds(deadline + p.windows.clock_seconds) if p and what == CARRY else deadline
 
 
+def keep_seed(d: Draft, sender: Address, demand: Digest) -> None:
+    """Keeps the word that names a demand's leaves, as long as the chain knows its block."""
+    asked_for = _open(d, demand)
+    if d.seeds[demand] != ZERO:
+        raise revert("AlreadyDone")
+    # INVARIANT: who hides leaves has one draw: its word is kept before the chain forgets the block, and none is kept
+    # after that.
+    if asked_for.beacon == 0 or d.block.number > asked_for.beacon + HASH_BLOCKS:
+        raise revert("DemandClosed", demand)
+    seed = seed_of(d, d.block, demand)
+
+    d.seeds[demand] = seed
+
+    _emit(d, "SeedKept", demand, seed)
+
+
 def answer(d: Draft, sender: Address, demand: Digest, body: Body, code: Code, shown: Sequence[Shown]) -> None:
-    """Posts the leaves; 60 % of the bond to the slot's worker, the rest burned."""
+    """Posts the leaves; a little less than its gas to the slot's worker, out of the bond, of which the rest returns."""
     asked_for = _open(d, demand)
     claim = ClaimId(asked_for.subject)
     c = d.claims[claim]
@@ -118,7 +134,10 @@ def answer(d: Draft, sender: Address, demand: Digest, body: Body, code: Code, sh
 
     if _is_game(d, asked_for):
         verdicts.on_rejected(d, d.at.availability, claim)
-    vault.take_bond(d, d.at.availability, demand, c.worker)
+    # INVARIANT: an answer is paid less than it costs: nobody gains by withholding what others must then demand.
+    fee, pricing = d.block.base_fee, p.prices
+    pay = prices.gas_cost(prices.ANSWER_GAS, pricing.gas_price, pricing.fee_cap, fee)
+    vault.pay_bond(d, d.at.availability, demand, c.worker, pay)
 
 
 def settle(d: Draft, sender: Address, demand: Digest) -> None:
@@ -240,6 +259,8 @@ def seed_of(s: Reader, block: Block, demand: Digest) -> Digest:
     # INVARIANT: nobody who demands or answers knows the leaves before the demand stands.
     if block.number <= beacon:
         raise revert("TooEarly", beacon + 1)
+    if s.seeds[demand] != ZERO:
+        return s.seeds[demand]
     # A hash that the EVM has forgotten is zero for everybody: the demand's own id, new at its time, names the leaves
     # then.
     return keccak(demand + block.hash_of(beacon))

@@ -36,8 +36,8 @@ from lockstep.protocol.types import (
     Wei,
 )
 
-TRANSACTION_GAS, BYTE_GAS = 21_000, 16
-"""Gas of a transaction before its first instruction, and of a byte of its data that is not zero."""
+TRANSACTION_GAS, BYTE_GAS, ZERO_GAS = 21_000, 16, 4
+"""Gas of a transaction before its first instruction, of a byte of its data, and of one that is zero."""
 MAX_SPENT = (1 << 24) - 1
 """Gas that a game counts at most."""
 
@@ -264,7 +264,13 @@ def _spend(d: Draft, id_: GameId) -> None:
 
 def _metered(d: Draft, before: int) -> int:
     """What a call has spent, and what was spent before it."""
-    return min(before + TRANSACTION_GAS + BYTE_GAS * len(d.data) + d.gas, MAX_SPENT)
+    return min(before + TRANSACTION_GAS + data_gas(d.data) + d.gas, MAX_SPENT)
+
+
+def data_gas(data: bytes) -> int:
+    """What a transaction's data costs."""
+    # INVARIANT: nobody is refunded more for a call's data than it costs: zeros behind the arguments earn nothing.
+    return BYTE_GAS * len(data) - (BYTE_GAS - ZERO_GAS) * data.count(0)
 
 
 def _log(d: Draft, id_: GameId, events: tuple[moves.GameEvent, ...]) -> None:

@@ -558,6 +558,14 @@ class RowPosted(Logged, contract="Availability"):
 
 
 @dataclass(frozen=True)
+class SeedKept(Logged, contract="Availability"):
+    """The word of a demand is kept, whatever the chain forgets."""
+
+    demand: Digest
+    seed: Digest
+
+
+@dataclass(frozen=True)
 class Settled(Logged, contract="Availability"):
     """A demand is answered, or nobody answered."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lockstep.protocol.jobs import NEVER, ZERO, JobParams
+from lockstep.protocol.jobs import NEVER, ZERO, JobParams, Role
 from lockstep.protocol.market import prices
 from lockstep.protocol.merkle import LEAF_ELEMENTS
 from lockstep.protocol.reverts import revert
@@ -36,8 +36,8 @@ CLOCK_STEPS = 4
 MERGE_SLOTS = 2
 """A merge's stake is at most this many slot's stakes: who can work can merge."""
 SLOT_WITNESSES = 2
-"""A slot's stake is more than this many witness's stakes: who convicts itself to take one along loses more than half of
-its own."""
+"""A slot's stake is more than this many times its witnesses' stakes: who convicts itself to take them along loses more
+than half of its own."""
 AUDIT_WINDOWS = 3
 """Windows of an audit: witnesses commit, owners publish their traces, witnesses reveal ..."""
 AUDIT_REVEAL_WINDOWS = 2
@@ -149,9 +149,9 @@ def check_params(p: JobParams, unbond_seconds: Seconds, chain: ChainTimes) -> No
             max(role.slot_stake, p.merge.stake, pricing.witness_stake, dearest) <= MAX_LOCK,
             "stakes, and the bond with its gas at the cap, below 2^88",
         ),
-        # INVARIANT: a witness's word costs at least twenty times what it is paid, and less than half of what a worker
-        # loses that convicts itself to take it along; who was drawn has spoken before the claim can no longer be
-        # challenged.
+        # INVARIANT: a witness's word costs at least twenty times what it is paid, and all on one claim less than half
+        # of what a worker loses that convicts itself to take them along; who was drawn has spoken before the claim can
+        # no longer be challenged.
         (
             "witnesses",
             role.witnesses == 0
@@ -159,14 +159,15 @@ def check_params(p: JobParams, unbond_seconds: Seconds, chain: ChainTimes) -> No
                 role.witnesses <= MAX_WITNESSES
                 and role.witness_fee > 0
                 and pricing.witness_stake >= prices.witness_floor(role.witness_fee)
-                and SLOT_WITNESSES * pricing.witness_stake < role.slot_stake
+                and SLOT_WITNESSES * claim_witnesses(role) * pricing.witness_stake < role.slot_stake
                 and least <= windows.audit_seconds <= MAX_WINDOW
                 and windows.challenge_seconds
                 >= role.reveal_seconds + role.attest_seconds + AUDIT_WINDOWS * windows.audit_seconds
             ),
             (
-                f"witnesses <= {MAX_WITNESSES}, fee > 0, {prices.WITNESS_FEES} fees <= stake < slot_stake / "
-                f"{SLOT_WITNESSES}, audit_seconds a window, challenge_seconds >= reveal_seconds + attest_seconds + "
+                f"witnesses <= {MAX_WITNESSES}, fee > 0, {prices.WITNESS_FEES} fees <= stake, {SLOT_WITNESSES} x stake "
+                "x witnesses / min_slots, rounded up, < slot_stake, audit_seconds a window, challenge_seconds >= "
+                "reveal_seconds + attest_seconds + "
                 f"{AUDIT_WINDOWS} x audit_seconds"
             ),
         ),
@@ -190,6 +191,11 @@ def check_params(p: JobParams, unbond_seconds: Seconds, chain: ChainTimes) -> No
             broken = revert("JobInvalid", group)
             broken.hint = f"required: {rule}"
             raise broken
+
+
+def claim_witnesses(role: Role) -> int:
+    """The most witnesses of one claim."""
+    return -(-role.witnesses // max(1, role.min_slots))
 
 
 def row_leaves(row_length: int) -> int:

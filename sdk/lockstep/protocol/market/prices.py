@@ -21,6 +21,8 @@ STAKE_GAMES = 4
 """... and this many times the gas of a game at the cap."""
 LEAF_GAS = 80_000
 """Gas of posting one leaf of a row, in the deepest dataset."""
+ANSWER_GAS = 600_000
+"""Gas that the answer to a demand for a payload or a carry is paid: less than it takes."""
 BOND_GAMES = 3
 """A bond holds this many times the gas of the defender, a row's also of its leaves."""
 WITNESS_FEES = 20

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from lockstep.protocol.dispute.game import NO_GAME, Arbiter, Game
 from lockstep.protocol.dispute.moves import Opening
 from lockstep.protocol.dispute.statement import Statement
-from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, JobParams, JobState, JobStatus, Round
+from lockstep.protocol.jobs import ZERO, ZERO_ADDRESS, Claim, JobParams, JobState, JobStatus, Round
 from lockstep.protocol.market.calls import MAX_UINT, Block, Emitted
 from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.market.types import Asked, Audit, Demand, Duty, Lock, Unbond, Witness
@@ -236,6 +236,8 @@ class State:
     # Availability, Validator
     demands: Table[Digest, Demand]
     asked: Table[ClaimId, Asked]
+    seeds: Table[Digest, Digest]
+    """The words of demands whose beacon's block was shown in time."""
     committed_at: Table[tuple[str, Digest], int]
     """By (contract, digest): the block of a commitment to an act."""
 
@@ -265,7 +267,7 @@ class State:
             Table(JobState(ZERO_ADDRESS, JobStatus.NONE)), Table(None), Table(Round()), Table(Claim()), Table(False),
             Table(False),
             Table(Witness()), Table(()), Table(Audit()), Table(Duty()), Table(None),
-            Table(Demand()), Table(Asked()), Table(0),
+            Table(Demand()), Table(Asked()), Table(ZERO), Table(0),
             Table(NO_GAME), Table(None), Table(0), Table(0),
         )  # fmt: skip
 
@@ -307,6 +309,7 @@ class Draft:
     drawing = _Overlaid[JobId, "AuditId | None"]()
     demands = _Overlaid[Digest, Demand]()
     asked = _Overlaid[ClaimId, Asked]()
+    seeds = _Overlaid[Digest, Digest]()
     committed_at = _Overlaid[tuple[str, Digest], int]()
     games = _Overlaid[GameId, Game]()
     games_on = _Overlaid[tuple[ClaimId, int], "GameId | None"]()

@@ -218,6 +218,22 @@ def take_bond(d: Draft, sender: Address, key: bytes, defender: Address, amount: 
     _emit(d, "Credited", defender, to_defender)
 
 
+def pay_bond(d: Draft, sender: Address, key: bytes, account: Address, amount: int) -> None:
+    """A demand that was answered: `amount` of the bond becomes the credit of `account`, the rest is free again."""
+    # INVARIANT: a stake behind a claim is never taken as a bond.
+    if _keeper(d, sender) == Keeper.MARKET:
+        raise revert("Unauthorized", sender)
+    held = _take(d, sender, key)
+    paid = min(amount, held.amount)
+
+    d.free[held.account] += held.amount - paid
+    d.credits[account] += paid
+
+    _emit(d, "BondTaken", key, held.account, paid, 0, paid)
+    _emit(d, "Credited", account, paid)
+    _emit(d, "Unlocked", key, held.account, held.amount - paid)
+
+
 def slash(
     d: Draft,
     sender: Address,

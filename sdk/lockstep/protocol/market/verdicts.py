@@ -116,25 +116,26 @@ def on_invalid(d: Draft, sender: Address, job: JobId, prover: Address) -> None:
     d.emit("JobMarket", "JobVoid", job, prover)
 
 
-def on_drawn(d: Draft, sender: Address, job: JobId, r: int, count: int) -> None:
-    """Notes the number of witnesses drawn for the round and reserves their fees."""
+def on_drawn(d: Draft, sender: Address, job: JobId, r: int, count: int) -> int:
+    """Notes the number of witnesses drawn for the round and reserves their fees; returns how many the job pays."""
     # INVARIANT: the witnesses' contract alone says who was drawn.
     _only(sender, d.at.witnesses)
     p, ro = rounds.in_phase(d, job, r, Phase.ATTESTING)
     # INVARIANT: witnesses are drawn once a round, no more than the job pays.
     if ro.drawn or count > p.role.witnesses:
         raise revert("AlreadyDone")
-    j, fees = d.jobs.edit(job), count * p.role.witness_fee
+    j = d.jobs.edit(job)
     # INVARIANT: witnesses are paid from what slots and merges leave over, should rounds be run again.
     ahead = (p.schedule.rounds if j.status == JobStatus.ACTIVE else j.started) - j.settled
-    needed = fees + ahead * (p.role.slots * p.role.slot_price + p.merge.price)
-    left = j.escrow - j.paid - j.refunded - j.fees_due
-    if needed > left:
-        raise revert("EscrowTooLow", needed, left)
+    needed = ahead * (p.role.slots * p.role.slot_price + p.merge.price)
+    left = max(0, j.escrow - j.paid - j.refunded - j.fees_due - needed)
+    if count * p.role.witness_fee > left:
+        count = left // p.role.witness_fee
 
     ro.drawn = True
     ro.witnesses = count
-    j.fees_due = Wei(j.fees_due + fees)
+    j.fees_due = Wei(j.fees_due + count * p.role.witness_fee)
+    return count
 
 
 def on_witnessed(d: Draft, sender: Address, job: JobId, account: Address) -> None:

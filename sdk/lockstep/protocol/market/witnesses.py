@@ -17,7 +17,7 @@ from lockstep.protocol.market import ids, vault, verdicts
 from lockstep.protocol.market.calls import HASH_BLOCKS, MAX_UINT
 from lockstep.protocol.market.draws import beacon_of, chained, commitment, pick, slot_order, stake_key, step_of
 from lockstep.protocol.market.ids import audit_id
-from lockstep.protocol.market.job_rules import AUDIT_REVEAL_WINDOWS
+from lockstep.protocol.market.job_rules import AUDIT_REVEAL_WINDOWS, claim_witnesses
 from lockstep.protocol.market.rounds import cid_bytes, require_cid
 from lockstep.protocol.market.state import Draft
 from lockstep.protocol.market.types import Audit, AuditStatus, Duty, DutyStatus, Outcome, Standing, Witness, Word
@@ -159,8 +159,10 @@ def settle(d: Draft, sender: Address, audit: AuditId, i: int) -> Outcome:
     if duty.status in (DutyStatus.NONE, DutyStatus.CLOSED):
         raise revert("AlreadyDone")
     job, account = a.job, duty.account
-    _catch_up(d, job)
     outcome = _outcome(d, a, duty)
+    # INVARIANT: the list stands still before a draw, and no duty that leaves it as it is waits for one.
+    if outcome in (Outcome.FINED, Outcome.SLASHED):
+        _catch_up(d, job)
 
     duty.status = DutyStatus.CLOSED
     w = d.enrolled.edit((job, account))
@@ -216,20 +218,26 @@ def _catch_up(d: Draft, job: JobId) -> AuditId | None:
 def _deal(d: Draft, audit: AuditId, a: Audit, p: JobParams) -> None:
     """Gives each duty its slot and its account."""
     revealed, owners = _revealed(d, a, p.role.slots)
+    dealt: list[int] = []
     found: list[Address] = []
-    for slot in slot_order(a.beacon, revealed, p.role.witnesses):
+    # INVARIANT: no claim has more witnesses than its worker's stake was compared with, however few have revealed.
+    most = len(revealed) * claim_witnesses(p.role)
+    for slot in slot_order(a.beacon, revealed, min(most, p.role.witnesses)):
         account = pick(d.lists[a.job], a.beacon, len(found), owners[slot], found)
         if account == ZERO_ADDRESS:
             continue
-        w = d.enrolled.edit((a.job, account))
+        dealt.append(slot)
+        found.append(account)
+    # INVARIANT: a draw has as many duties as the job can pay, and fails for none that it cannot.
+    duties = verdicts.on_drawn(d, d.at.witnesses, a.job, a.round, len(found))
+
+    a.duties = duties
+    for i in range(duties):
+        w = d.enrolled.edit((a.job, found[i]))
         w.drawn += 1
         w.open += 1
-        d.duties[audit, len(found)] = Duty(account, slot, w.drawn, DutyStatus.DRAWN)
-        _emit(d, "DutyDrawn", audit, len(found), account, slot, w.drawn)
-        found.append(account)
-    a.duties = len(found)
-
-    verdicts.on_drawn(d, d.at.witnesses, a.job, a.round, a.duties)
+        d.duties[audit, i] = Duty(found[i], dealt[i], w.drawn, DutyStatus.DRAWN)
+        _emit(d, "DutyDrawn", audit, i, found[i], dealt[i], w.drawn)
 
 
 def _revealed(d: Draft, a: Audit, slots: int) -> tuple[list[int], list[Address]]:
