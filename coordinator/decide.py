@@ -266,11 +266,11 @@ def _round_actions(seen: AggregatorJob, view: AggregatorRound, decider: Decider)
             elif view.merger == decider.me and decider.free >= params.merge.stake:
                 most = (decider.free - params.merge.stake) // params.round_pay
                 yield Merge(view.number, min(backing.wanted(params, view.number), most))
-        case Phase.LEAD:
+        case Phase.LEAD | Phase.FAILED if seen.job.status != JobStatus.VOID:
             rounds = {x.number: x.stored for x in seen.views}
             if views.finalizable(params, seen.job, view.number, rounds, decider.now):
                 yield Finalize(view.number)
-        case Phase.VOID:
+        case Phase.VOID | Phase.FAILED:
             voided = seen.job.status == JobStatus.VOID
             over = _releasable(view) and not views.startable(params, seen.job)
             if over or (voided and view.number == seen.job.settled):

@@ -163,7 +163,8 @@ def _merged(session: Session, event: EventRow) -> None:
 @on(MARKET, "RoundFinal")
 def _round_final(session: Session, event: EventRow) -> None:
     row = _round_of(session, event)
-    row.state = "final"
+    # A round that failed stays so: its claims are paid, and nothing was merged.
+    row.state = "failed" if row.state == "failed" else "final"
     for claim in _claims_of(session, row):
         if claim.state in ("accepted", "merged"):
             claim.state = "final"
@@ -174,9 +175,8 @@ def _round_failed(session: Session, event: EventRow) -> None:
     row = _round_of(session, event)
     row.state = "failed"
     for claim in _claims_of(session, row):
-        if claim.state in ("joined", "committed"):
-            claim.state = "void" if row.seed is None else "absent"
-        elif claim.state in ("revealed", "accepted", "excluded"):
+        # With a seed the freeze has said what each claim is.
+        if claim.state == "joined":
             claim.state = "void"
 
 

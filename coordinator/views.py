@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import case, func, select
+from sqlalchemy import case, func, or_, select
 from sqlalchemy.orm import Session
 
 from coordinator import disputes
@@ -65,9 +65,9 @@ REASONS = {
     "pending": "accepted; paid once the challenge window is over and the rounds before it are final",
     "training": "joined, not revealed yet",
     "absent": "joined and did not reveal in time: the slot's price was burned",
-    "excluded": "the payload could not be fetched or decoded in time: unpaid, the stake is returned",
+    "excluded": "left out of the merge: unpaid; a payload that was demanded in vain costs the slot's price",
     "convicted": "a challenger proved the claim wrong: the stake was slashed",
-    "round_void": "the round failed or fell with a convicted merge: nobody is paid, stakes are returned",
+    "round_void": "the round failed before a seed was drawn, or fell with a convicted merge: stakes are returned",
 }
 """Reason codes of claims, as `lockstep worker why` has them."""
 MERGED = case((ClaimRow.slot == MERGE_SLOT, 1), else_=0)
@@ -409,7 +409,7 @@ def _lock(session: Session, lock: LockRow) -> LockOut:
 
 
 def _last_of_period(session: Session, job: JobRow, number: RoundRow) -> RoundRow:
-    """The last round of the carry period that was started and did not fail: earlier ones wait for its window."""
+    """The last round of the carry period in which claims may stand: earlier ones wait for its window."""
     period = int(role_of(job).get("carry_period", 0))
     if not period:
         return number
@@ -417,7 +417,7 @@ def _last_of_period(session: Session, job: JobRow, number: RoundRow) -> RoundRow
     later = (
         select(RoundRow)
         .where(RoundRow.job == job.id, RoundRow.number > number.number, RoundRow.number < end)
-        .where(RoundRow.state.not_in(("failed", "void")))
+        .where(RoundRow.state != "void", or_(RoundRow.state != "failed", RoundRow.mask.is_not(None)))
         .order_by(RoundRow.number.desc())
     )
     return session.scalars(later.limit(1)).first() or number

@@ -11,14 +11,14 @@ from enum import StrEnum
 
 from lockstep.node.ledger import ClaimRecord, GameRecord, JobLedger, Ledger, RoundLedger
 from lockstep.protocol.dispute.moves import Verdict
-from lockstep.protocol.jobs import JobParams, Phase
+from lockstep.protocol.jobs import NEVER, JobParams, Phase
 from lockstep.protocol.market.types import Audit, AuditStatus
 from lockstep.protocol.types import Address, ClaimId, JobId, Seconds, TraceRoot, Wei
 
 RETRY_SECONDS = Seconds(5)
 """Chain time until a claim whose data could not be had is tried again."""
 
-ENDED = (Phase.FINAL, Phase.FAILED, Phase.VOID)
+ENDED = (Phase.FINAL, Phase.VOID)
 
 
 class AuditResult(StrEnum):
@@ -38,15 +38,15 @@ class Candidate:
 
     record: ClaimRecord
     window_ends: Seconds
-    """From then on no game can be opened on it, unless that lasts until it is final."""
+    """From then on no game can be opened on it, unless that is not known yet."""
     stands: bool
-    """Neither convicted, nor final, nor of a round that failed or was voided."""
-    until_final: bool = False
-    """A claim that others may stand on: its window lasts as long as it stands."""
+    """Neither convicted, nor final, nor of a round that was voided."""
+    undecided: bool = False
+    """Others may stand on it in a round that is not merged yet: its window lasts at least until then."""
 
     def open_at(self, now: Seconds) -> bool:
         """Returns True if a game may be opened on the claim in a block at `now`."""
-        return self.stands and (self.until_final or now < self.window_ends)
+        return self.stands and (self.undecided or now < self.window_ends)
 
     def is_settled(self, settled: Mapping[ClaimId, TraceRoot]) -> bool:
         """Returns True if `settled` holds the claim with the trace that it has now."""
@@ -69,8 +69,12 @@ def _of_round(job: JobLedger, round_: RoundLedger, params: JobParams) -> Iterato
 def _candidate(job: JobLedger, round_: RoundLedger, record: ClaimRecord, params: JobParams) -> Candidate:
     over = round_.phase in ENDED or job.rounds.get(round_.number) is not round_
     ends = Seconds(record.claimed_at + params.windows.challenge_seconds)
-    # INVARIANT: a claim that others may stand on can be challenged until it is final.
-    return Candidate(record, ends, not (over or record.convicted), params.role.carries and not record.is_merge)
+    stands = not (over or record.convicted)
+    if record.is_merge or not params.role.carries or not stands:
+        return Candidate(record, ends, stands)
+    # INVARIANT: a claim that others may stand on can be challenged until it can be final, and no longer.
+    final = job.over_at(params, round_.number)
+    return Candidate(record, final or ends, stands, final == NEVER)
 
 
 def next_claim(

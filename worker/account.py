@@ -23,9 +23,10 @@ MEANINGS = {
     "withheld": "joined, and not claimed: wrong bits were computed, and silence costs the slot's price",
     "not_joined": "this account held no slot of the round",
     "absent": "joined and did not reveal in time: the slot's price was burned",
-    "excluded": "the payload could not be fetched or decoded in time: unpaid, the stake is returned",
+    "excluded": "half of the others did not have the payload in time: unpaid, the stake is returned",
     "convicted": "a challenger proved the claim wrong: the stake was slashed",
-    "round_failed": "too few payloads, or nobody merged: nobody is paid, stakes are returned",
+    "missing": "the payload was demanded and nobody posted it: unpaid, the slot's price is burned at the round's end",
+    "round_failed": "the round failed before a seed was drawn: the stake is returned",
     "round_void": "an earlier merge was convicted: this round does not count, the stake is returned",
 }
 """Reason codes, as people are told."""
@@ -36,6 +37,7 @@ _OF_STATUS = {
     ClaimStatus.REVEALED: "pending",
     ClaimStatus.ACCEPTED: "pending",
     ClaimStatus.EXCLUDED: "excluded",
+    ClaimStatus.MISSING: "missing",
     ClaimStatus.ABSENT: "absent",
     ClaimStatus.CONVICTED: "convicted",
     ClaimStatus.VOID: "round_failed",
@@ -132,5 +134,6 @@ def _reason(account: Account, job: JobLedger, r: RoundLedger, slot: int | None) 
         for p in account.ledger.pays
     )
     if status == ClaimStatus.FINAL:
-        return "paid" if paid else "excluded"
+        unpaid = "missing" if slot in r.missing else "excluded"
+        return "paid" if paid else unpaid
     return _OF_STATUS[status]

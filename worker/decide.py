@@ -216,8 +216,6 @@ def base_of(view: JobView, number: int) -> Roots:
         return r.state.base, r.state.outer
     if before is None:
         return view.params.genesis.shared, view.params.genesis.outer
-    if before.phase == Phase.FAILED:
-        return before.state.base, before.state.outer
     return before.state.next_shared, before.state.next_outer
 
 
@@ -255,7 +253,8 @@ def _round_acts(view: JobView, r: RoundView, me: Self) -> list[Act]:
 
 def _audit_acts(view: JobView, r: RoundView, own: Sequence[int]) -> list[Act]:
     """Have witnesses drawn; show one's list of state roots once none of them can copy from it."""
-    if not view.params.role.witnesses or r.phase not in (Phase.ATTESTING, Phase.FREEZING, Phase.MERGING, Phase.LEAD):
+    judged = (Phase.ATTESTING, Phase.FREEZING, Phase.MERGING, Phase.LEAD, Phase.FAILED)
+    if not view.params.role.witnesses or r.phase not in judged:
         return []
     status = AuditStatus.NONE if r.audit is None else r.audit.status
     if r.audit is not None and status == AuditStatus.DRAWN:
@@ -305,11 +304,11 @@ def _phase_acts(view: JobView, r: RoundView, me: Self, own: Sequence[int]) -> li
             return []
         rounds = backing.affordable(view.params, left, backing.wanted(view.params, r.number))
         return [Act(Do.MERGE, r.number, rounds=rounds)]
-    if r.phase == Phase.LEAD:
+    if r.phase == Phase.VOID or (r.phase == Phase.FAILED and view.job.status == JobStatus.VOID):
+        return [Act(Do.RELEASE, r.number)] if _releasable(view, r) else []
+    if r.phase in (Phase.LEAD, Phase.FAILED):
         stored = {x.number: x.state for x in view.rounds}
         return [Act(Do.FINALIZE, r.number)] if finalizable(view.params, view.job, r.number, stored, view.now) else []
-    if r.phase in (Phase.VOID, Phase.FAILED):
-        return [Act(Do.RELEASE, r.number)] if _releasable(view, r) else []
     return []
 
 
@@ -326,10 +325,8 @@ def _releasable(view: JobView, r: RoundView) -> bool:
     if voided and view.job.settled <= r.number < view.job.started and r.state.phase != Phase.VOID:
         # INVARIANT: a void job's rounds are released in order; the first one also stands in the way of the others.
         return r.number == view.job.settled and any(x.idle_locks for x in view.rounds)
-    # A failed round keeps a stake for its games alone, until they are over; in a void job nobody counts them out.
-    counted = r.phase == Phase.FAILED and view.job.status not in (JobStatus.VOID, JobStatus.DONE)
     # INVARIANT: a void round's stakes are given back together, once the games on its claims are over.
-    return bool(r.idle_locks) and not counted and (voided or not r.state.open_games or r.phase != Phase.VOID)
+    return bool(r.idle_locks) and (voided or not r.state.open_games)
 
 
 def _holds(view: JobView, number: int, me: Self) -> bool:

@@ -18,7 +18,7 @@ from lockstep.node.guard import lock
 from lockstep.node.ledger import JobLedger, RoundLedger
 from lockstep.node.purse import Holdings, moment
 from lockstep.protocol.errors import Crashed, Unreachable, WrongBits
-from lockstep.protocol.jobs import ZERO_ADDRESS, Phase
+from lockstep.protocol.jobs import NEVER, ZERO_ADDRESS, Phase
 from lockstep.protocol.types import ClaimId, JobId, Seconds
 from worker import notes
 from worker.account import MEANINGS, Account, reasons_of
@@ -215,11 +215,12 @@ def process_of(account: Account) -> tuple[lock.Holder | None, Note]:
 
 def next_of(job: JobLedger, r: RoundLedger, market: Market, now: Seconds) -> Next | None:
     """Returns the event that a round waits for; None once the round is over."""
-    if r.attempt != job.attempt and r.phase in (Phase.VOID, Phase.FAILED):
+    if r.attempt != job.attempt and r.phase == Phase.VOID:
         return None
     stored, phase = market.round(job.id, r.number), market.phase(job.id, r.number)
     params = market.params(job.id)
-    if stored.open_games and phase == Phase.LEAD:
+    judged = phase == Phase.LEAD or (phase == Phase.FAILED and stored.merged_at != NEVER)
+    if stored.open_games and judged:
         return Next(f"{stored.open_games} games on claims of this round end; then it can be final")
     if phase == Phase.JOINING:
         return Next("the roster closes", stored.join_ends)
@@ -241,7 +242,7 @@ def next_of(job: JobLedger, r: RoundLedger, market: Market, now: Seconds) -> Nex
             )
         late = "since the aggregator did not, " if params.merge.aggregator != ZERO_ADDRESS else ""
         return Next(f"{late}a slot's owner merges the round", Seconds(stored.merge_opens + turns * turn))
-    if phase == Phase.LEAD:
+    if judged:
         waits = "the windows of its carry period are over" if params.role.carries else "the rounds before it are final"
         return Next(f"paid if nobody convicts and {waits}", Seconds(stored.merged_at + longest_hold(params)))
     return None

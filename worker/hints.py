@@ -46,6 +46,7 @@ HINTS = {
     "not_joined": "see the job's own line, if it is still open",
     "absent": "keep the worker running and its machine free: `lockstep worker quote` says what a round takes",
     "excluded": "check that --storage is one that others can fetch from",
+    "missing": "keep the worker running: it posts what is demanded, if it still has it",
     "convicted": "stop this machine and run `lockstep doctor`: it computed wrong bits, or was silent in a dispute",
     "round_failed": "nothing has to be done: too few of the others were in time",
     "round_void": "nothing has to be done: the round is done again",

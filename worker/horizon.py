@@ -1,6 +1,6 @@
 """The latest times at which a round's stakes come free and the next round opens, if nobody challenges.
 
-Windows that are not begun yet count in full; a round that fails or is made void frees its stakes earlier.
+Windows that are not begun yet count in full; a round that fails early or is made void frees its stakes earlier.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def free_by(params: JobParams, r: Round, phase: Phase, now: Seconds) -> Seconds 
     """Returns the chain time by which the stakes of a round's claims are free; None while a game is open on one."""
     if r.open_games:
         return None
-    if phase == Phase.LEAD:
+    if phase == Phase.LEAD or (phase == Phase.FAILED and r.merged_at != NEVER):
         return Seconds(max(r.merged_at + longest_hold(params), now))
     if phase in (Phase.NONE, Phase.FINAL, Phase.FAILED, Phase.VOID):
         return now

@@ -480,13 +480,13 @@ def deadlines(s: State, job: JobId) -> Sequence[int]:
     assert p is not None
     found: list[int] = []
     for (of, r), ro in s.rounds.items():
-        if of != job or ro.phase in (Phase.FINAL, Phase.FAILED):
+        if of != job or ro.phase == Phase.FINAL:
             continue
         found += [ro.join_ends - p.windows.join_seconds // 2, ro.join_ends, ro.commit_ends, ro.reveal_ends]
         found += [ro.attest_ends, ro.join_ends - 2 * max(1, int(s.at.chain.inclusion))]
         if ro.phase == Phase.MERGING:
             found += [ro.merge_opens + k * p.merge.turn_seconds for k in range(1, p.role.slots + 3)]
-        if ro.phase == Phase.LEAD and r >= s.jobs[job].settled:
+        if ro.phase in (Phase.LEAD, Phase.FAILED) and r >= s.jobs[job].settled:
             found.append(ro.merged_at + p.windows.challenge_seconds)
     found += [g.deadline + 1 for g in s.games.values() if g.phase != moves.GamePhase.CLOSED]
     found += [demand.deadline + 1 for demand in s.demands.values()]

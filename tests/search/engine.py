@@ -213,8 +213,7 @@ def _anybodys(scene: Scene, reader: Party) -> list[MarketCall]:
             found.append(MarketCall("DisputeGame", "resolve", me, (id_, g.standing)))
     for asked, demand in s.demands.items():
         # A demand for a carry that its asker leaves open is ended by who is honest.
-        failed = demand.beacon and s.rounds[job, s.claims[ClaimId(demand.subject)].round].phase == Phase.FAILED
-        left = demand.row == availability.CARRY and demand.beacon and not failed
+        left = demand.row == availability.CARRY and demand.beacon
         if demand.status == Status.OPEN and b.time > demand.deadline and not left:
             late = ("voidForRow", (job, demand.row)) if demand.beacon == 0 else ("settle", (asked,))
             found.append(MarketCall("Availability", late[0], me, late[1]))
@@ -224,9 +223,9 @@ def _anybodys(scene: Scene, reader: Party) -> list[MarketCall]:
                 found.append(MarketCall("JobMarket", "seal", me, (of, r)))
             case Phase.FREEZING:
                 found.append(MarketCall("JobMarket", "freeze", me, (of, r, reader._bodies(s, r))))
-            case Phase.MERGING | Phase.LEAD:
+            case Phase.MERGING | Phase.LEAD | Phase.FAILED:
                 found.append(MarketCall("JobMarket", "finalize", me, (of, r)))
-            case Phase.VOID | Phase.FAILED:
+            case Phase.VOID:
                 found.append(MarketCall("JobMarket", "release", me, (of, r)))
         if views.is_voided(j):
             found.append(MarketCall("JobMarket", "release", me, (of, r)))

@@ -143,7 +143,8 @@ def m4(stack: ExitStack) -> Machine:
 
 def k1(stack: ExitStack) -> Machine:
     """A round is final when its own window is over, whatever stands on its claims."""
-    _patched(stack, settling, "last_of_period", lambda p, started, r, phase_at: r)
+    over_at = views.over_at
+    _patched(stack, settling, "over_at", lambda p, started, r, round_at: over_at(p, r + 1, r, round_at))
     return Machine()
 
 
@@ -220,6 +221,37 @@ def k7(stack: ExitStack) -> Machine:
     return Machine()
 
 
+def k9(stack: ExitStack) -> Machine:
+    """A claim that others may stand on can be challenged until it is final."""
+    window_open = views.window_open
+
+    def stays(s: Any, block: Any, id_: Any) -> bool:
+        c = s.claims[id_]
+        carries = views.live(s, id_) and not c.is_merge and s.params[c.job].role.carries
+        return window_open(s, block, id_) or bool(carries and s.rounds[c.job, c.round].phase != Phase.VOID)
+
+    for module in (views, verdicts):
+        _patched(stack, module, "window_open", stays)
+    return Machine()
+
+
+def f1(stack: ExitStack) -> Machine:
+    """A round that fails gives every stake back, pays nobody and ends all judgement."""
+    fail = settling.fail
+
+    def frees(d: Draft, job: JobId, r: int) -> None:
+        ro, slots = d.rounds.edit((job, r)), d.params[job].role.slots  # type: ignore[union-attr]
+        for slot in range(slots):
+            claim, c = settling.claim_at(d, job, r, ro, slot)
+            if ClaimStatus.REVEALED <= c.status <= ClaimStatus.MISSING and not c.open_games:
+                settling.give_back(d, claim, c, ClaimStatus.VOID)
+        fail(d, job, r)
+
+    for module in (settling, rounds):
+        _patched(stack, module, "fail", frees)
+    return Machine()
+
+
 def k8(stack: ExitStack) -> Machine:
     """A demand for a carry is ended by its asker alone."""
     _patched(stack, honest.Party, "_holds_up", lambda *_: False)
@@ -229,7 +261,7 @@ def k8(stack: ExitStack) -> Machine:
 FIXES: dict[str, Reversal] = {
     "H1": h1, "H2": h2, "H3": h3, "H4": h4, "H5": h5, "H6": h6, "M1": m1, "M2": m2, "M3": m3, "M4": m4,
     "K1": k1, "K2": k2, "K3": k3, "K4": k4, "K5": k5, "K6": k6, "K7": k7,
-    "K8": k8,
+    "K8": k8, "K9": k9, "F1": f1,
 }  # fmt: skip
 
 

@@ -163,7 +163,7 @@ class Party:
         if demand.row != availability.CARRY or not demand.beacon or b.time <= demand.deadline + COURTESY_SECONDS:
             return False
         c = s.claims[claim]
-        over = s.rounds[c.job, c.round].phase in (Phase.FINAL, Phase.FAILED)
+        over = s.rounds[c.job, c.round].phase == Phase.FINAL
         return not over and c.status != ClaimStatus.CONVICTED
 
     def awaits(self, s: State, b: Block) -> bool:
@@ -458,7 +458,7 @@ class Party:
     def _decided(self, s: State, audit: AuditId, duty: Duty, claim: ClaimId) -> bool:
         a = s.audits[audit]
         ro = s.rounds[a.job, a.round]
-        over = s.jobs[a.job].status == JobStatus.DONE or ro.phase in (Phase.FINAL, Phase.FAILED, Phase.VOID)
+        over = s.jobs[a.job].status == JobStatus.DONE or ro.phase in (Phase.FINAL, Phase.VOID)
         if duty.status in (DutyStatus.DRAWN, DutyStatus.COMMITTED):
             # Of a claim that carries, the merge says if it was left out: nobody owes a word on it then.
             return over or not s.claims[claim].carries or ro.merge_in != NO_STATE

@@ -1,13 +1,14 @@
 """What must hold, whatever a coalition does. What is not promised is in docs/threat-model.md, "Not defended against".
 
 (a) nobody honest ends below its all-honest run: who kept to the programs ends with what it had, and with the price of
-    every claim and merge that was accepted, if the job is not void; an honest requester has lost the pay of what it got
+    every claim and merge that was accepted, if the job is not void, whatever became of its round; an honest requester
+    has lost the pay of what it got, and the price of what the others left out
 (b) no coalition ends above its own: it gains at most the pay of what it committed to; of a void job that is its own
     requester's, what no work has earned of the deposit goes to the prover and is burned
 (c) a claim that is no longer live never lives again
 (d) a stake falls only by proof, equivocation or an owed move missed
 (e) `finish` leaves nothing live
-(f) every lock ends, in a time that the job's windows bound
+(f) every lock ends, in a time that the job's windows bound, and no game is opened on what can be final
 (g) money is conserved
 (h) of an account with an owner, the owner alone takes stake out, names a delegate and hands the account on, and what
     leaves the vault is the owner's, whoever has the account's own key
@@ -27,7 +28,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lockstep.protocol.jobs import ZERO_ADDRESS, ClaimStatus, JobStatus, Phase
+from lockstep.protocol.dispute import moves
+from lockstep.protocol.jobs import NEVER, ZERO_ADDRESS, Claim, ClaimStatus, JobStatus, Phase
 from lockstep.protocol.market import availability, ids, views
 from lockstep.protocol.market.calls import Emitted, MarketCall
 from lockstep.protocol.market.prices import ANSWER_GAS, PROVER_PERCENT, gas_cost
@@ -96,6 +98,7 @@ class Watch:
     """The acts that owners were let do."""
     supply: int = 0
     games: int = 0
+    """The most that were open at a time."""
     bonds: dict[Address, int] = field(default_factory=dict)
     """What an account lost by demands for carries that were answered, or (above zero) won by answers."""
     paid: set[ClaimId] = field(default_factory=set)
@@ -124,7 +127,8 @@ class Watch:
                 raise Violation("d", f"{event} in a call of {call.function}")
         s = scene.state
         if call.contract == "DisputeGame" and call.function == "open":
-            self.games += 1
+            self.games = max(self.games, sum(1 for g in s.games.values() if g.phase != moves.GamePhase.CLOSED))
+            self._opened(s.claims[call.arguments[0]])
         if (call.contract, call.function) == ("JobMarket", "commit"):
             self.committed[call.sender] = self.committed.get(call.sender, 0) + p.role.slot_price
         if (call.contract, call.function) == ("JobMarket", "merge"):
@@ -160,6 +164,13 @@ class Watch:
                     raise Violation("a", f"{worker} is honest and was convicted in {call.function}")
                 if call.function in ("proveOp", "proveAlias", "provePadding") and made and not made.wrong_from:
                     raise Violation("d", f"a right claim fell by {call.function}")
+
+    def _opened(self, c: Claim) -> None:
+        """(f): games hold no round beyond the instant at which it could be final."""
+        s, p, job = self.scene.state, self.scene.setting.params, self.scene.job
+        _, over = views.over_at(p, s.jobs[job].started, c.round, lambda k: s.rounds[job, k])
+        if not c.is_merge and over != NEVER and self.scene.block.time >= over:
+            raise Violation("f", f"a game is opened on a claim that could be final since {over}")
 
     def _carried(self, job: JobId, r: int, slot: int) -> None:
         """(l)."""
@@ -221,15 +232,16 @@ class Watch:
     def _frozen(self, job: bytes, r: int) -> None:
         s, p = self.scene.state, self.scene.setting.params
         ro = s.rounds[job, r]  # type: ignore[index]
-        if ro.phase != Phase.MERGING:
+        if ro.phase not in (Phase.MERGING, Phase.FAILED):
             return
         for id_, c in s.claims.items():
             if (c.round, c.attempt) != (r, ro.attempt) or c.slot == MERGE_SLOT:
                 continue
-            if c.status == ClaimStatus.ACCEPTED:
+            if ro.mask >> c.slot & 1 and c.status != ClaimStatus.CONVICTED:
                 self.earned[id_] = p.role.slot_price
             lacking = s.asked[id_].missing or s.asked[id_].open
-            if c.status == ClaimStatus.EXCLUDED and c.worker in self.scene.setting.honest and lacking:
+            left_out = c.status in (ClaimStatus.EXCLUDED, ClaimStatus.MISSING)
+            if left_out and c.worker in self.scene.setting.honest and lacking:
                 raise Violation("a", f"{c.worker} is honest, and left out for a demand")
 
     def look(self) -> None:
@@ -244,7 +256,7 @@ class Watch:
         if s.owed > s.balances[s.at.vault]:
             raise Violation("g", f"the vault owes {s.owed} and has {s.balances[s.at.vault]}")
         if s.jobs[scene.job].status == JobStatus.DONE:
-            # What a failed round's game argues about stands until that is over; of a void job nothing does.
+            # What a game on voided work argues about stands until that is over; of a void job nothing does.
             argued = not views.is_voided(s.jobs[scene.job])
             alive = [id_ for id_ in s.claims if views.live(s, id_) and not (argued and s.claims[id_].open_games)]
             if alive:

@@ -121,7 +121,7 @@ CHAIN: dict[str, Sentence] = {
         ),
     ),
     "RoundFinal": (GOOD, lambda a: f"round {a.get('round')} is final"),
-    "RoundFailed": (BAD, lambda a: f"round {a.get('round')} failed: nobody is paid"),
+    "RoundFailed": (BAD, lambda a: f"round {a.get('round')} failed: what was revealed is judged and paid"),
     "RoundVoid": (BAD, lambda a: f"round {a.get('round')} is void: a merge before it was convicted"),
     "AuditOpened": (QUIET, lambda a: f"round {a.get('round')}: block {a.get('beacon_block')} draws the witnesses"),
     "Enrolled": (QUIET, lambda a: f"{short(a.get('account'))} is a witness of the job"),

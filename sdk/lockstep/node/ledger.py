@@ -16,10 +16,11 @@ from lockstep.base.naming import CLAIMS_SHOWN, JOBS_SHOWN, identified
 from lockstep.execution.merging import Payload, RoundRecord
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute.moves import Verdict
-from lockstep.protocol.jobs import Body, ClaimStatus, Phase
+from lockstep.protocol.jobs import NEVER, Body, ClaimStatus, Phase, Round
 from lockstep.protocol.market import events
 from lockstep.protocol.market.ids import claim_id
-from lockstep.protocol.market.types import Audit, AuditStatus, Duty, DutyStatus
+from lockstep.protocol.market.types import Audit, AuditStatus, Duty, DutyStatus, Status
+from lockstep.protocol.market.views import over_at
 from lockstep.protocol.types import (
     MERGE_SLOT,
     Address,
@@ -38,6 +39,7 @@ from lockstep.protocol.types import (
 
 if TYPE_CHECKING:
     from lockstep.chain.events import Event, EventReader
+    from lockstep.protocol.jobs import JobParams
 
 log = structlog.get_logger(__name__)
 
@@ -105,14 +107,24 @@ class RoundLedger:
     """S_0 of the merge, once frozen."""
     merges: list[ClaimRecord] = field(default_factory=list)
     """In order, convicted ones among them: the last one stands if it is none of these."""
+    missing: set[int] = field(default_factory=set)
+    """Slots whose payload, or the carry that they start from, was demanded in vain."""
+    decided_at: Seconds = NEVER
+    """The chain time at which it was merged, or failed after claims were revealed."""
     phase: Phase = Phase.JOINING
-    """JOINING until something final is known: FINAL, FAILED, VOID."""
+    """JOINING until it is known how it ended: FAILED, VOID, FINAL. Claims of a FAILED one stand until it is FINAL."""
 
     @property
     def merge(self) -> ClaimRecord | None:
         """The merge that stands."""
         standing = [m for m in self.merges if not m.convicted]
         return standing[-1] if standing and self.phase != Phase.FAILED else None
+
+    @property
+    def stored(self) -> Round:
+        """The phase and the time of its decision, as the market has them."""
+        phase = Phase.LEAD if self.phase == Phase.JOINING and self.decided_at != NEVER else self.phase
+        return Round(phase, self.attempt, merged_at=self.decided_at)
 
     @property
     def payloads(self) -> dict[int, Payload]:
@@ -171,6 +183,12 @@ class JobLedger:
     audits: dict[AuditId, AuditLedger] = field(default_factory=dict)
     attempt: int = 0
     done: bool = False
+
+    def over_at(self, params: JobParams, r: int) -> Seconds:
+        """Returns the time at which claims of slots in round `r` can be final, and nobody can challenge them; NEVER
+        while a round that may stand on their carries is not decided."""
+        started = sum(x.phase != Phase.VOID for x in self.rounds.values())
+        return over_at(params, started, r, lambda k: self.rounds[k].stored)[1]
 
     def records(self, before: int, slots: int) -> list[RoundRecord]:
         """Every round before `before`, in order."""
@@ -344,7 +362,7 @@ class Ledger:
     def awaited(self, claim: ClaimId) -> ClaimRecord | None:
         """A claim whose round waits for what is open about it: it is not convicted, and its round not over."""
         found = self.find(claim)
-        if found is None or found[2].convicted or found[1].phase in (Phase.FINAL, Phase.FAILED):
+        if found is None or found[2].convicted or found[1].phase == Phase.FINAL:
             return None
         return found[2]
 
@@ -476,14 +494,11 @@ def _carried(ledger: Ledger, e: events.Carried, _: Event) -> None:
 def _frozen(ledger: Ledger, e: events.Frozen, _: Event) -> None:
     r = _round(ledger, e)
     r.mask, r.merge_in = e.mask, StateRoot(e.merge_in)
-    _close(
-        r,
-        {
-            ClaimStatus.REVEALED: None,
-            ClaimStatus.JOINED: ClaimStatus.ABSENT,
-            ClaimStatus.COMMITTED: ClaimStatus.ABSENT,
-        },
-    )
+    # What is open at the freeze is so in vain: before its deadline nothing is frozen.
+    asked = {d.claim for d in ledger.demands.values()}
+    r.missing |= {slot for slot, claim in r.claims.items() if claim.id in asked}
+    absent = dict.fromkeys((ClaimStatus.JOINED, ClaimStatus.COMMITTED), ClaimStatus.ABSENT)
+    _close(r, {ClaimStatus.REVEALED: None, **absent})
 
 
 @_folds(events.Merged)
@@ -497,22 +512,24 @@ def _merged(ledger: Ledger, e: events.Merged, at: Event) -> None:
             Digest(e.out2), None, Cid(e.checkpoint_cid), at.time,
         )
     )  # fmt: skip
+    r.decided_at = at.time
 
 
 @_folds(events.RoundFinal)
 def _round_final(ledger: Ledger, e: events.RoundFinal, _: Event) -> None:
     r = _round(ledger, e)
     r.phase = Phase.FINAL
-    _close(r, {ClaimStatus.ACCEPTED: ClaimStatus.FINAL, ClaimStatus.EXCLUDED: ClaimStatus.FINAL})
+    judged = (ClaimStatus.ACCEPTED, ClaimStatus.EXCLUDED, ClaimStatus.MISSING)
+    _close(r, dict.fromkeys(judged, ClaimStatus.FINAL))
 
 
 @_folds(events.RoundFailed)
-def _round_failed(ledger: Ledger, e: events.RoundFailed, _: Event) -> None:
+def _round_failed(ledger: Ledger, e: events.RoundFailed, at: Event) -> None:
     r = _round(ledger, e)
     r.phase = Phase.FAILED
-    silent = ClaimStatus.ABSENT if r.seed != UNSEALED else ClaimStatus.VOID
-    _close(r, {ClaimStatus.JOINED: silent, ClaimStatus.COMMITTED: silent})
-    _close(r, dict.fromkeys((ClaimStatus.REVEALED, ClaimStatus.ACCEPTED, ClaimStatus.EXCLUDED), ClaimStatus.VOID))
+    r.decided_at = at.time if r.claims else NEVER
+    # With a seed the freeze has said what each claim is.
+    _close(r, {ClaimStatus.JOINED: ClaimStatus.VOID})
 
 
 @_folds(events.RoundVoid)
@@ -525,6 +542,7 @@ def _convicted(ledger: Ledger, e: events.Convicted, _: Event) -> None:
     job, r = ledger.jobs[e.job], _round(ledger, e)
     if e.slot == MERGE_SLOT:
         job.attempt += 1
+        r.decided_at = NEVER
         r.merges = [replace(m, convicted=True) if m.id == e.claim else m for m in r.merges]
     elif claim_id(e.job, e.round, r.attempt, e.slot) == e.claim:
         r.holders[e.slot] = (e.worker, ClaimStatus.CONVICTED)
@@ -627,7 +645,13 @@ def _row_demanded(ledger: Ledger, e: events.RowDemanded, _: Event) -> None:
 
 @_folds(events.Settled)
 def _settled(ledger: Ledger, e: events.Settled, _: Event) -> None:
-    ledger.demands.pop(e.demand, None)
+    ended = ledger.demands.pop(e.demand, None)
+    if e.status != Status.MISSING or ended is None or ended.claim is None:
+        return
+    found = ledger.find(ended.claim)
+    # A carry that is given up after the freeze changes nothing there any more.
+    if found is not None and found[1].merge_in is None:
+        found[1].missing.add(found[2].slot)
 
 
 # -- inside
@@ -654,7 +678,8 @@ def _advance(ledger: Ledger, e: events.Committed | events.Revealed, status: Clai
 def _close(r: RoundLedger, become: dict[ClaimStatus, ClaimStatus | None]) -> None:
     for slot, (worker, status) in r.holders.items():
         if status in become:
-            accepted = ClaimStatus.ACCEPTED if r.mask >> slot & 1 else ClaimStatus.EXCLUDED
+            unnamed = ClaimStatus.MISSING if slot in r.missing else ClaimStatus.EXCLUDED
+            accepted = ClaimStatus.ACCEPTED if r.mask >> slot & 1 else unnamed
             r.holders[slot] = (worker, become[status] or accepted)
 
 
