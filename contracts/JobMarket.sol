@@ -61,6 +61,7 @@ contract JobMarket is IJobMarket {
         availability = availability_;
         inclusionSeconds = inclusionSeconds_;
         censorSeconds = censorSeconds_;
+        _book.inclusionSeconds = inclusionSeconds_;
     }
 
     // -- the requester
@@ -383,11 +384,12 @@ contract JobMarket is IJobMarket {
         );
     }
 
-    /// @dev A round that is under way, by time alone: no parameter and no job is read where every transaction counts.
+    /// @dev A round that is under way, by time and the job's prover alone: no parameter is read where every transaction counts.
     function _inTime(JobId jobId, uint32 r, Phase wanted) private view returns (Round storage ro) {
         ro = _book.rounds[jobId][r];
         // INVARIANT: every act has its phase; what comes before or after it is refused.
-        if (Rounds.phaseOf(ro) != wanted) revert WrongPhase(jobId, r);
+        // INVARIANT: in a void job nothing goes on: no seat becomes work that is paid.
+        if (Rounds.phaseOf(ro) != wanted || Rounds.isVoided(_book.jobs[jobId])) revert WrongPhase(jobId, r);
     }
 
     /// @dev As `seal` wrote it: cheaper than to read the job's terms.

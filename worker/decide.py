@@ -12,9 +12,8 @@ from enum import StrEnum
 
 from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, ClaimStatus, JobParams, JobState, JobStatus, Phase, Round
 from lockstep.protocol.market import backing
-from lockstep.protocol.market.job_rules import LEAVE_PARTS
 from lockstep.protocol.market.types import Audit, AuditStatus
-from lockstep.protocol.market.views import finalizable, finishable, round_startable, unbacked
+from lockstep.protocol.market.views import finalizable, finishable, round_startable, shared_from, unbacked
 from lockstep.protocol.types import Address, JobId, Seconds, StateRoot, Wei
 
 Roots = tuple[StateRoot, StateRoot]
@@ -220,9 +219,11 @@ def base_of(view: JobView, number: int) -> Roots:
 
 
 def slot_to_join(view: JobView, r: RoundView, me: Self) -> int | None:
-    """A free slot: the one held in the round before, else one that nobody held there, else any; from `place` upward."""
-    free = [s for s, c in enumerate(r.claims) if c.status == ClaimStatus.NONE]
+    """A free slot: the one held in the round before, else one that nobody held there, else any that is not reserved;
+    from `place` upward."""
     before = view.round(r.number - 1)
+    kept = _reserved(view, r, before, me.address)
+    free = [s for s, c in enumerate(r.claims) if c.status == ClaimStatus.NONE and s not in kept]
     own = before.slots_of(me.address) if before else []
     taken = [s for s, c in enumerate(before.claims) if c.status != ClaimStatus.NONE] if before else []
     slots = view.params.role.slots
@@ -231,6 +232,17 @@ def slot_to_join(view: JobView, r: RoundView, me: Self) -> int | None:
         return s not in own, s in taken, (s - me.place) % slots
 
     return min(free, key=preference, default=None)
+
+
+def _reserved(view: JobView, r: RoundView, before: RoundView | None, me: Address) -> list[int]:
+    """The slots that only others may take yet: they may go on from their carries."""
+    period = view.params.role.carry_period
+    # INVARIANT: who may go on from a carry has its slot to itself in the first part of the join window.
+    if not period or r.number % period == 0 or before is None or before.phase != Phase.LEAD:
+        return []
+    if view.now >= shared_from(view.params, r.state):
+        return []
+    return [s for s, c in enumerate(before.claims) if c.status == ClaimStatus.ACCEPTED and c.worker != me]
 
 
 def owes(view: JobView, account: Address) -> bool:
@@ -273,7 +285,7 @@ def _phase_acts(view: JobView, r: RoundView, me: Self, own: Sequence[int]) -> li
     if r.phase == Phase.JOINING:
         if me.draining:
             # INVARIANT: a slot is given back while others have half of the window left to take it.
-            late = view.now >= r.state.join_ends - view.params.windows.join_seconds // LEAVE_PARTS
+            late = view.now >= shared_from(view.params, r.state)
             return [] if late else [Act(Do.LEAVE, r.number, s) for s in own]
         # INVARIANT: a worker joins once a round, and only what its stake covers.
         able = me.fit and not own and me.free >= view.params.role.slot_stake

@@ -94,6 +94,10 @@ uint256 constant MAX_ESCROWED = type(uint128).max;
 
 /// @dev Speaker WITNESS + i is the round's i-th drawn witness; below it, speaker s is the owner of slot s.
 uint32 constant WITNESS = 64;
+/// @dev Attesting lasts at least this many times that of a transaction's inclusion ...
+uint256 constant DEMAND_INCLUSIONS = 4;
+/// @dev ... and one of this many parts of its window, whoever has spoken.
+uint256 constant DEMAND_PARTS = 4;
 /// @dev A payload counts as had if this many ...
 uint256 constant QUORUM = 1;
 /// @dev ... of this many others name it.

@@ -5,7 +5,7 @@ import {IAvailability} from "../interfaces/IAvailability.sol";
 import {IJobMarket} from "../interfaces/IJobMarket.sol";
 import {IStakeVault} from "../interfaces/IStakeVault.sol";
 import {IWitnesses} from "../interfaces/IWitnesses.sol";
-import {HASH_BLOCKS, LEAVE_PARTS, MAX_CID, WITNESS} from "./Constants.sol";
+import {DEMAND_INCLUSIONS, DEMAND_PARTS, HASH_BLOCKS, LEAVE_PARTS, MAX_CID, WITNESS} from "./Constants.sol";
 import {
     AlreadyDone,
     CidTooLong,
@@ -54,6 +54,8 @@ library Rounds {
         mapping(AuditId auditId => bool) rewound;
         /// Base fees of the last seals (Prices.push).
         uint256 baseFees;
+        /// The market's own.
+        uint256 inclusionSeconds;
     }
 
     // -- anyone
@@ -168,6 +170,10 @@ library Rounds {
         if (slot >= role.slots) revert NoSuchSlot(slot);
         (ClaimId claimId, IJobMarket.Claim storage c) = Settling.claimAt(b, jobId, r, ro, slot);
         if (c.worker != address(0)) revert SlotTaken(slot);
+        // INVARIANT: who may go on from a carry has its slot to itself in the first part of the join window.
+        if (block.timestamp < ro.joinEnds - p.windows.joinSeconds / LEAVE_PARTS && _isReserved(b, jobId, r, role, slot)) {
+            revert SlotTaken(slot);
+        }
 
         _write(c, jobId, r, ro.attempt, slot, role.innerSteps + 1);
         ro.joined += 1;
@@ -353,12 +359,14 @@ library Rounds {
         }
         IJobMarket.Phase at = phaseOf(ro);
         if (at != IJobMarket.Phase.Attesting) return at;
-        // Attesting is over when everybody who may has spoken.
+        // Attesting is over when everybody who may has spoken, and some time later.
         IJobMarket.Role memory role = params(b, jobId).roles[0];
         bool all = Receipts.count(ro.spoke) + ro.silent == ro.revealed + ro.witnesses && (role.witnesses == 0 || ro.drawn);
-        // INVARIANT: the owner of a job's only slot never ends alone the time in which its payload can be demanded.
-        if (role.slots == 1 && ro.witnesses == 0) all = false;
-        return all ? IJobMarket.Phase.Freezing : IJobMarket.Phase.Attesting;
+        if (!all) return at;
+        // INVARIANT: whoever has spoken, every payload can be demanded for some time after the last reveal.
+        uint256 part = (ro.attestEnds - ro.revealEnds) / DEMAND_PARTS;
+        uint256 least = DEMAND_INCLUSIONS * b.inclusionSeconds;
+        return block.timestamp < ro.revealEnds + (part < least ? least : part) ? at : IJobMarket.Phase.Freezing;
     }
 
     /// @dev `phase`, but for a void job and for receipts that are complete.
@@ -461,6 +469,15 @@ library Rounds {
             (ro.commitEnds, ro.revealEnds, ro.attestEnds) =
                 (ro.commitEnds - early, ro.revealEnds - early, ro.attestEnds - early);
         }
+    }
+
+    /// @dev Whether somebody else's claim of the round before has left a carry in the slot that its owner may go on from.
+    function _isReserved(Book storage b, JobId jobId, uint32 r, IJobMarket.Role memory role, uint32 slot) private view returns (bool) {
+        if (role.carryPeriod == 0 || r % role.carryPeriod == 0) return false;
+        IJobMarket.Round storage before = b.rounds[jobId][r - 1];
+        (, IJobMarket.Claim storage earlier) = Settling.claimAt(b, jobId, r - 1, before, slot);
+        return before.phase == IJobMarket.Phase.Lead && earlier.status == IJobMarket.ClaimStatus.Accepted
+            && earlier.worker != msg.sender;
     }
 
     /// @dev Reverts unless round r - 1 is merged, final or failed.

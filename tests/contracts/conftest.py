@@ -270,6 +270,10 @@ class Job:
         return [self.opened(self.claim(s, r))[0] for s in self.revealed(r)]
 
     def freeze(self, r=0, sender=None):
+        """Once payloads have been demanded for a quarter of the window."""
+        if self.phase(r) == "Attesting":
+            ro = self.round(r)
+            later(max(4, (ro["attestEnds"] - ro["revealEnds"]) // 4))
         return self.market.freeze(self.id, r, self.bodies(r), {"from": sender or self.requester})
 
     def merge(self, r=0, merger=None):

@@ -4,10 +4,11 @@ pragma solidity ^0.8.21;
 import {keep} from "./OneRole.sol";
 import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
+import {IValidator} from "../../contracts/interfaces/IValidator.sol";
 import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
 import {BYTE_GAS, TRANSACTION_GAS} from "../../contracts/libraries/Constants.sol";
 import {Draws} from "../../contracts/libraries/Draws.sol";
-import {GamesOpen} from "../../contracts/libraries/Errors.sol";
+import {GamesOpen, SlotTaken, WrongPhase} from "../../contracts/libraries/Errors.sol";
 import {GameStates} from "../../contracts/libraries/GameStates.sol";
 import {Ids} from "../../contracts/libraries/Ids.sol";
 import {ClaimId, GameId} from "../../contracts/types/Ids.sol";
@@ -121,6 +122,90 @@ contract IncentivesTest is Deployed {
         for (uint256 i = 0; i < data.length; i++) gas += data[i] == 0 ? 4 : 16;
     }
 
+    // -- what nobody may do any more, or not yet -----------------------------------------------------------------------
+
+    /// One party in every revealed slot speaks at once: payloads can be demanded for a quarter of the window all the same.
+    function test_who_holds_every_slot_does_not_end_the_time_of_demands() external {
+        _begin(8);
+        _create(REQUESTER, 0);
+        _joinSeal(0, WORKERS);
+        _commitReveal(0, WORKERS);
+        uint256 revealed = block.timestamp;
+        IJobMarket.Receipt[] memory all = new IJobMarket.Receipt[](8);
+        for (uint32 s = 0; s < 8; s++) all[s] = _receipt(0, s, KEY + WORKERS + s, 0xff);
+        market.attest(job, 0, all);
+        require(market.phase(job, 0) == IJobMarket.Phase.Attesting, "all have spoken");
+        CHEATS.warp(revealed + terms.roles[0].attestSeconds / 4 - 1);
+        IJobMarket.Body[] memory bodies = _bodies(0);
+        _refused(acc(WORKERS), address(market), abi.encodeCall(market.freeze, (job, 0, bodies)), _wrongPhase(0));
+        CHEATS.prank(acc(FINDER));
+        availability.unavailable(job, 0, 0, 0);
+        CHEATS.warp(revealed + terms.roles[0].attestSeconds / 4);
+        require(market.phase(job, 0) == IJobMarket.Phase.Freezing, "over");
+    }
+
+    /// Where the window is short, four times the time of an inclusion count.
+    function testFuzz_demands_have_time_for_four_inclusions(uint8 more) external {
+        _begin(2);
+        terms.roles[0].attestSeconds = 12 + more % 60;
+        terms.prices.witnessStake = 0;
+        _create(REQUESTER, 0);
+        _joinSeal(0, WORKERS);
+        _commitReveal(0, WORKERS);
+        uint256 revealed = block.timestamp;
+        IJobMarket.Receipt[] memory all = new IJobMarket.Receipt[](2);
+        for (uint32 s = 0; s < 2; s++) all[s] = _receipt(0, s, KEY + WORKERS + s, 3);
+        market.attest(job, 0, all);
+        uint256 least = terms.roles[0].attestSeconds < 48 ? terms.roles[0].attestSeconds : 48;
+        CHEATS.warp(revealed + least - 1);
+        require(market.phase(job, 0) == IJobMarket.Phase.Attesting, "still");
+        CHEATS.warp(revealed + least);
+        require(market.phase(job, 0) == IJobMarket.Phase.Freezing, "over");
+    }
+
+    function _wrongPhase(uint32 r) private view returns (bytes memory) {
+        return abi.encodeWithSelector(WrongPhase.selector, job, r);
+    }
+
+    /// Seats of a job that was proven invalid become no work, which its deposit would pay.
+    function test_nobody_commits_in_a_void_job() external {
+        _begin(8);
+        (terms.roles[0].datasetRows, terms.roles[0].rowLength) = (1 << 31, 2);
+        _create(REQUESTER, 0);
+        uint256 deposit = market.job(job).deposit;
+        _joinSeal(0, WORKERS);
+        IValidator.Evidence memory e;
+        e.subject = IValidator.Subject.Dataset;
+        bytes32[] memory digests = new bytes32[](1);
+        digests[0] = keccak256(abi.encode(address(this), keccak256(abi.encodeCall(validator.proveInvalid, (job, e)))));
+        validator.commit(digests);
+        CHEATS.roll(block.number + 1);
+        validator.proveInvalid(job, e);
+        bytes memory call = abi.encodeCall(market.commit, (job, 0, 0, keccak256("garbage")));
+        _refused(acc(WORKERS), address(market), call, _wrongPhase(0));
+        market.release(job, 0);
+        market.finish(job);
+        require(_sum(WORKERS, 8) == 0 && vault.credits(address(this)) == deposit * 30 / 100, "the prover's part is whole");
+    }
+
+    /// A slot that carries is its owner's in the first half of the join window: nobody takes its carry by taking its slot.
+    function test_a_carry_keeps_its_slot_for_half_of_the_window() external {
+        _begin(2);
+        terms.roles[0].carryPeriod = 4;
+        _create(REQUESTER, 0);
+        _lead(0, WORKERS, AGGREGATOR);
+        market.startRound(job, 1);
+        bytes memory call = abi.encodeCall(market.join, (job, 1, 0));
+        _refused(acc(ACCOMPLICE), address(market), call, abi.encodeWithSelector(SlotTaken.selector, 0));
+        uint256 snapshot = CHEATS.snapshotState();
+        CHEATS.prank(acc(WORKERS));
+        market.join(job, 1, 0);
+        CHEATS.revertToState(snapshot);
+        CHEATS.warp(market.round(job, 1).joinEnds - 300);
+        CHEATS.prank(acc(ACCOMPLICE));
+        market.join(job, 1, 0);
+    }
+
     // -- draws that an escrow cannot pay -----------------------------------------------------------------------------
 
     uint256 internal constant WITNESSES = 200;
@@ -165,10 +250,14 @@ contract IncentivesTest is Deployed {
     /// @dev Of the first slot: with it, more than a third of those who speak leave everybody out.
     function _namesNobody() private view returns (IJobMarket.Receipt[] memory one) {
         one = new IJobMarket.Receipt[](1);
+        one[0] = _receipt(1, 0, KEY + WORKERS, 0);
+    }
+
+    function _receipt(uint32 r, uint32 who, uint256 key, uint256 mask) private view returns (IJobMarket.Receipt memory) {
         bytes32 kind = keccak256("Receipt(bytes32 job,uint32 round,uint32 attempt,uint32 who,uint256 mask)");
-        (uint8 v, bytes32 r, bytes32 s) =
-            CHEATS.sign(KEY + WORKERS, Ids.typed(address(market), keccak256(abi.encode(kind, job, 1, 0, 0, 0))));
-        one[0] = IJobMarket.Receipt(0, 0, abi.encodePacked(r, s, v));
+        bytes32 said = keccak256(abi.encode(kind, job, r, market.round(job, r).attempt, who, mask));
+        (uint8 v, bytes32 sr, bytes32 ss) = CHEATS.sign(key, Ids.typed(address(market), said));
+        return IJobMarket.Receipt(who, mask, abi.encodePacked(sr, ss, v));
     }
 
     function test_a_draw_that_nobody_can_pay_is_made_and_has_no_duties() external {

@@ -377,6 +377,7 @@ SWAPPED = ("worker-1", "worker-0", "worker-2")
 def _swapped(w: World) -> None:
     """In the second round two workers have each other's slot; all claims name the carry of their slot."""
     w.do("requester", "market.startRound", w.job, 1)
+    w.until(views.shared_from(w.params, w.round(1)))
     for slot, who in enumerate(SWAPPED):
         w.do(who, "market.join", w.job, 1, slot)
     w.seal(1)
@@ -500,7 +501,7 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "beacon forgotten": ("beacon fixed", lambda w: w.later(20, 258)),
     "drawn": ("beacon fixed", lambda w: w.later(2, 2).then("poor", "witnesses.draw", JOB, 0)),
     "all spoke": ("drawn", lambda w: w.attest().then(
-        "poor", "market.attest", JOB, 0, [w.receipt(64, by="witness")])),
+        "poor", "market.attest", JOB, 0, [w.receipt(64, by="witness")]).until(w.round().reveal_ends + 9)),
     "retired with a duty": ("drawn", lambda w: _shows(_says(w.then("witness", "witnesses.retire", JOB))).attest(
         ).freeze().merge().finalize()),
     "one revealed for a crowd": ("begun", _crowd),
@@ -572,6 +573,11 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "game outlives": ("under game", lambda w: w.later(300)),
     "final": ("merged", lambda w: w.finalize()),
     "second round": ("backed", lambda w: w.later(1).start(1)),
+    "second joining": ("backed", lambda w: w.later().start(1, slots=()).later(28)),
+    "second joining, half over": ("second joining", lambda w: None),
+    "second joining, one convicted": ("backed", lambda w: _fallen(w, 0).later().start(1, slots=())),
+    "second joining, one left out": ("frozen without one", lambda w: w.merge(rounds=2).later().start(1, slots=())),
+    "second joining, first final": ("final", lambda w: w.later().start(1, slots=())),
     "rewound": ("second round", _rewound),
     "first of the order convicted": ("merging", lambda w: _fallen(
         w, views.seed_order(PARAMS, w.round())[0]).later(60)),
@@ -603,6 +609,7 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "slots swapped": ("backed", _swapped),
     "second revealing": ("second round", lambda w: w.seal(1).commit(1, carries=True)),
     "carrying": ("second revealing", lambda w: w.reveal(1, carries=True)),
+    "third joining": ("carrying", lambda w: w.attest(1).freeze(1).merge(1, rounds=1).later().start(2, slots=())),
     "left out, second": ("frozen without one", lambda w: _second(w.merge(rounds=2))),
     "absent, second": ("one unrevealed", lambda w: _left_out(w, (0, 1))),
     "convicted, second": ("backed", lambda w: _second(_fallen(w, 0))),
@@ -655,6 +662,7 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "void, one left out": ("frozen without one", _void),
     "void while joining": ("roster closed", _void),
     "void while training": ("half committed", _void),
+    "void while revealing": ("half revealed", _void),
     "seats released": ("void while joining", lambda w: w.then("poor", "market.release", JOB, 0)),
     "seats and work released": ("void while training", lambda w: w.then("poor", "market.release", JOB, 0)),
     "void, first released": ("void", lambda w: w.then("poor", "market.release", JOB, 0)),
@@ -665,6 +673,8 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "two rounds ahead": ("begun", _ahead),
     "one round settled": ("two rounds ahead", lambda w: w.finalize()),
     "alone": ("begun", _alone),
+    "all spoken": ("short job", lambda w: w.to_revealed().attest().later(8)),
+    "all spoken, time of demands over": ("all spoken", lambda w: None),
     "alone, spoken": ("alone", lambda w: w.attest(slots=(0,), mask=1)),
     "alone, time over": ("alone", lambda w: w.until(w.round().attest_ends)),
     "alone, aggregator late": ("alone, time over", lambda w: w.freeze(slots=(0,)).later(60)),

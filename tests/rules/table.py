@@ -1090,7 +1090,11 @@ RULES: dict[str, list[Row]] = {
         row("RoundVoid " + 2 * "Unlocked Paid Credited " + "Unlocked", "poor", "market.release", JOB, 0),
     ],
     "seats released": [row(_of_void(0), "poor", "market.finish", JOB)],
+    "void while revealing": [
+        row("WrongPhase", "worker-2", "market.reveal", JOB, 0, 2, opened(2)),
+    ],
     "void while training": [
+        row("WrongPhase", "worker-2", "market.commit", JOB, 0, 2, OTHER),
         row("RoundVoid Unlocked Paid Credited Unlocked Paid Credited Unlocked", "poor", "market.release", JOB, 0),
     ],
     "seats and work released": [row(_of_void(2), "poor", "market.finish", JOB)],
@@ -1100,6 +1104,29 @@ RULES: dict[str, list[Row]] = {
     ],
     "two rounds ahead": [row("RoundNotStartable(2)", "poor", "market.startRound", job_of(AHEAD, 4), 2)],
     "one round settled": [row("RoundStarted", "poor", "market.startRound", job_of(AHEAD, 4), 2)],
+    "second joining": [
+        row("SlotTaken(0)", "worker-1", "market.join", JOB, 1, 0),
+        row("Joined Locked", "worker-0", "market.join", JOB, 1, 0),
+    ],
+    "second joining, half over": [row("Joined Locked", "worker-1", "market.join", JOB, 1, 0)],
+    "second joining, one convicted": [
+        row("Joined Locked", "worker-1", "market.join", JOB, 1, 0),
+        row("SlotTaken(1)", "worker-0", "market.join", JOB, 1, 1),
+    ],
+    "second joining, one left out": [
+        row("Joined Locked", "worker-1", "market.join", JOB, 1, 2),
+        row("SlotTaken(0)", "worker-1", "market.join", JOB, 1, 0),
+    ],
+    "second joining, first final": [row("Joined Locked", "worker-1", "market.join", JOB, 1, 0)],
+    "third joining": [row("Joined Locked", "worker-1", "market.join", JOB, 2, 0)],
+    "all spoken": [
+        row("WrongPhase", "poor", "market.freeze", job_of(SHORT, 2), 0, bodies(0, 1, 2)),
+        row("PayloadDemanded Locked", "verifier", "demands.unavailable", job_of(SHORT, 2), 0, 0, 0),
+    ],
+    "all spoken, time of demands over": [
+        row("Frozen", "poor", "market.freeze", job_of(SHORT, 2), 0, bodies(0, 1, 2)),
+        row("WrongPhase", "verifier", "demands.unavailable", job_of(SHORT, 2), 0, 0, 0),
+    ],
     "alone, spoken": [row("WrongPhase", "poor", "market.freeze", job_of(ALONE, 2), 0, bodies(0))],
     "alone, time over": [row("Frozen", "poor", "market.freeze", job_of(ALONE, 2), 0, bodies(0))],
     "alone, aggregator late": [

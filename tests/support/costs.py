@@ -120,6 +120,7 @@ def of_job(devnet: Devnet, folder: Path) -> Table:
             for receipt in contracts.sign_receipts(devnet.account(f"worker {s}"), job, r, 0, 2**SLOTS - 1, [s])
         ]
         send(requester, market.attest(job, r, given))
+        devnet.advance(Seconds(10_001))
         send(requester, market.freeze(job, r, [opened[s].body for s in range(SLOTS)]))
         assert market.round(job, r).accepted == SLOTS
         send(requester, market.merge(job, r, keccak(b"out%d" % r), keccak(b"outer%d" % r), "b" * 59))

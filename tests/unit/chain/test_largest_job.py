@@ -62,6 +62,7 @@ def test_the_loops_over_all_slots_fit_their_limits(tmp_path: Path) -> None:
         ]
         attest = market.attest(job, 0, given)
         assert requester.send(attest, "attest 0").gas_used < 0.9 * attest.gas, "as many receipts as there can be"
+        chain.advance(Seconds(10_001))
         used.append(requester.send(market.freeze(job, 0, [opened[s].body for s in range(MAX_SLOTS)]), "freeze 0"))
         assert market.round(job, 0).accepted == MAX_SLOTS
         requester.send(market.merge(job, 0, keccak(b"out"), keccak(b"outer"), "cid"), "merge 0")

@@ -250,6 +250,31 @@ def test_workers_in_different_places_try_different_slots_and_keep_them() -> None
     assert slot_to_join(view, full, Self(ME, Wei(1000), 0)) is None
 
 
+def test_a_slot_that_another_may_carry_on_in_is_left_to_it_for_half_of_the_window() -> None:
+    held = (
+        claim(OTHER, ClaimStatus.ACCEPTED, 0),
+        claim(ME, ClaimStatus.ACCEPTED, 1),
+        claim(THIRD, ClaimStatus.EXCLUDED, 2),
+    )
+    before = RoundView(0, Round(), Phase.LEAD, held)
+    after = RoundView(1, Round(join_ends=Seconds(20)), Phase.JOINING, tuple(FREE))
+    carrying = amended(PARAMS, carry_period=2)
+    newcomer, owner = Self(Address("0x" + "d" * 40), Wei(1000), 0), Self(ME, Wei(1000), 0)
+
+    def at(now: int, r: RoundView = after, merged: RoundView = before) -> JobView:
+        return replace(_view(merged, r), params=carrying, now=Seconds(now))
+
+    assert slot_to_join(at(9), after, newcomer) == 2, "what was left out has no carry to go on from"
+    assert slot_to_join(at(9), after, owner) == 1, "its own"
+    left = replace(after, claims=(FREE[0], claim(ME, ClaimStatus.JOINED, 1), claim(THIRD, ClaimStatus.JOINED, 2)))
+    assert slot_to_join(at(9, left), left, newcomer) is None
+    assert slot_to_join(at(10, left), left, newcomer) == 0, "its owner did not come"
+    final = replace(before, phase=Phase.FINAL)
+    assert slot_to_join(at(9, left, final), left, newcomer) == 0, "nothing stands on what is final"
+    second = replace(left, number=2)
+    assert slot_to_join(replace(at(9, second), rounds=(replace(before, number=1), second)), second, newcomer) == 0
+
+
 # -- witnesses
 
 

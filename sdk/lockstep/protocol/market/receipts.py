@@ -10,6 +10,10 @@ WITNESS = 64
 """Speaker WITNESS + i is the round's i-th drawn witness; below it, speaker s is the owner of slot s."""
 QUORUM, QUORUM_OF = 1, 2
 """A payload counts as had if this many of this many others name it."""
+DEMAND_INCLUSIONS = 4
+"""Attesting lasts at least this many times that of a transaction's inclusion ..."""
+DEMAND_PARTS = 4
+"""... and one of this many parts of its window, whoever has spoken."""
 LANES = 32
 """A slot's count takes a byte, 32 slots a word; there are fewer than 256 speakers."""
 

@@ -26,18 +26,19 @@ from lockstep.protocol.jobs import (
 from lockstep.protocol.market import ids, prices, receipts, state_roots, vault
 from lockstep.protocol.market.calls import HASH_BLOCKS
 from lockstep.protocol.market.ids import claim_id
-from lockstep.protocol.market.job_rules import LEAVE_PARTS
 from lockstep.protocol.market.settling import absent, carried_from, claim_at, fail, release_all
 from lockstep.protocol.market.state import Draft, checked
 from lockstep.protocol.market.types import BURN
 from lockstep.protocol.market.views import (
     carry_stands,
     is_signed,
+    is_voided,
     merger_of,
     missing,
     params,
     phase,
     phase_of,
+    shared_from,
     turn,
     witness_of,
 )
@@ -187,6 +188,9 @@ def join(d: Draft, sender: Address, job: JobId, r: int, slot: int) -> None:
     claim = claim_id(job, r, ro.attempt, slot)
     if d.claims[claim].worker != ZERO_ADDRESS:
         raise revert("SlotTaken", slot)
+    # INVARIANT: who may go on from a carry has its slot to itself in the first part of the join window.
+    if d.block.time < shared_from(p, ro) and _is_reserved(d, sender, job, r, p, slot):
+        raise revert("SlotTaken", slot)
 
     d.claims[claim] = Claim(
         job, sender, ClaimStatus.JOINED, round=r, transitions=p.role.transitions, attempt=ro.attempt, slot=slot
@@ -204,7 +208,7 @@ def leave(d: Draft, sender: Address, job: JobId, r: int, slot: int) -> None:
     """Gives a slot back in the first half of the join window."""
     p, ro = in_phase(d, job, r, Phase.JOINING)
     # INVARIANT: a slot is given back while others have half of the window left to take it.
-    if d.block.time >= ro.join_ends - p.windows.join_seconds // LEAVE_PARTS:
+    if d.block.time >= shared_from(p, ro):
         raise revert("WrongPhase", job, r)
     claim, _ = own_claim(d, sender, job, r, ro, slot)
 
@@ -337,9 +341,11 @@ def in_phase(d: Draft, job: JobId, r: int, wanted: Phase) -> tuple[JobParams, Ro
 
 
 def _in_time(d: Draft, job: JobId, r: int, wanted: Phase) -> Round:
-    """A round that is under way, by time alone: no parameter and no job is read where every transaction counts."""
+    """A round that is under way, by time and the job's prover alone: no parameter is read where every transaction
+    counts."""
     # INVARIANT: every act has its phase; what comes before or after it is refused.
-    if phase_of(d.rounds[job, r], d.block.time) != wanted:
+    # INVARIANT: in a void job nothing goes on: no seat becomes work that is paid.
+    if phase_of(d.rounds[job, r], d.block.time) != wanted or is_voided(d.jobs[job]):
         raise revert("WrongPhase", job, r)
     return d.rounds.edit((job, r))
 
@@ -361,6 +367,16 @@ def set_windows(ro: Round, commit_ends: int, reveal_seconds: int, attest_seconds
 def end_commits(ro: Round, now: Seconds) -> None:
     """Everybody has committed: the windows begin now, none shorter than it was."""
     set_windows(ro, now, ro.reveal_ends - ro.commit_ends, ro.attest_ends - ro.reveal_ends)
+
+
+def _is_reserved(d: Draft, sender: Address, job: JobId, r: int, p: JobParams, slot: int) -> bool:
+    """Returns True if somebody else's claim of the round before has left a carry in the slot that its owner may go on
+    from."""
+    if p.role.carry_period == 0 or r % p.role.carry_period == 0:
+        return False
+    before = d.rounds[job, r - 1]
+    _, earlier = claim_at(d, job, r - 1, before, slot)
+    return before.phase == Phase.LEAD and earlier.status == ClaimStatus.ACCEPTED and earlier.worker != sender
 
 
 def _base_of(d: Draft, job: JobId, p: JobParams, r: int) -> tuple[StateRoot, StateRoot]:

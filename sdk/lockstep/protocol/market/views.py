@@ -22,9 +22,10 @@ from lockstep.protocol.jobs import (
     Phase,
     Round,
 )
-from lockstep.protocol.market import backing, prices, state_roots
+from lockstep.protocol.market import backing, prices, receipts, state_roots
 from lockstep.protocol.market.calls import Block
 from lockstep.protocol.market.ids import audit_id, claim_id
+from lockstep.protocol.market.job_rules import LEAVE_PARTS
 from lockstep.protocol.market.state import Reader
 from lockstep.protocol.reverts import overflow, revert
 from lockstep.protocol.types import (
@@ -61,6 +62,11 @@ def phase_of(ro: Round, now: Seconds) -> Phase:
     return Phase.FREEZING
 
 
+def shared_from(p: JobParams, ro: Round) -> Seconds:
+    """The second from which nobody leaves a slot any more, and no slot is reserved."""
+    return Seconds(ro.join_ends - p.windows.join_seconds // LEAVE_PARTS)
+
+
 def turn(p: JobParams, ro: Round, now: Seconds) -> int:
     """The merge turn now: each lasts merge_seconds."""
     return ro.turn + (now - ro.merge_opens) // p.merge.turn_seconds
@@ -82,13 +88,15 @@ def phase(s: Reader, block: Block, job: JobId, r: int) -> Phase:
     at = phase_of(ro, block.time)
     if at != Phase.ATTESTING:
         return at
-    # Attesting is over when everybody who may has spoken.
+    # Attesting is over when everybody who may has spoken, and some time later.
     role = params(s, job).role
     everybody = ro.spoke.bit_count() + ro.silent == ro.revealed + ro.witnesses and (role.witnesses == 0 or ro.drawn)
-    # INVARIANT: the owner of a job's only slot never ends alone the time in which its payload can be demanded.
-    if role.slots == 1 and ro.witnesses == 0:
-        everybody = False
-    return Phase.FREEZING if everybody else Phase.ATTESTING
+    if not everybody:
+        return at
+    # INVARIANT: whoever has spoken, every payload can be demanded for some time after the last reveal.
+    part = (ro.attest_ends - ro.reveal_ends) // receipts.DEMAND_PARTS
+    least = max(part, receipts.DEMAND_INCLUSIONS * s.at.chain.inclusion)
+    return at if block.time < ro.reveal_ends + least else Phase.FREEZING
 
 
 # -- what a verb would take now
