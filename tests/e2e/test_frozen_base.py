@@ -41,7 +41,7 @@ TERMS = replace(
     reveal_seconds=Seconds(120),
     attest_seconds=Seconds(60),
     merge_seconds=Seconds(120),
-    challenge_seconds=Seconds(30),
+    challenge_seconds=Seconds(120),
     clock_seconds=Seconds(1200),
     step_seconds=Seconds(100),
 )

@@ -42,7 +42,10 @@ OUTAGE_SECONDS = 600
 OUTAGE_BLOCK_SECONDS = 12
 """Between two blocks of the outage, which come each second: ten minutes pass in fifty."""
 REORG_BLOCKS = 3
-LONG = {**WITHOUT_AGGREGATOR, "train_seconds": Seconds(90), "reveal_seconds": Seconds(90), "merge_seconds": Seconds(60)}
+LONG = {
+    **WITHOUT_AGGREGATOR, "train_seconds": Seconds(90), "reveal_seconds": Seconds(90), "merge_seconds": Seconds(60),
+    "challenge_seconds": Seconds(60),
+}  # fmt: skip
 """Windows longer than an outbox waits before it sends again what a node has lost (STUCK_SECONDS)."""
 PATIENT = replace(
     toyjob.TOY_TERMS, join_seconds=Seconds(120), train_seconds=Seconds(900), reveal_seconds=Seconds(900),
