@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,10 +111,11 @@ def reasons_of(account: Account) -> list[dict[str, Any]]:
 def _rounds(account: Account) -> list[tuple[dict[str, Any], bytes]]:
     """(row, ClaimId) of every round of every attempt, in order."""
     rows = []
+    paid = frozenset((p.job, p.round, p.slot) for p in account.ledger.pays if p.account == account.address)
     for job in account.ledger.jobs.values():
         for r in sorted(job.all_rounds(), key=lambda r: (r.number, r.attempt)):
             slot = next((s for s, (holder, _) in r.holders.items() if holder == account.address), None)
-            code = _reason(account, job, r, slot)
+            code = reason_of(job, r, slot, paid)
             row = {
                 "job": job.id.hex(), "round": r.number, "attempt": r.attempt, "slot": slot, "reason": code,
                 "means": MEANINGS[code],
@@ -123,17 +125,14 @@ def _rounds(account: Account) -> list[tuple[dict[str, Any], bytes]]:
     return rows
 
 
-def _reason(account: Account, job: JobLedger, r: RoundLedger, slot: int | None) -> str:
+def reason_of(job: JobLedger, r: RoundLedger, slot: int | None, paid: Collection[tuple[JobId, int, int]]) -> str:
+    """Returns the reason code of an account's slot in a round; `paid`: (job, round, slot) that earned it something."""
     if slot is None:
         return "not_joined"
     status = r.holders[slot][1]
     if r.phase == Phase.VOID and status != ClaimStatus.CONVICTED:
         return "round_void"
-    paid = any(
-        p.account == account.address and (p.job, p.round, p.slot) == (job.id, r.number, slot)
-        for p in account.ledger.pays
-    )
     if status == ClaimStatus.FINAL:
         unpaid = "missing" if slot in r.missing else "excluded"
-        return "paid" if paid else unpaid
+        return "paid" if (job.id, r.number, slot) in paid else unpaid
     return _OF_STATUS[status]

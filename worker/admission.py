@@ -1,5 +1,5 @@
-"""Checks that this machine keeps up with one more claim of a job and computes its bits, and that the account can back
-it."""
+"""Checks that a job's requester pays, that this machine keeps up with one more claim of it and computes its bits, and
+that the account can back it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lockstep.cli.output import event
-from lockstep.execution import capacity, comparing
+from lockstep.execution import capacity, comparing, footprint
 from lockstep.execution.capacity import ChainPace, LiveClaim, Pace
 from lockstep.execution.jobs import PROCESSOR_PATHS
 from lockstep.execution.rates import slot_operations
@@ -18,12 +18,13 @@ from lockstep.node.isolation import Isolation
 from lockstep.node.sender import Sender
 from lockstep.protocol.errors import Crashed, FundsError, Unfit, WrongBits
 from lockstep.protocol.jobs import JobParams
-from lockstep.protocol.types import JobId, Seconds, Wei
+from lockstep.protocol.types import Address, JobId, Seconds, Wei
 from worker import decide
-from worker.backing import Funds, backing_of
+from worker.backing import Funds, answer_unpaid, backing_of
 from worker.decide import Act
 from worker.notes import Note
 from worker.parts import Taken
+from worker.unpaid import Dealings, dealings
 
 if TYPE_CHECKING:
     from worker.parts import WorkerParts
@@ -49,13 +50,17 @@ class Admission:
         self._unfit: Backoff[JobId] = Backoff(capacity.AGAIN_SECONDS)
         self._unfunded: Backoff[JobId] = Backoff(capacity.AGAIN_SECONDS)
         self._chain = ChainPace()
+        self._fee = 0
         self._chain_at = Seconds(0)
+        self._had: tuple[int, dict[Address, Dealings]] = (-1, {})
+        """The block up to which dealings with requesters were counted, and what they were."""
         self._isolation = Isolation()
 
     def fits(self, taken: Taken, live: Iterable[Taken], now: Seconds) -> bool:
         """Tells if a job pays enough, and this machine keeps up with it and could defend one more claim of it beside
         the `live` ones."""
-        return self._pays(taken, now) and self._pace(taken, now) is not None and self._has_room(taken, live, now)
+        paid = self._has_paid(taken, now) and self._pays(taken, now) and self._pays_answers(taken, now)
+        return paid and self._pace(taken, now) is not None and self._has_room(taken, live, now)
 
     def stake(self, taken: Taken, free: Wei, at_stake: bool, now: Seconds) -> None:
         """Deposit once a job what its rounds in flight can lock. A job whose claim and merge the account cannot cover
@@ -95,6 +100,27 @@ class Admission:
         """Returns True if the ledger holds every deposit that this home ever sent."""
         last = self._parts.outbox.last_block(DEPOSITS)
         return last is not None and last <= self._parts.watcher.block
+
+    def _has_paid(self, taken: Taken, now: Seconds) -> bool:
+        """Tells if a job's requester paid for what this account did for it, as far as its owner minds."""
+        watcher, requester = self._parts.watcher, taken.ledger.requester
+        if self._had[0] != watcher.block:
+            self._had = watcher.block, {}
+        counted = self._had[1]
+        if requester not in counted:
+            counted[requester] = dealings(watcher.ledger, requester, self._parts.address)
+        unpaid = self._parts.policy.refuses_dealings(requester, counted[requester])
+        if unpaid:
+            self._refuse(taken.ledger.id, "unpaid", unpaid, now)
+        return not unpaid
+
+    def _pays_answers(self, taken: Taken, now: Seconds) -> bool:
+        self._look(now)
+        unpaid = answer_unpaid(taken.params, self._fee)
+        if unpaid:
+            note = Note("bond", unpaid, self._chain_at)
+            self._parts.notes.refused(taken.ledger.id, note, now)
+        return not unpaid
 
     def _pays(self, taken: Taken, now: Seconds) -> bool:
         job = taken.ledger.id
@@ -138,6 +164,8 @@ class Admission:
 
     def _measure(self, taken: Taken) -> Pace:
         job, box, chain = taken.job, taken.job.box, self._parts.party.chain_pace()
+        fetched = footprint.fetched_bytes(job.programs, job.params, job.wire_format)
+        capacity.require_fetched(job.params, fetched, self._parts.download_bytes)
         if box is None:
             pace = capacity.keep_up(job, capacity.require_claimant, chain)
             comparing.check_job(job)
@@ -152,8 +180,7 @@ class Admission:
 
     def _has_room(self, taken: Taken, live: Iterable[Taken], now: Seconds) -> bool:
         """Tells if one more claim of a job could be defended beside every live claim of every job, all at once."""
-        if self._chain_at <= now:
-            self._chain, self._chain_at = self._parts.party.chain_pace(), Seconds(now + capacity.AGAIN_SECONDS)
+        self._look(now)
         claims = [self._planned(other) for other in live]
         try:
             capacity.require_all([*claims, self._planned(taken)], self._chain)
@@ -162,6 +189,13 @@ class Admission:
             self._parts.notes.waits(taken.ledger.id, Note("room", error.message))
             return False
         return True
+
+    def _look(self, now: Seconds) -> None:
+        """Looks at the chain now and then: how fast it is, and what gas costs there."""
+        if self._chain_at <= now:
+            party = self._parts.party
+            self._chain, self._fee = party.chain_pace(), party.base_fee()
+            self._chain_at = Seconds(now + capacity.AGAIN_SECONDS)
 
     def _planned(self, taken: Taken) -> LiveClaim:
         return capacity.live_claim(taken.params, self._paces.get(taken.ledger.id))

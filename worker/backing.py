@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING
 
 from lockstep.base.amounts import tokens
 from lockstep.protocol.jobs import NOTHING
+from lockstep.protocol.market import prices
 from lockstep.protocol.types import Address, Wei
 
 if TYPE_CHECKING:
     from lockstep.protocol.jobs import JobParams
     from worker.policy import Policy
+
+
+ANSWER_GAS = 1_000_000
+"""Gas of the dearest answer to a demand for a payload: eight leaves of the deepest tensors (docs/economics.md)."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,21 @@ class Backing:
 def least_stake(params: JobParams) -> Wei:
     """Without which no round of the job is joined: a claim's stake, and that of a merge."""
     return Wei(params.role.slot_stake + params.merge.stake)
+
+
+def answer_unpaid(params: JobParams, base_fee: int) -> str:
+    """Returns the reason why whoever answers a demand of this job pays more at a base fee than it earns; empty if it
+    does not, or if gas costs nothing."""
+    p = params.prices
+    earns, _ = prices.split_bond(prices.bond_of(p.bond, p.gas_price, p.fee_cap, base_fee))
+    # What gas is worth to the job; above its cap, more than it pays.
+    costs = prices.ceil_div(ANSWER_GAS * p.gas_price * base_fee, p.fee_cap)
+    # INVARIANT: a worker joins no job in which others have it answer demands at its own cost.
+    if base_fee and not p.gas_price:
+        return f"it pays nothing for gas: an answer earns {tokens(earns, 4)} and takes {ANSWER_GAS:,} of gas"
+    if earns < costs:
+        return f"an answer to a demand earns {tokens(earns, 4)}, and its gas now is worth {tokens(costs, 4)} to the job"
+    return ""
 
 
 def backing_of(params: JobParams, wanted: Wei, funds: Funds, policy: Policy) -> Backing:

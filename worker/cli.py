@@ -20,6 +20,7 @@ from lockstep.cli.options import (
     CoordinatorUrl,
     DeploymentFile,
     Device,
+    Download,
     GasPrice,
     Home,
     Hours,
@@ -28,6 +29,7 @@ from lockstep.cli.options import (
     Listen,
     MaxMemory,
     MaxStake,
+    MaxUnpaid,
     Metrics,
     MinPrice,
     PasswordFile,
@@ -68,6 +70,8 @@ def up(
     min_price: MinPrice = None,
     hours: Hours = None,
     max_memory: MaxMemory = None,
+    download: Download = None,
+    max_unpaid: MaxUnpaid = None,
     metrics: Metrics = None,
     once: Annotated[
         bool, typer.Option("--once", help="Leave with exit code 0 when a job is done and nothing is at stake.")
@@ -82,7 +86,7 @@ def up(
         password_file=password_file,
         coordinator=coordinator, threads=threads, device=device, listen_seconds=listen_seconds,
         max_stake=max_stake, jobs_from=jobs_from, min_price=min_price, hours=hours, max_memory_mib=max_memory,
-        metrics=metrics,
+        download_mbit=download, max_unpaid=max_unpaid, metrics=metrics,
     )  # fmt: skip
     if job is not None:
         digits_of(job, "job", JOBS_SHOWN)
@@ -123,6 +127,8 @@ def quote(
     min_price: MinPrice = None,
     hours: Hours = None,
     max_memory: MaxMemory = None,
+    download: Download = None,
+    max_unpaid: MaxUnpaid = None,
     tries: Annotated[
         bool, typer.Option("--try/--no-try", help="Run some steps to time them; or estimate them, and run none.")
     ] = True,
@@ -133,6 +139,7 @@ def quote(
     settings = resolve(
         "worker", rpc=rpc, storage=storage, deployment=deployment, home=home, threads=threads, device=device,
         max_stake=max_stake, jobs_from=jobs_from, min_price=min_price, hours=hours, max_memory_mib=max_memory,
+        download_mbit=download, max_unpaid=max_unpaid,
     )  # fmt: skip
     from lockstep.chain import gas
     from worker.account import open_account

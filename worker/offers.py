@@ -19,19 +19,20 @@ from lockstep.base.naming import identified, short
 from lockstep.chain import gas
 from lockstep.execution import capacity, comparing, footprint, invalidity, schedule
 from lockstep.execution.box.loading import JobBox, Planned
-from lockstep.execution.jobs import PROCESSOR_PATHS, load_programs
+from lockstep.execution.jobs import PROCESSOR_PATHS, load_programs, wire_of
 from lockstep.execution.quoting import estimated
 from lockstep.execution.rates import price_of
-from lockstep.node.party import pace_of
+from lockstep.node.party import base_fee_of, pace_of
 from lockstep.node.purse import Holdings, moment
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.types import JobId, Seconds, Wei
 from lockstep.storage import open_store
 from worker import decide
-from worker.backing import Backing, Funds, backing_of
+from worker.backing import Backing, Funds, answer_unpaid, backing_of
 from worker.notes import Note
 from worker.policy import Policy
 from worker.refusals import Refusals
+from worker.unpaid import dealings
 
 if TYPE_CHECKING:
     from lockstep.base.settings import Settings
@@ -169,7 +170,9 @@ def offers_of(account: Account, settings: Settings, only: str | None, fees: Fees
         jobs = {wanted: jobs[wanted]}
     with closing(open_store(settings.storage)) as store:
         chain = pace_of(account.contracts.vault.w3, account.contracts.market) if jobs else capacity.ChainPace()
-        look = _Look(account, settings, store, Policy.of(settings), chain, fees, tries)
+        vault, chain_id = account.contracts.vault, account.contracts.addresses.chain_id
+        base_fee = base_fee_of(vault.w3, chain_id) if jobs else 0
+        look = _Look(account, settings, store, Policy.of(settings), chain, base_fee, fees, tries)
         return [look.at(known) for known in jobs.values()]
 
 
@@ -182,6 +185,8 @@ class _Look:
     store: ContentStore
     policy: Policy
     chain: ChainPace
+    base_fee: int
+    """Wei of coin for a unit of gas on the chain now, whatever price somebody stated."""
     fees: Fees
     tries: bool
 
@@ -193,6 +198,10 @@ class _Look:
             reasons.append(Note("policy", unwanted))
         if refusal := Refusals(self.account.home).of(job):
             reasons.append(refusal.note)
+        if unpaid := self.policy.refuses_dealings(known.requester, dealings(self.account.ledger, known.requester, me)):
+            reasons.append(Note("unpaid", unpaid))
+        if unpaid := answer_unpaid(params, self.base_fee):
+            reasons.append(Note("bond", unpaid))
         machine = self._machine(job, params, reasons)
         held = Holdings.of(self.account.contracts, me)
         funds = Funds(me, held.free, held.wallet, self.account.ledger.deposits.get(me, 0))
@@ -216,15 +225,16 @@ class _Look:
         with JobBox(job, params, self.store, s.threads, s.path, fits) as box:
             try:
                 planned = box.plan()
-                _, programs = load_programs(params, self.store)
-                return self._judged(job, params, box, planned, programs, reasons)
+                spec, programs = load_programs(params, self.store)
+                return self._judged(job, params, box, planned, programs, wire_of(spec), reasons)
             except LockstepError as error:
                 reasons.append(Note(error.code, error.message))
                 return None
 
     def _judged(
-        self, job: JobId, params: JobParams, box: JobBox, planned: Planned, programs: ClaimSchedule, reasons: list[Note]
-    ) -> MachineFit:
+        self, job: JobId, params: JobParams, box: JobBox, planned: Planned, programs: ClaimSchedule, wire: str,
+        reasons: list[Note],
+    ) -> MachineFit:  # fmt: skip
         """The job beside this machine's memory, pace and claims."""
 
         def checked(check: Callable[[], object]) -> bool:
@@ -245,6 +255,8 @@ class _Look:
             if measured:
                 pace, how = measured[0], "measured"
         checked(lambda: capacity.require_claimant(params, pace, self.chain))
+        fetched = footprint.fetched_bytes(programs, params, wire)
+        checked(lambda: capacity.require_fetched(params, fetched, self.settings.download_bytes))
         live = [
             capacity.live_claim(self.account.contracts.market.params(self.account.ledger.places[claim][0]), None)
             for claim in self.account.ledger.staked(self.account.address)
@@ -263,7 +275,7 @@ class _Look:
     def _estimated(self, box: JobBox, programs: ClaimSchedule) -> Pace:
         """A device's rates are measured here, once a child has planned the job."""
         s = self.settings
-        return box.estimate() if s.path in PROCESSOR_PATHS else estimated(programs.step, s.threads, s.path)
+        return box.estimate() if s.path in PROCESSOR_PATHS else estimated(programs, s.threads, s.path)
 
     def _measured(self, job: JobId, params: JobParams, box: JobBox) -> Pace:
         """Measures the pace of some first steps and compares their bits; a machine that could not be in time at any

@@ -76,6 +76,11 @@ class WorkerParts:
         return mib << 20 if mib else None
 
     @property
+    def download_bytes(self) -> int | None:
+        """Bytes a second that the line brings; None: nothing has to be fetched."""
+        return self.party.settings.download_bytes
+
+    @property
     def contracts(self) -> Contracts:
         """The deployment."""
         return self.party.contracts

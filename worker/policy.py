@@ -20,6 +20,7 @@ from lockstep.protocol.types import Address, Wei
 if TYPE_CHECKING:
     from lockstep.base.settings import Settings
     from lockstep.protocol.jobs import JobParams
+    from worker.unpaid import Dealings
 
 ALL = "all"
 """As `--max-stake`: whatever the wallet holds."""
@@ -38,6 +39,8 @@ class Policy:
     """The least that a slot pays for `PRICED_OPERATIONS`."""
     hours: tuple[int, int] | None = None
     """[from, to) in this machine's local time, over midnight too, in which jobs are joined; None: always."""
+    max_unpaid: int = 0
+    """Unpaid rounds after which no job of a requester is joined; 0: no number is too many."""
 
     @staticmethod
     def of(settings: Settings) -> Policy:
@@ -48,6 +51,7 @@ class Policy:
             jobs_from=frozenset(address_of(x.strip(), "jobs_from") for x in settings.jobs_from.split(",") if x.strip()),
             min_price=amount_of(settings.min_price, "min_price", least=0) if settings.min_price else NOTHING,
             hours=_hours(settings.hours),
+            max_unpaid=settings.max_unpaid,
         )
 
     def allowance(self, put_in: int) -> int | None:
@@ -66,6 +70,16 @@ class Policy:
             return ""
         paid = tokens(price_of(params.role.slot_price, operations), 4)
         return f"a slot pays {paid} for {PRICED_OPERATIONS:.0e} operations, and --min-price is {tokens(self.min_price)}"
+
+    def refuses_dealings(self, requester: Address, had: Dealings) -> str:
+        """Returns the reason why no more is done for a requester whose rounds were not paid; empty if more is."""
+        # INVARIANT: no requester has more of a worker's work for nothing than the worker's owner allows.
+        if not self.max_unpaid or had.owed < self.max_unpaid:
+            return ""
+        return (
+            f"{had.unpaid} rounds of {requester} took this account's work and did not pay it, {had.paid} paid it, "
+            f"and --max-unpaid is {self.max_unpaid}"
+        )
 
     def open_at(self, hour: int) -> bool:
         """Returns True if jobs are joined at this hour of the day."""
@@ -90,6 +104,7 @@ class Policy:
             "jobs_from": sorted(self.jobs_from),
             "min_price": str(self.min_price),
             "hours": None if self.hours is None else "{}-{}".format(*self.hours),
+            "max_unpaid": self.max_unpaid or None,
         }
 
 

@@ -28,7 +28,7 @@ def bare_parts(home: Path, store: ContentStore) -> WorkerParts:
         contracts=contracts, store=store, home=home, announcer=SimpleNamespace(close=lambda: None),
         outbox=SimpleNamespace(keys=lambda prefix: []),
         memory_bytes=None, disk_bytes=1 << 30, address=ME, watcher=SimpleNamespace(ledger=Ledger(), block=0),
-        party=None, policy=Policy(), notes=Notes(home), max_memory_bytes=None,
+        party=None, policy=Policy(), notes=Notes(home), max_memory_bytes=None, download_bytes=None,
         refusals=Refusals(home), load=invalidity.load,
     )  # fmt: skip
     return found  # type: ignore[no-any-return]

@@ -25,13 +25,13 @@ PLACES = {"rpc", "rpc_check", "storage", "deployment", "home", "password_file", 
 """Where chain, content and keys are."""
 MACHINE = {"threads", "device", "memory_mib", "disk_mib", "cache_mib"}
 """What computes, and what it may take: the bits do not depend on it (tests/determinism)."""
-POLICY = {"max_stake", "jobs_from", "min_price", "hours"}
+POLICY = {"max_stake", "jobs_from", "min_price", "hours", "max_unpaid"}
 """Which jobs a worker joins, with what stake."""
 OUTPUT = {"as_json", "json"}
 OPTIONS = {
     # once: when to leave; job: which job to join; listen_seconds: how long to watch for its own key first.
     # yes: not to ask before the first stake; the others: what its owner allows it to join.
-    worker.cli.app: {"once", "job", "listen_seconds", "max_memory", "metrics", "yes"} | POLICY,
+    worker.cli.app: {"once", "job", "listen_seconds", "max_memory", "download", "metrics", "yes"} | POLICY,
     # witness, volunteer: which claims to look at; metrics: where numbers are shown.
     verifier.cli.app: {"witness", "volunteer", "metrics"},
     # where the API listens and the index lies; how much it relays, how often it looks.
@@ -68,6 +68,7 @@ def test_no_setting_changes_a_claim() -> None:
     assert {f.name for f in fields(Settings)} == PLACES | MACHINE | POLICY | {
         "listen_seconds",
         "max_memory_mib",
+        "download_mbit",
         "finality",
         "max_fee",
         "max_tip",

@@ -77,6 +77,11 @@ class Settings:
     the last of it is in it; `unstake` and `withdraw` tell whether theirs is."""
     hours: str = ""
     """"22-6": the local hours in which a worker joins rounds; empty: always."""
+    download_mbit: int = 100
+    """Mbit a second that a worker's line brings, in which a round's payloads must be there in time; 0: any."""
+    max_unpaid: int = 3
+    """The rounds of a requester in which a worker's work was public and not paid, until no job of it is joined; every
+    ten that were paid forgive one. 0: any number."""
 
     @property
     def path(self) -> str:
@@ -107,6 +112,13 @@ class Settings:
     def disk_bytes(self) -> int:
         """The limit on the disk space of states of claims under a game."""
         return self.disk_mib << 20
+
+    @property
+    def download_bytes(self) -> int | None:
+        """Bytes a second that a worker's line brings; None: any, as where content lies in a folder of this machine."""
+        if not self.download_mbit or self.storage.startswith("dir://"):
+            return None
+        return self.download_mbit * 10**6 // 8
 
     @property
     def cache_bytes(self) -> int:
@@ -167,6 +179,8 @@ DEFAULTS: dict[str, Any] = {
     "jobs_from": "",
     "min_price": "",
     "hours": "",
+    "download_mbit": 100,
+    "max_unpaid": 3,
     "metrics": "",
 }
 
@@ -209,7 +223,7 @@ def resolve(role: str = "requester", **flags: Any) -> Settings:
         raise UsageError(f"threads is {values['threads']}", hint="at least one kernel thread")
     if values["listen_seconds"] < 0:
         raise UsageError(f"listen_seconds is {values['listen_seconds']}", hint="0 does not listen at all")
-    for name in ("memory_mib", "disk_mib", "cache_mib", "max_memory_mib"):
+    for name in ("memory_mib", "disk_mib", "cache_mib", "max_memory_mib", "download_mbit", "max_unpaid"):
         if values[name] < 0:
             raise UsageError(f"{name} is {values[name]}", hint="not negative")
     for name in ("max_fee", "max_tip"):

@@ -88,6 +88,20 @@ MinPrice = Annotated[
 Hours = Annotated[
     str | None, typer.Option("--hours", metavar="FROM-TO", help="Join rounds in these local hours alone, as 22-6.")
 ]
+Download = Annotated[
+    int | None,
+    typer.Option(
+        "--download", metavar="MBIT",
+        help="Mbit a second that this machine's line brings: no job is taken whose payloads come too late; 0: any.",
+    ),
+]  # fmt: skip
+MaxUnpaid = Annotated[
+    int | None,
+    typer.Option(
+        "--max-unpaid", metavar="ROUNDS",
+        help="Take no job of a requester once so many rounds of it took this account's work unpaid; 0: any number.",
+    ),
+]  # fmt: skip
 MaxMemory = Annotated[
     int | None, typer.Option("--max-memory", metavar="MIB", help="Take no job that needs more memory than this.")
 ]

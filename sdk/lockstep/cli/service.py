@@ -18,6 +18,7 @@ from lockstep.cli.options import (
     CoordinatorUrl,
     DeploymentFile,
     Device,
+    Download,
     Home,
     Hours,
     JobsFrom,
@@ -25,6 +26,7 @@ from lockstep.cli.options import (
     Listen,
     MaxMemory,
     MaxStake,
+    MaxUnpaid,
     Metrics,
     MinPrice,
     PasswordFile,
@@ -86,6 +88,7 @@ def install(
     coordinator: CoordinatorUrl = None, threads: Threads = None, device: Device = None,
     listen_seconds: Listen = None, metrics: Metrics = None, max_stake: MaxStake = None, jobs_from: JobsFrom = None,
     min_price: MinPrice = None, hours: Hours = None, max_memory: MaxMemory = None,
+    download: Download = None, max_unpaid: MaxUnpaid = None,
     name: Name = None, system: System = False, only_print: Print = False, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Write a hardened unit with this home's settings, and those of this command, the environment and the files.
@@ -97,7 +100,7 @@ def install(
     role = role_of(context)
     limits = {
         "max_stake": max_stake, "jobs_from": jobs_from, "min_price": min_price, "hours": hours,
-        "max_memory_mib": max_memory,
+        "max_memory_mib": max_memory, "download_mbit": download, "max_unpaid": max_unpaid,
     }  # fmt: skip
     if role != "worker" and (given := [name for name, value in limits.items() if value is not None]):
         raise UsageError(f"{given[0]} is a worker's setting", hint=f"leave it out: a {role} joins no job")

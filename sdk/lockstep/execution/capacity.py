@@ -1,6 +1,6 @@
 """Checks that this machine can meet a job's deadlines on its chain; missing one costs stake.
 
-a window covers   the work in it, and the blocks that a transaction waits for
+a window covers   the work in it, and the blocks that a transaction waits for; half of one the payloads to fetch
 a clock covers    every move of a game, a replay of its claim, its step as a game shows it
 all clocks cover  the work of a game on every claim that is live, opened at once, whatever jobs they belong to
 """
@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from lockstep.base.machine import memory
+from lockstep.base.machine import memory, readable
 from lockstep.execution import footprint
-from lockstep.execution.jobs import PROCESSOR_PATHS, ClaimRun, Job, slot_run
+from lockstep.execution.jobs import PROCESSOR_PATHS, ClaimRun, Job, merge_run, slot_run
 from lockstep.protocol.errors import Unfit
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.market.job_rules import GAME_MOVES
@@ -69,6 +69,8 @@ class Pace:
     """The device on which `step` was measured, as `--device` names it."""
     defends: str = "cpu"
     """The device on which `shown` was measured: the same, unless it lacks the memory."""
+    merge: float = 0.0
+    """The time to merge a round and hash the outcome; nothing for a role that never merges."""
 
     def defence(self, transitions: int) -> float:
         """Seconds to defend one claim in a game: a replay of its transitions, and one step materialised."""
@@ -96,28 +98,35 @@ def keep_up(job: Job, require: Require, chain: ChainPace, role: footprint.Role =
     need = role(job.programs, job.params.role.slots)
     # The job is loaded: its constants and a checkpoint are in memory.
     memory().require(need.total, need.process + need.constants + need.base)
-    pace = measure(job)
+    pace = measure(job, merges=role is footprint.worker)
     require(job.params, pace, chain)
     return pace
 
 
 def least(job: Job) -> Pace:
-    """Returns a lower bound on the pace: a step at a rate that no machine reaches."""
+    """Returns a lower bound on the pace: a step at a rate that no machine reaches, and a merge."""
     rate = FASTEST * job.threads if job.path in PROCESSOR_PATHS else FASTEST_DEVICE
     seconds = operations(job.programs.step) / rate
-    return Pace(seconds, seconds)
+    return Pace(seconds, seconds, merge=operations(job.programs.merge) / rate)
 
 
-def measure(job: Job) -> Pace:
+def measure(job: Job, *, merges: bool = True) -> Pace:
     """Times some first steps from the genesis, on the devices that train and that defend, and keeps the quickest, so
-    that the machine's other load counts little."""
+    that the machine's other load counts little. `merges`: and merges of payloads of zeros."""
     run = slot_run(job, job.genesis, Seed(bytes(32)), 0, 0)
     # What a process makes once, such as kernels, is no step's; a state is on its device already.
     state = run.advance(1, run.start)
     step = _quickest(lambda: run.root(1, run.advance(1, state)))
     shown = _quickest(lambda: _show(run))
+    merged = _quickest(_merging(job)) if merges else 0.0
     job.turn_to(None)
-    return Pace(step, shown, *job.places(job.programs.step))
+    return Pace(step, shown, *job.places(job.programs.step), merged)
+
+
+def _merging(job: Job) -> Callable[[], object]:
+    """A merge of nothing: payloads' values cost no time."""
+    run = merge_run(job, job.genesis, [None] * job.params.role.slots, Seed(bytes(32)), 0)
+    return lambda: run.root(1, run.advance(1, run.start), job.threads)
 
 
 def _show(run: ClaimRun) -> None:
@@ -143,13 +152,28 @@ def require_claimant(params: JobParams, pace: Pace, chain: ChainPace) -> None:
     _require(trained, SHARE * params.role.train_seconds, "a round's steps", "half of train_seconds")
     _require(trained + chain.inclusion, params.role.train_seconds, "a round's steps and a commitment", "train_seconds")
     _require(chain.inclusion, params.role.reveal_seconds, "a reveal on this chain", "reveal_seconds")
-    # Missing these costs no stake: a block is enough.
     _require(chain.block, params.role.attest_seconds, "a receipt on this chain", "attest_seconds")
-    _require(chain.block, params.merge.turn_seconds, "a merge on this chain", "merge_seconds")
+    # INVARIANT: a worker trains for no round that nobody could merge in time: its work would be public and unpaid.
+    _require(pace.merge + chain.inclusion, params.merge.turn_seconds, "a merge on this chain", "merge_seconds")
     _require(pace.shown, params.windows.step_seconds, "a step as a game shows it", "step_seconds")
     # After a kill, a defender computes its claim again before its first move.
     _require(trained, SHARE * params.windows.clock_seconds, "to defend a claim", "half of clock_seconds")
     _require(chain.game + trained, params.windows.clock_seconds, "to defend a claim on this chain", "clock_seconds")
+
+
+def require_fetched(params: JobParams, fetched: int, rate: int | None) -> None:
+    """Raises Unfit if a round's payloads, of so many bytes, could not be here in time to give receipts for them.
+
+    `rate`: bytes a second that this machine's line brings; None: nothing has to be fetched.
+    """
+    seconds, given = 0.0 if rate is None else fetched / rate, SHARE * params.role.attest_seconds
+    # INVARIANT: a worker trains for no round whose payloads it could not fetch: who has none leaves the others out.
+    if seconds > given:
+        raise Unfit(
+            f"the others' payloads: {seconds:.3g} s to fetch {readable(fetched)}, and half of attest_seconds is "
+            f"{given:.3g} s",
+            hint="--download says what this machine's line brings; else leave this job to those with faster ones",
+        )
 
 
 def require_witness(params: JobParams, pace: Pace, chain: ChainPace) -> None:

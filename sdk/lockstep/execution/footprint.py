@@ -21,6 +21,8 @@ from lockstep.numerics.built import kernels as _native
 from lockstep.protocol.errors import ProgramInvalid, Unfit
 from lockstep.protocol.merkle import HASH_BYTES, LEAF_ELEMENTS, TensorHeader, ceil_log2
 from lockstep.protocol.programs.program import Program
+from lockstep.storage.payload import fitting as format_fitting
+from lockstep.storage.payload import wire_length
 
 if TYPE_CHECKING:
     from lockstep.execution.jobs import ClaimSchedule
@@ -156,6 +158,17 @@ def payload_bytes(programs: ClaimSchedule, slots: int) -> int:
     """Returns the bytes of a slot's decoded payload, without the carry beside it; the merge is of `slots` slots."""
     width = len(programs.merge.inputs) // 4 >> ceil_log2(slots)
     return _bytes(programs.encode.output_layout[:width])
+
+
+def payload_wire_bytes(programs: ClaimSchedule, params: JobParams, wire_format: str) -> int:
+    """Returns the bytes of a slot's payload as it travels, without the carry beside it; the most where they vary."""
+    layout = programs.encode.output_layout[: 1 << params.role.payload_depth]
+    return wire_length(layout, format_fitting(layout, wire_format), params.role.carries)
+
+
+def fetched_bytes(programs: ClaimSchedule, params: JobParams, wire_format: str) -> int:
+    """Returns the bytes of the others' payloads, which a slot's owner fetches in each round."""
+    return (params.role.slots - 1) * payload_wire_bytes(programs, params, wire_format)
 
 
 def _constants(programs: ClaimSchedule) -> int:

@@ -251,7 +251,7 @@ class Job:
     @property
     def wire_format(self) -> str:
         """The format in which payloads are expected to travel: `wire` of the strategy, which is hashed into the job."""
-        return str(self.spec.strategy.get("wire", INT8_FORMAT))
+        return wire_of(self.spec)
 
     @property
     def payload_layout(self) -> tuple[TensorHeader | None, ...]:
@@ -454,6 +454,11 @@ def load(
     return job
 
 
+def wire_of(spec: JobSpec) -> str:
+    """Returns the format in which payloads of a job are expected to travel, as its spec names it."""
+    return str(spec.strategy.get("wire", INT8_FORMAT))
+
+
 def load_programs(params: JobParams, store: ContentStore) -> tuple[JobSpec, ClaimSchedule]:
     """A job's spec and its Programs, checked as `load` checks them; nothing large is fetched."""
     spec = JobSpec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
@@ -469,7 +474,7 @@ def load_programs(params: JobParams, store: ContentStore) -> tuple[JobSpec, Clai
 
 def _check_wire(spec: JobSpec) -> None:
     try:
-        format_of((), str(spec.strategy.get("wire", INT8_FORMAT)))
+        format_of((), wire_of(spec))
     except PayloadInvalid as error:
         # INVARIANT: every party of a job can read what its slots publish.
         raise Mismatch(f"the job's strategy: {error.message}", hint="do not run the job, or update") from error

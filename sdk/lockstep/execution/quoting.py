@@ -24,15 +24,15 @@ from lockstep.base.machine import Memory, memory, readable
 from lockstep.execution import footprint
 from lockstep.execution.capacity import ChainPace, Pace, require_claimant, require_witness
 from lockstep.execution.footprint import PROCESS_BYTES, ROLES, Need
-from lockstep.execution.jobs import Job, TrainingJob, slot_run
+from lockstep.execution.jobs import ClaimSchedule, Job, TrainingJob, slot_run
 from lockstep.execution.rates import ProgramWork, rates, work_of
 from lockstep.protocol.errors import Unfit
 from lockstep.protocol.jobs import NO_JOB, NO_SEED, JobParams
 from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.merkle import TensorHeader
-from lockstep.protocol.programs.program import Kind, Program
+from lockstep.protocol.programs.program import Kind
 from lockstep.storage.containers import program_length
-from lockstep.storage.payload import F32_FORMAT, Checkpoint, fitting, wire_length
+from lockstep.storage.payload import F32_FORMAT, Checkpoint, wire_length
 
 SECONDS = 20.0
 """Seconds that trying a step may take."""
@@ -159,7 +159,7 @@ def figures_of(
     held = memory()
     needs = {name: role(job.programs, params.role.slots) for name, role in ROLES.items()}
     step = _timing(job, params, needs["worker"], held, threads, budget_seconds)
-    pace = Pace(step.seconds, step.shown_seconds)
+    pace = Pace(step.seconds, step.shown_seconds, merge=estimated(job.programs, threads).merge)
     return Figures(
         trained=sum(_elements(p["shape"]) for p in job.parameters if "offset" in p),
         frozen=sum(_elements(p["shape"]) for p in job.parameters if "offset" not in p),
@@ -181,7 +181,7 @@ def figures_of(
 def _timing(
     job: TrainingJob, params: JobParams, need: Need, held: Memory, threads: int, budget_seconds: float
 ) -> Timing:
-    work, pace = work_of(job.programs.step), estimated(job.programs.step, threads)
+    work, pace = work_of(job.programs.step), estimated(job.programs, threads)
     estimate = pace.step
     timing = Timing(estimate, pace.shown, "estimated", work.operations, _tokens(job), threads)
     room = held.available + PROCESS_BYTES - need.total
@@ -193,12 +193,13 @@ def _timing(
     return Timing(seconds, ratio * timing.shown_seconds, "measured", work.operations, timing.tokens, threads)
 
 
-def estimated(step: Program, threads: int, path: str = "auto") -> Pace:
-    """A step's pace from this machine's measured rates; the step itself is not run."""
-    work, machine = work_of(step), rates(threads, path)
-    shown = ProgramWork(work.products, work.terms, footprint.WORD_BYTES * step.ops[-1].cumulative)
+def estimated(programs: ClaimSchedule, threads: int, path: str = "auto") -> Pace:
+    """A job's pace from this machine's measured rates; nothing of it is run."""
+    work, machine = work_of(programs.step), rates(threads, path)
+    shown = ProgramWork(work.products, work.terms, footprint.WORD_BYTES * programs.step.ops[-1].cumulative)
     seconds = machine.seconds(work)
-    return Pace(seconds, max(SHOWN * seconds, machine.seconds(shown)))
+    merged = machine.seconds(work_of(programs.merge))
+    return Pace(seconds, max(SHOWN * seconds, machine.seconds(shown)), merge=merged)
 
 
 def _tried(job: TrainingJob, params: JobParams, threads: int, budget_seconds: float) -> float:
@@ -260,14 +261,16 @@ def _verdicts(
 
 
 def _traffic(job: TrainingJob, params: JobParams) -> dict[str, Traffic]:
-    encode = job.programs.encode.output_layout
-    width = 1 << params.role.payload_depth
-    payload = wire_length(encode[:width], fitting(encode[:width], job.wire_format), params.role.carries)
-    carry = wire_length(encode[width:], F32_FORMAT) if params.role.carries else 0
+    payload = footprint.payload_wire_bytes(job.programs, params, job.wire_format)
+    beside = job.programs.encode.output_layout[1 << params.role.payload_depth :]
+    carry = wire_length(beside, F32_FORMAT) if params.role.carries else 0
     base, trace = footprint.checkpoint_bytes(job.programs), ROOT_BYTES * params.role.transitions
     return {
         # A slot's owner fetches the others' payloads to say that they are there.
-        "worker": Traffic(base + (params.role.slots - 1) * payload, payload + carry + trace + RECEIPT_BYTES),
+        "worker": Traffic(
+            base + footprint.fetched_bytes(job.programs, params, job.wire_format),
+            payload + carry + trace + RECEIPT_BYTES,
+        ),
         # A verifier starts a replay from the carry of the round before.
         "verifier": Traffic(
             base + params.role.slots * (payload + carry + trace), RECEIPT_BYTES if params.role.witnesses else 0

@@ -27,6 +27,7 @@ from lockstep.chain.contracts import Contracts
 from lockstep.chain.keys import KEYSTORE, NODE_KEY, load_account, load_node_key
 from lockstep.chain.rpc import connect
 from lockstep.node.guard import lock
+from lockstep.node.party import DEVNET
 from lockstep.node.purse import Holdings
 from lockstep.protocol.errors import (
     ChainError,
@@ -56,8 +57,6 @@ SKEW_SECONDS = 60
 """The most that the latest block may be ahead of this machine's clock."""
 STALE_SECONDS = 900
 """An older latest block is one of a node that does not follow the chain."""
-DEVNET = 31337
-"""Its time is moved by whoever tests on it."""
 TIMEOUT_SECONDS = 10.0
 
 
@@ -226,6 +225,7 @@ class Examination:
         assert self._addresses is not None
         ahead = int(self._w3.eth.get_block("latest")["timestamp"]) - int(time.time())
         told = f"the latest block is {abs(ahead)} s {'ahead of' if ahead > 0 else 'behind'} this machine's clock"
+        # Its time is moved by whoever tests on it.
         if self._addresses.chain_id == DEVNET:
             return f"{told}; a local chain's time is moved at will"
         if ahead > SKEW_SECONDS:

@@ -17,6 +17,7 @@ from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.crosscheck import CrossCheck
 from lockstep.chain.finality import relied_block
+from lockstep.chain.gas import fees_now
 from lockstep.chain.keys import KEYSTORE, load_account
 from lockstep.chain.logcache import LogCache
 from lockstep.chain.outbox import Outbox
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from lockstep.chain.contracts import Call, Market
     from lockstep.storage import ContentStore
 
+DEVNET = 31337
+"""The chain id of devnets."""
 MINED_SECONDS = 30.0
 LOOKS_A_BLOCK = 4
 LOOK_SECONDS = 3.0
@@ -145,6 +148,10 @@ class Party:
         """The chain's pace: the median gap between recent blocks, and what the deployment promises."""
         return pace_of(self.w3, self.contracts.market)
 
+    def base_fee(self) -> int:
+        """Wei of coin for a unit of gas now; 0 on a devnet, whose coin is worth nothing."""
+        return base_fee_of(self.w3, self.addresses.chain_id)
+
     def deposit(self, amount: Wei, now: Seconds) -> Call:
         """The transaction that moves so much of the account's tokens into its stake, allowance included."""
         return deposit(self.contracts, self.account, amount, now)
@@ -171,6 +178,11 @@ class Party:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def base_fee_of(w3: Web3, chain_id: int) -> int:
+    """Wei of coin for a unit of gas now; 0 on a devnet, whose coin is worth nothing."""
+    return 0 if chain_id == DEVNET else fees_now(w3).base
 
 
 def pace_of(w3: Web3, market: Market) -> ChainPace:

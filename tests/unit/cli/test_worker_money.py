@@ -365,11 +365,13 @@ def test_a_unit_has_the_limits_of_its_worker_and_of_no_other_program(
     lockstep: Lockstep, units: Path, rig: Path
 ) -> None:
     limits = ["--jobs-from", "0x" + "11" * 20, "--min-price", "2", "--hours", "22-6", "--max-memory", "4096"]
+    limits += ["--download", "20", "--max-unpaid", "5"]
     ended = lockstep("worker", "service", "install", *options(rig), "--max-stake", "5", *limits, "--json")
     assert ended.code == 0, ended.out
     held = tomllib.loads((rig / "lockstep.toml").read_text())
     written = [held[name] for name in ("max_stake", "jobs_from", "min_price", "hours", "max_memory_mib")]
-    assert written == ["5", "0x" + "11" * 20, "2", "22-6", 4096], "as `worker up` would take them"
+    written += [held[name] for name in ("download_mbit", "max_unpaid")]
+    assert written == ["5", "0x" + "11" * 20, "2", "22-6", 4096, 20, 5], "as `worker up` would take them"
     other = lockstep("verifier", "service", "install", *options(rig), "--hours", "22-6", "--print", "--json")
     assert (other.code, other.error["message"]) == (2, "hours is a worker's setting")
 

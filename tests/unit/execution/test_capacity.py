@@ -21,12 +21,16 @@ from lockstep.execution.capacity import (
     operations,
     require_all,
     require_claimant,
+    require_fetched,
+    require_nothing,
     require_witness,
 )
 from lockstep.execution.jobs import Job
 from lockstep.protocol.errors import Unfit
+from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import Seconds
 from lockstep.storage.directory import DirectoryStore
+from lockstep.storage.payload import fitting, wire_length
 from tests.support import toyjob
 from tests.support.auditing import PARAMS
 from tests.support.params import amended, value_of
@@ -78,8 +82,11 @@ def test_the_pace_is_that_of_the_jobs_own_steps(toy: Job, ran: list[object]) -> 
     found = measure(toy)
     assert found.step > 0
     assert found.shown > 0
-    assert set(map(id, ran)) == {id(toy.programs.step)}
-    assert len(ran) == 1 + 2 * capacity.SAMPLES, "one that is not counted, three that are, three as a game shows them"
+    assert found.merge > 0
+    of_step, of_merge = (sum(program is one for program in ran) for one in (toy.programs.step, toy.programs.merge))
+    assert of_step == 1 + 2 * capacity.SAMPLES, "one that is not counted, three that are, three as a game shows them"
+    assert of_merge == capacity.SAMPLES
+    assert len(ran) == of_step + of_merge
     keep_up(toy, require_claimant, AT_ONCE)
 
 
@@ -91,6 +98,39 @@ def test_a_step_that_could_not_be_in_time_is_not_even_tried(toy: Job, ran: list[
     with pytest.raises(Unfit, match="train_seconds"):
         keep_up(giant, require_claimant, AT_ONCE)
     assert ran == []
+
+
+def test_a_merge_that_takes_longer_than_a_turn_is_no_work_for_anybody(
+    toy: Job, ran: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = toy.params.merge.turn_seconds
+    require_claimant(toy.params, Pace(0.001, 0.001, merge=turn - 2), ChainPace(block=1.0))
+    with pytest.raises(Unfit, match="merge_seconds"):
+        require_claimant(toy.params, Pace(0.001, 0.001, merge=turn - 1), ChainPace(block=1.0))
+    slowest = operations(toy.programs.merge) / turn
+    monkeypatch.setattr(capacity, "FASTEST", slowest / toy.threads / 2)
+    with pytest.raises(Unfit, match="merge_seconds"):
+        keep_up(toy, require_merger, AT_ONCE)
+    assert ran == [], "one that could not be in time is not tried"
+    keep_up(toy, require_nothing, AT_ONCE, footprint.verifier)
+    assert all(program is toy.programs.step for program in ran), "a witness merges nothing"
+
+
+def require_merger(params: JobParams, pace: Pace, chain: ChainPace) -> None:
+    """A worker's windows, but that for its steps."""
+    require_claimant(params, Pace(0.0, 0.0, merge=pace.merge), chain)
+
+
+def test_payloads_are_here_in_half_of_the_time_for_receipts(toy: Job) -> None:
+    fetched = footprint.fetched_bytes(toy.programs, toy.params, toy.wire_format)
+    others = toy.params.role.slots - 1
+    assert fetched == others * wire_length(toy.payload_layout, fitting(toy.payload_layout, toy.wire_format))
+    half = toy.params.role.attest_seconds // 2
+    require_fetched(toy.params, 1000 * half, 1000)
+    require_fetched(toy.params, 10**15, None)
+    with pytest.raises(Unfit, match="half of attest_seconds") as refused:
+        require_fetched(toy.params, 1000 * half + 1, 1000)
+    assert "--download" in refused.value.hint
 
 
 def test_a_step_whose_tensors_do_not_fit_is_not_tried(
@@ -112,7 +152,7 @@ def test_a_chain_takes_its_part_of_every_window() -> None:
     assert ETHEREUM.game == 16 * 24, "sixteen moves"
     roomy = amended(
         TERMS, train_seconds=Seconds(208), reveal_seconds=Seconds(24), attest_seconds=Seconds(12),
-        merge_seconds=Seconds(12), clock_seconds=Seconds(16 * 24 + 104),
+        merge_seconds=Seconds(24), clock_seconds=Seconds(16 * 24 + 104),
     )  # fmt: skip
     require_claimant(roomy, Pace(1.0, 4.0), ETHEREUM)
     for window in ("reveal_seconds", "attest_seconds", "merge_seconds", "clock_seconds"):

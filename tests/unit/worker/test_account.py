@@ -10,6 +10,7 @@ from lockstep.node.ledger import Ledger
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.types import MERGE_SLOT, Address, JobId, Seconds
 from worker.account import MEANINGS, Account, earnings_of, reasons_of
+from worker.unpaid import Dealings, dealings
 
 ME, OTHER, REQUESTER = (Address("0x" + c * 40) for c in "abc")
 JOB = JobId(b"\x07" * 32)
@@ -92,6 +93,28 @@ def test_each_round_has_the_reason_that_its_events_give(reason: str, events: lis
     rows = reasons_of(account(*events))
     assert [r["reason"] for r in rows] == [reason]
     assert rows[0]["means"] == MEANINGS[reason]
+
+
+@pytest.mark.parametrize(
+    ("events", "paid", "unpaid"),
+    [
+        (started(), 0, 0),
+        ([*started(), market("RoundFailed")], 0, 0),
+        ([*started(), SEALED, *revealed(1, OTHER), market("RoundFailed")], 0, 0),
+        (BOTH, 0, 0),
+        ([*BOTH, market("RoundFailed")], 0, 1),
+        ([*BOTH, market("Frozen", merge_in=bytes(32), mask=0b10), market("RoundFinal")], 0, 1),
+        ([*BOTH, FROZEN, market("RoundFinal"), PAID], 1, 0),
+        ([*BOTH, FROZEN, CONVICTED, market("RoundFailed")], 0, 0),
+        ([*BOTH, FROZEN, market("RoundVoid", attempt=0)], 0, 0),
+    ],
+)
+def test_work_that_was_public_and_is_not_paid_is_counted_by_requester(
+    events: list[Event], paid: int, unpaid: int
+) -> None:
+    ledger = account(*events).ledger
+    assert dealings(ledger, REQUESTER, ME) == Dealings(paid, unpaid)
+    assert dealings(ledger, OTHER, ME) == Dealings(), "another requester's rounds are its own"
 
 
 def test_a_round_started_again_has_a_row_for_each_attempt() -> None:

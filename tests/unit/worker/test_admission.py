@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from lockstep.execution import capacity, comparing
+from lockstep.execution import capacity, comparing, footprint
 from lockstep.execution.capacity import AGAIN_SECONDS, ChainPace, Pace
 from lockstep.execution.jobs import Job
 from lockstep.protocol.errors import FundsError, Unfit, Unreachable, WrongBits
 from lockstep.protocol.types import Seconds, Wei
 from lockstep.storage import ContentStore
-from tests.support.workers import bare_parts, taken_of
+from tests.support.workers import OTHER, bare_parts, taken_of
+from worker import admission as admission_module
 from worker.admission import Admission
 from worker.parts import Taken, WorkerParts
+from worker.policy import Policy
 from worker.refusals import Refusals
+from worker.unpaid import FORGIVEN, Dealings
 
 NOW = Seconds(1000)
 
@@ -43,7 +47,9 @@ class Purse:
 @pytest.fixture
 def parts(tmp_path: Path, toy_store: ContentStore) -> WorkerParts:
     made = bare_parts(tmp_path, toy_store)
-    made.party = SimpleNamespace(chain_pace=ChainPace, deposit=lambda amount, now: "deposit")  # type: ignore[misc, assignment]
+    made.party = SimpleNamespace(  # type: ignore[misc, assignment]
+        chain_pace=ChainPace, base_fee=lambda: 0, deposit=lambda amount, now: "deposit"
+    )
     return made
 
 
@@ -144,6 +150,49 @@ def test_a_job_that_this_machine_computes_wrongly_is_refused_on_disk_before_anyt
     assert "op 7 (gradient), element 0" in found.note.message
     assert parts.notes.jobs[toy.id].code == "wrong_bits"
     assert (len(compared), purse.sent) == (1, [])
+
+
+def test_a_job_whose_payloads_come_too_late_is_not_measured(
+    admission: Admission, parts: WorkerParts, toy: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched = footprint.fetched_bytes(toy.programs, toy.params, toy.wire_format)
+    parts.download_bytes = 2 * fetched // toy.params.role.attest_seconds - 1  # type: ignore[misc]
+    monkeypatch.setattr(capacity, "keep_up", lambda *_: pytest.fail("it is measured"))
+    assert not fits(admission, taken_of(toy), [], NOW)
+    note = parts.notes.jobs[toy.id]
+    assert (note.code, "half of attest_seconds" in note.message) == ("unfit", True)
+    assert note.next == NOW + AGAIN_SECONDS
+
+
+def test_a_requester_whose_rounds_did_not_pay_is_served_no_more_and_after_a_restart_neither(
+    parts: WorkerParts, purse: Purse, toy: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts.policy = Policy(max_unpaid=2)  # type: ignore[misc]
+    had = Dealings(paid=FORGIVEN - 1, unpaid=2)
+    monkeypatch.setattr(admission_module, "dealings", lambda ledger, requester, me: had)
+    for _ in range(2):
+        with closing(Admission(parts, purse)) as fresh:  # type: ignore[arg-type]
+            assert not fits(fresh, taken_of(toy), [], NOW)
+        note = parts.notes.jobs[toy.id]
+        assert (note.code, "--max-unpaid is 2" in note.message, OTHER in note.message) == ("unpaid", True, True)
+    had = Dealings(paid=FORGIVEN, unpaid=2)
+    with closing(Admission(parts, purse)) as fresh:  # type: ignore[arg-type]
+        assert fits(fresh, taken_of(toy), [], NOW), "what was paid forgives"
+
+
+def test_a_job_whose_bonds_do_not_pay_an_answer_is_refused_while_gas_costs_something(
+    admission: Admission, parts: WorkerParts, toy: Job
+) -> None:
+    fee = 10**9
+    parts.party.base_fee = lambda: fee  # type: ignore[method-assign]
+    assert toy.params.prices.gas_price == 0
+    assert not fits(admission, taken_of(toy), [], NOW)
+    note = parts.notes.jobs[toy.id]
+    assert (note.code, "pays nothing for gas" in note.message) == ("bond", True)
+    assert note.next == NOW + AGAIN_SECONDS, "it is looked at again"
+    fee = 0
+    assert not fits(admission, taken_of(toy), [], NOW + AGAIN_SECONDS - 1)
+    assert fits(admission, taken_of(toy), [], NOW + AGAIN_SECONDS)
 
 
 def test_no_more_is_joined_than_could_be_defended_at_once(admission: Admission, toy: Job) -> None:

@@ -12,11 +12,12 @@ from lockstep.execution.rates import PRICED_OPERATIONS, slot_operations
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.types import Address, Wei
 from worker.policy import Policy
+from worker.unpaid import FORGIVEN, Dealings
 
 ALICE, BOB = "0x" + "a1" * 20, "0x" + "b0" * 20
 
 
-def policy(**settings: str) -> Policy:
+def policy(**settings: str | int) -> Policy:
     return Policy.of(resolve(**{"max_stake": "all", **settings}))
 
 
@@ -42,6 +43,15 @@ def test_a_price_is_compared_by_computed_work(toy: Job) -> None:
     enough, more = Policy(min_price=Wei(paid)), Policy(min_price=Wei(paid + 1))
     assert enough.refuses_price(toy.params, operations) == ""
     assert "--min-price" in more.refuses_price(toy.params, operations)
+
+
+def test_a_requester_that_owes_is_refused_at_the_bound() -> None:
+    requester = Address("0x" + "cc" * 20)
+    bound = policy(max_unpaid=2)
+    assert bound.refuses_dealings(requester, Dealings(unpaid=1)) == ""
+    assert "--max-unpaid is 2" in bound.refuses_dealings(requester, Dealings(unpaid=2))
+    assert bound.refuses_dealings(requester, Dealings(FORGIVEN, 2)) == "", "what was paid forgives"
+    assert policy(max_unpaid=0).refuses_dealings(requester, Dealings(unpaid=10**6)) == ""
 
 
 @pytest.mark.parametrize(

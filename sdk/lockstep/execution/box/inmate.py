@@ -101,8 +101,7 @@ class Inmate:
     def estimate(self) -> dict[str, Any]:
         """The pace of a step by this machine's rates."""
         assert self._schedule is not None, "loaded before"
-        pace = estimated(self._schedule.step, self._threads, self._path)
-        return {"step": pace.step, "shown": pace.shown}
+        return _told(estimated(self._schedule, self._threads, self._path))
 
     def decode(self, cid: str, threads: int | None = None) -> dict[str, Any]:
         """Decodes and plans one Program more: a job's loss."""
@@ -129,8 +128,7 @@ class Inmate:
 
     def measure(self, require: capacity.Require, chain: capacity.ChainPace, role: footprint.Role) -> dict[str, Any]:
         """The pace of the job; raises Unfit."""
-        pace = capacity.keep_up(self._furnished, require, chain, role)
-        return {"step": pace.step, "shown": pace.shown}
+        return _told(capacity.keep_up(self._furnished, require, chain, role))
 
     def compare(self) -> dict[str, Any]:
         """Compares the job's bits with other code; raises WrongBits."""
@@ -205,6 +203,10 @@ class Inmate:
     def _write(self, place: Spot, array: Array | None) -> None:
         assert array is not None, "an op puts out a tensor"
         np.copyto(array_at(self._memory[place.segment], place), array.reshape(place.shape))
+
+
+def _told(pace: capacity.Pace) -> dict[str, Any]:
+    return {"step": pace.step, "shown": pace.shown, "merge": pace.merge}
 
 
 class AskedStore(ContentStore):

@@ -56,7 +56,7 @@ def _seconds(value: Any, where: str) -> float:
     return float(value)
 
 
-_PACE = table({"step": _seconds, "shown": _seconds})
+_PACE = table({"step": _seconds, "shown": _seconds, "merge": _seconds})
 _BYTES = whole(0, 1 << 62)
 _PLANNED = either(
     table({"operations": text(64), "memory": _BYTES, "results": _BYTES}), table({"broken": text(), "hint": text()})
@@ -155,7 +155,7 @@ class JobBox:
         """The pace of a step by this machine's rates; none of the job is run."""
         with self._turn:
             found = self._at_work().call("estimate", seconds=self._plan_seconds, read=_PACE)
-        return Pace(float(found["step"]), float(found["shown"]))
+        return _pace(found)
 
     @property
     def operations(self) -> int:
@@ -166,7 +166,7 @@ class JobBox:
         """`capacity.keep_up` in the child."""
         given = {"require": require, "chain": chain, "role": role}
         found = self._look(job, "measure", given, _PACE)
-        return Pace(float(found["step"]), float(found["shown"]))
+        return _pace(found)
 
     def compare(self, job: Job) -> None:
         """`comparing.check_job` in the child; raises WrongBits."""
@@ -304,13 +304,18 @@ class JobBox:
 
     @property
     def _look_seconds(self) -> float:
-        return max(LEAST_SECONDS, min(TRIALS * self._params.role.train_seconds, LOOK_SECONDS))
+        p = self._params
+        return max(LEAST_SECONDS, min(TRIALS * (p.role.train_seconds + p.merge.turn_seconds), LOOK_SECONDS))
 
     @property
     def _step_seconds(self) -> float:
         """A transition that takes longer than any window of the job is of no use to anybody."""
         p = self._params
         return float(max(LEAST_SECONDS, p.role.train_seconds, p.windows.clock_seconds, p.windows.audit_seconds))
+
+
+def _pace(found: dict[str, float]) -> Pace:
+    return Pace(float(found["step"]), float(found["shown"]), merge=float(found["merge"]))
 
 
 def _natural(words: str) -> int:

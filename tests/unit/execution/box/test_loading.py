@@ -89,6 +89,8 @@ def test_the_planner_and_the_clock_are_the_childs(boxed: Job, toy: Job) -> None:
     boxed.box.compare(boxed)
     assert pace.step > 0
     assert pace.shown > 0
+    assert pace.merge > 0
+    assert boxed.box.estimate().merge > 0
     with pytest.raises(Unfit, match="and a commitment"):
         boxed.box.measure(boxed, capacity.require_claimant, ChainPace(block=1e6))
 
