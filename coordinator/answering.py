@@ -31,7 +31,7 @@ class RowAnswers:
             asked = reading.row_demands(session, reading.hex32(job), now)
         posted = 0
         for demand in asked:
-            due = self._answers.row(demand, self._aggregators.of(job, params).job)
+            due = self._answers.row(demand, self._aggregators.of(job, params).job, now)
             if due is None or self._sender.known(due[0]):
                 continue
             key, call = due

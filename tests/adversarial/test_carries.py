@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.node.demands import COURTESY_SECONDS
+from lockstep.node.turns import COURTESY_SECONDS, TURN_SECONDS
 from lockstep.protocol.dispute import honest as play_of
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.jobs import ClaimStatus, Phase
@@ -72,7 +72,7 @@ def test_who_shows_its_carry_late_keeps_its_stake_and_is_left_out(memory: Court,
 def test_a_demand_that_nobody_ends_holds_up_no_round(memory: Court, demanded: ClaimId) -> None:
     # Owner and asker are one: the carry is not shown, and the demand is left open.
     left_out(memory, demanded)
-    memory.advance(memory.params.windows.clock_seconds + COURTESY_SECONDS)
+    memory.advance(memory.params.windows.clock_seconds + COURTESY_SECONDS + 3 * int(TURN_SECONDS))
     market = memory.contracts.market
     stored = memory.contracts.demands.demand(payload_demand_id(demanded, 0))
     assert stored is not None

@@ -59,6 +59,7 @@ def test_owner_answers_for_its_payload_and_whoever_has_the_data_for_a_row(market
     market.devnet.mine(2)
 
     bond, row_bond = market.contracts.market.bond_of(market.job_id), demands.row_bond_of(market.job_id, 7)
+    market.devnet.advance(Seconds(ANSWER // 2))
     assert send_all(market, third, third.outbox) == ["commit"], "the row; the payload is another's"
     assert send_all(market, third, third.outbox) == ["answer"], "once the commitment is mined"
     assert vault.credits(Address(third.account.address)) == Wei(row_bond * 60 // 100)
@@ -132,6 +133,7 @@ def test_a_row_that_is_posted_is_demanded_no_more(market: Market) -> None:
     market.devnet.advance(Seconds(ANSWER + 1))
     verifier.wait_for("demanded", 120.0)
     third = market.workers[2]
+    market.devnet.advance(Seconds(ANSWER // 2))
     assert send_all(market, third, third.outbox) == ["commit"], "who holds the data commits to the row"
     assert send_all(market, third, third.outbox) == ["answer"], "and posts it"
     market.devnet.advance(Seconds(60))

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from coordinator import decide as coordinating
-from lockstep.node.demands import COURTESY_SECONDS
+from lockstep.node.turns import COURTESY_SECONDS
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import game, honest, moves
 from lockstep.protocol.hashing import keccak

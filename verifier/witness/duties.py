@@ -15,6 +15,7 @@ from lockstep.node.ledger import AuditLedger, ClaimRecord, JobLedger
 from lockstep.node.party import Party
 from lockstep.node.replay import Replay
 from lockstep.node.sender import Sender
+from lockstep.node.turns import COURTESY_SECONDS, Turns
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.market import ids
 from lockstep.protocol.market.types import AuditStatus, DutyStatus
@@ -31,9 +32,6 @@ from verifier.witness.decide import DutyAct, decided, next_act, owes, round_of, 
 from verifier.witness.enrolling import Enrolment, Trial
 from verifier.witness.looking import RETRY_SECONDS, Look, Looker
 from verifier.witness.speaking import Speaker
-
-COURTESY_SECONDS = Seconds(30)
-"""Chain time from the end of the reveals until another account's duty is settled for it."""
 
 
 class Duties:
@@ -56,6 +54,7 @@ class Duties:
         self._looker = Looker(party, journal, loaded, self._bench, self._enrolment, demander, backlog, sender, teller)
         self._speaker = Speaker(party, journal, self._enrolment, backlog, sender, teller)
         self._attester = Attester(party, loaded, self._bench, demander, sender)
+        self._turns = Turns(party.address)
         self._settling: Backoff[tuple[AuditId, int]] = Backoff(RETRY_SECONDS)
 
     def step(self, view: MarketView) -> None:
@@ -117,9 +116,13 @@ class Duties:
             self._speaker.speak(view, audit, i)
 
     def _settle(self, view: MarketView, audit: AuditLedger, i: int, is_mine: bool) -> None:
-        courtesy = 0 if is_mine else audit.state.reveal_ends + COURTESY_SECONDS
-        if view.now < courtesy or self._settling.rests((audit.id, i), view.now):
+        if self._settling.rests((audit.id, i), view.now):
             return
+        if not is_mine:
+            late = Seconds(audit.state.reveal_ends + COURTESY_SECONDS)
+            drawn = {duty.account for duty in audit.duties} - {audit.duties[i].account}
+            if view.now < late or not self._turns.mine(audit.id + i.to_bytes(2, "big"), late, view.now, drawn):
+                return
         self._settling.failed((audit.id, i), view.now)
         key = f"witness/settle/{audit.id.hex()}/{i}/{audit.duties[i].status.name}/{audit.state.beacon.hex()}"
         self._sender.try_again(key, self._contract.settle(audit.id, i))

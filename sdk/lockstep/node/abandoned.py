@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from lockstep.chain import games
-from lockstep.node.demands import COURTESY_SECONDS
 from lockstep.node.player import GameTable, key_of
+from lockstep.node.turns import COURTESY_SECONDS, Turns
 from lockstep.protocol.dispute import moves
 from lockstep.protocol.errors import TryLater
 from lockstep.protocol.types import Address, GameId, Seconds
@@ -27,11 +27,13 @@ class Abandoned:
     def __init__(self, table: GameTable, me: Address) -> None:
         self._table = table
         self._me = me
+        self._turns = Turns(me)
         self._until: dict[GameId, Seconds] = {}
         """The time until which an open game is its sides' own affair, as it stood when it was read last."""
 
     def due(self, ledger: Ledger, now: Seconds) -> Iterator[tuple[str, Call]]:
-        """(key, transaction) of every game that holds up a round and that neither side has ended for a while.
+        """(key, transaction) of every game that holds up a round, that neither side has ended for a while, and that it
+        is this account's turn to end.
 
         A game is read when it is first seen, and again when its clock should have run out.
         """
@@ -44,7 +46,9 @@ class Abandoned:
             except TryLater:
                 continue
             self._until[record.id] = until = Seconds(state.deadline + COURTESY_SECONDS)
-            if state.verdict == moves.Verdict.NONE and now > until:
+            owners = ledger.owners_beside(record.claim) - {record.challenger, record.defender}
+            # INVARIANT: what anybody may do for nothing is done by one: the others wait for their turns.
+            if state.verdict == moves.Verdict.NONE and now > until and self._turns.mine(record.id, until, now, owners):
                 move = moves.Resolve(state.standing)
                 yield key_of(record.id, state, move), games.call(self._table.contract, move, record.id)
 

@@ -1,9 +1,9 @@
 """Demands for data: who lacks it asks, who holds it answers, who asked takes the bond back when nobody did. A demand
 for a carry that its asker leaves open is ended by whoever answers demands.
 
-Workers answer for their own payloads, which pays a little less than its gas, everybody for rows, which earn 60 % of the
-asker's bond. A row is posted in parts, one a block: whoever copies a part out of the mempool would have to have
-committed to it before.
+Workers answer for their own payloads, which pays a little less than its gas; everybody, by turns, for rows, which earn
+60 % of the asker's bond. A row is posted in parts, one a block: whoever copies a part out of the mempool would have to
+have committed to it before.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from lockstep.chain.contracts import Call, Contracts
 from lockstep.execution.jobs import Job
 from lockstep.execution.merging import fetch_carry, fetch_payload
 from lockstep.node.ledger import DemandRecord, Ledger
+from lockstep.node.turns import COURTESY_SECONDS, DRAWN, TURN_SECONDS, Turns
 from lockstep.protocol.errors import BlobMissing, Mismatch, RowMissing, Unreachable
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import JobParams, Round
 from lockstep.protocol.market import availability
-from lockstep.protocol.market.job_rules import PART
+from lockstep.protocol.market.job_rules import PART, answer_floor
 from lockstep.protocol.market.prices import PROVER_PERCENT
 from lockstep.protocol.market.receipts import Report, accepts
 from lockstep.protocol.market.types import Demand, Status
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-COURTESY_SECONDS = Seconds(30)
-"""After the deadline, the asker's own time to end its demand."""
+SLACK_SHARE = 0.5
+"""The share that waiting for turns may take of what a window has beyond the longest answer."""
 
 
 class Asks:
@@ -115,9 +116,14 @@ class Answers:
     def __init__(self, contracts: Contracts, store: ContentStore, me: Address, *, for_all: bool = False) -> None:
         """`for_all`: answer for the payloads of others too."""
         self._demands = contracts.demands
+        self._market = contracts.market
         self._store = store
         self._me = me
         self._for_all = for_all
+        self._turns = Turns(me)
+        self._seen: dict[Digest, tuple[int, Seconds]] = {}
+        """The leaves that others have posted of a row, and since when."""
+        self._inclusion: Seconds | None = None
         self._parts: dict[Digest, list[tuple[int, Call]]] = {}
         """Of the rows that are being posted: where each part ends, and its transaction."""
 
@@ -132,7 +138,7 @@ class Answers:
             if demand.asker == self._me and demand.claim is not None and self._demands.fading(demand.id):
                 yield f"keep/{demand.id.hex()}", self._demands.keep_seed(demand.id)
             job = job_of(demand.job)
-            found = None if job is None else self._answer(ledger, demand, job)
+            found = None if job is None else self._answer(ledger, demand, job, now)
             if found is not None:
                 yield found
 
@@ -145,23 +151,26 @@ class Answers:
         if record is None or not record.carries:
             return False
         stored = self._demands.demand(demand.id)
-        return stored is not None and (stored.status, stored.row) == (Status.OPEN, availability.CARRY)
+        if stored is None or (stored.status, stored.row) != (Status.OPEN, availability.CARRY):
+            return False
+        owners = ledger.owners_beside(demand.claim) - {demand.asker}
+        return self._turns.mine(demand.id, demand.deadline + COURTESY_SECONDS, now, owners)
 
     def _ended(self, demand: DemandRecord) -> Call:
         if demand.claim is None:
             return self._demands.void_for_row(demand.job, demand.row)
         return self._demands.settle(demand.id)
 
-    def _answer(self, ledger: Ledger, demand: DemandRecord, job: Job) -> tuple[str, Call] | None:
+    def _answer(self, ledger: Ledger, demand: DemandRecord, job: Job, now: Seconds) -> tuple[str, Call] | None:
         try:
-            return self.row(demand, job) if demand.claim is None else self._payload(ledger, demand, job)
+            return self.row(demand, job, now) if demand.claim is None else self._payload(ledger, demand, job)
         except (BlobMissing, Mismatch, Unreachable) as error:
             log.warning("a demand cannot be answered", demand=demand.id.hex(), why=error.message)
             return None
 
-    def row(self, demand: DemandRecord, job: Job) -> tuple[str, Call] | None:
+    def row(self, demand: DemandRecord, job: Job, now: Seconds) -> tuple[str, Call] | None:
         """(key, transaction) of what is due for a demanded row: the commitment to its parts, then each part once the
-        one before it is mined; None if nobody waits for it any more."""
+        one before it is mined; None if nobody waits for it any more, or if another's turn is first."""
         stored = self._demands.demand(demand.id)
         if stored is None or stored.status != Status.OPEN:
             self._parts.pop(demand.id, None)
@@ -171,10 +180,28 @@ class Answers:
         # INVARIANT: parts are the same after every restart: what was committed to is what is sent.
         left = [(end, call) for end, call in self._parts[demand.id] if end > stored.next]
         commit = self._demands.committed(self._me, [call for _, call in left])
+        if commit is not None and not self._may_begin(demand, job.params, stored.next, now):
+            return None
         if commit is not None:
             return f"commit/{demand.id.hex()}/{keccak(commit.data).hex()}", commit
         end, call = left[0]
         return f"answer/{demand.id.hex()}/{end}", call
+
+    def _may_begin(self, demand: DemandRecord, params: JobParams, posted: int, now: Seconds) -> bool:
+        """Tells if it is this account's turn to post a row, of which others have posted some leaves."""
+        if self._inclusion is None:
+            self._inclusion = self._market.chain_times().inclusion
+        window = params.windows.answer_seconds
+        slack = SLACK_SHARE * max(0, window - answer_floor(params.role.row_length, self._inclusion))
+        # INVARIANT: no row is late because those who hold it wait for one another.
+        if now >= demand.deadline - window + slack:
+            return True
+        if self._seen.get(demand.id, (0, now))[0] != posted:
+            self._seen[demand.id] = posted, now
+        # Who has posted some of it goes on: a turn more is its own.
+        turn = min(TURN_SECONDS, slack / DRAWN)
+        since = self._seen[demand.id][1] + turn if posted else demand.deadline - window
+        return self._turns.mine(demand.id + posted.to_bytes(8, "big"), since, now, turn=turn)
 
     def _parts_of(self, demand: DemandRecord, job: Job) -> list[tuple[int, Call]]:
         tree, rows = availability.row_answer(job.params, job.dataset.reshape(-1).data, demand.row)

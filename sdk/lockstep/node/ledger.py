@@ -359,6 +359,11 @@ class Ledger:
         """A claim that was made public, of any attempt, with its round and job."""
         return next((found for found in self._public() if found[2].id == claim), None)
 
+    def owners_beside(self, claim: ClaimId) -> frozenset[Address]:
+        """The owners of the slots of a claim's round, who wait for it to be final."""
+        found = self.find(claim)
+        return frozenset() if found is None else frozenset(owner for owner, _ in found[1].holders.values())
+
     def awaited(self, claim: ClaimId) -> ClaimRecord | None:
         """A claim whose round waits for what is open about it: it is not convicted, and its round not over."""
         found = self.find(claim)

@@ -24,7 +24,7 @@ def answers(parts: Any, sent: Sent, monkeypatch: pytest.MonkeyPatch) -> Any:
     aggregators = SimpleNamespace(of=lambda job, params: SimpleNamespace(job=None))
     made: Any = RowAnswers(parts, sent, aggregators)  # type: ignore[arg-type]
     keys = {1: "commit/1", 2: "row/2", 3: None}
-    made._answers = SimpleNamespace(row=lambda demand, job: (key, None) if (key := keys[demand.id[0]]) else None)
+    made._answers = SimpleNamespace(row=lambda demand, job, now: (key, None) if (key := keys[demand.id[0]]) else None)
     asked = [SimpleNamespace(id=bytes([n])) for n in keys]
     monkeypatch.setattr(reading, "row_demands", lambda session, job, now: asked)
     return made

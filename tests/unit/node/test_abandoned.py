@@ -11,13 +11,16 @@ import pytest
 
 from lockstep.chain.outbox import Outbox
 from lockstep.node.abandoned import Abandoned
-from lockstep.node.demands import COURTESY_SECONDS
 from lockstep.node.sender import Sender
+from lockstep.node.turns import COURTESY_SECONDS, DRAWN, TURN_SECONDS
 from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.jobs import ClaimStatus, Phase
-from lockstep.protocol.types import ClaimId, Seconds
+from lockstep.protocol.types import Address, ClaimId, Seconds
 from tests.adversarial.court import Court
 from verifier.service import Verifier
+
+LATE = Seconds(COURTESY_SECONDS + 1 + int((3 + DRAWN) * TURN_SECONDS))
+"""After a clock: its sides' time is over, and that of everybody who comes first."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +43,7 @@ def test_a_game_that_nobody_plays_holds_up_no_round(court: Court, claims: list[C
     # Owner and challenger are one: neither moves, neither ends it.
     game = court.open_at(claims[0], 1, "mallory")
     deadline = court.table().game(game).deadline
-    court.advance(deadline + COURTESY_SECONDS + 1 - court.now())
+    court.advance(deadline + LATE - court.now())
     abandoned = Abandoned(court.table(), court.address("worker-1"))
     assert not list(abandoned.due(court.ledger(), Seconds(deadline + COURTESY_SECONDS))), "its sides have time"
     ((key, end),) = abandoned.due(court.ledger(), court.now())
@@ -68,7 +71,7 @@ def test_sixteen_games_are_each_read_once_and_ended_once(court: Court, claims: l
         assert sorted(asked) == sorted(games), "a running game is read once"
     finally:
         table.contract.read = whole  # type: ignore[method-assign]
-    court.advance(table.game(games[-1]).deadline + COURTESY_SECONDS + 1 - court.now())
+    court.advance(table.game(games[-1]).deadline + LATE - court.now())
     due = list(abandoned.due(court.ledger(), court.now()))
     assert len({key for key, _ in due}) == 16
     court.send(due[0][1], "worker-1")
@@ -79,7 +82,7 @@ def test_a_verifier_ends_sixteen_games_without_waiting_for_a_block(
     court: Court, claims: list[ClaimId], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     games = [court.open_at(claims[0], 1, "mallory", nonce) for nonce in range(16)]
-    court.advance(court.table().game(games[-1]).deadline + COURTESY_SECONDS + 1 - court.now())
+    court.advance(court.table().game(games[-1]).deadline + LATE - court.now())
     court.fund("verifier")
     waited: list[str] = []
     with closing(Outbox(tmp_path / "outbox", court.devnet.w3, court.accounts["verifier"])) as outbox:
@@ -93,7 +96,7 @@ def test_a_verifier_ends_sixteen_games_without_waiting_for_a_block(
 
 def test_own_games_and_those_of_rounds_that_are_over_are_left_alone(court: Court, claims: list[ClaimId]) -> None:
     game = court.open_at(claims[0], 1, "mallory")
-    late = Seconds(court.table().game(game).deadline + COURTESY_SECONDS + 1)
+    late = Seconds(court.table().game(game).deadline + LATE)
     for side in ("mallory", court.owner(0)):
         assert not list(Abandoned(court.table(), court.address(side)).due(court.ledger(), late)), "its docket plays it"
     other, ledger = Abandoned(court.table(), court.address("worker-1")), court.ledger()
@@ -102,3 +105,15 @@ def test_own_games_and_those_of_rounds_that_are_over_are_left_alone(court: Court
     assert found is not None
     found[1].phase = Phase.FINAL
     assert not list(other.due(ledger, late)), "nothing waits for it"
+
+
+def test_of_sixteen_who_watch_one_ends_a_game(court: Court, claims: list[ClaimId]) -> None:
+    game = court.open_at(claims[0], 1, "mallory")
+    found = court.ledger()
+    late, names = court.table().game(game).deadline + COURTESY_SECONDS, [f"watcher-{k}" for k in range(13)]
+    watching = {court.devnet.account(name).address for name in names} | {
+        court.address(court.owner(slot)) for slot in (1, 2)
+    }
+    each = [Abandoned(court.table(), Address(account)) for account in watching]
+    by_turn = [sum(bool(list(one.due(found, Seconds(late + 1 + k)))) for one in each) for k in (0, 30, 10_000)]
+    assert by_turn == [1, 2, 15], "the owners of the round one after the other, then everybody"

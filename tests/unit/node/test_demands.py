@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,7 +11,7 @@ import pytest
 
 from lockstep.chain.contracts import Call
 from lockstep.execution.merging import wrong_leaves
-from lockstep.node.demands import Asks, to_demand
+from lockstep.node.demands import Answers, Asks, to_demand
 from lockstep.protocol.errors import BlobMissing, RowMissing
 from lockstep.protocol.jobs import Phase, Round
 from lockstep.protocol.market import receipts
@@ -21,6 +21,7 @@ from lockstep.protocol.market.prices import PROVER_PERCENT
 from lockstep.protocol.market.receipts import Report
 from lockstep.protocol.market.types import Demand, Status
 from lockstep.protocol.types import Address, ClaimId, Digest, Seconds
+from tests.adversarial.court import Court
 from tests.support.world import World
 
 MISSING = RowMissing(BlobMissing("no block", "ask its owner"), 0)
@@ -125,6 +126,53 @@ def test_a_payload_is_demanded_where_the_others_would_merge_it(
     assert to_demand({**reports, 1: Report.REFUSED}, after(*given)) == slot
     assert to_demand({**reports, 1: Report.UNREACHABLE}, after(*given)) is None, "nobody answered: nothing is known"
     assert to_demand({**reports, 1: Report.DECODED}, after(*given)) is None
+
+
+@pytest.fixture(scope="module")
+def court(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Court]:
+    running = Court.in_memory(tmp_path_factory.mktemp("market"))
+    yield running
+    running.stop()
+
+
+def test_of_sixteen_who_hold_a_row_one_posts_it_and_goes_on(court: Court) -> None:
+    court.reset(rounds=1, answer_seconds=Seconds(3600))
+    court.send(court.contracts.demands.demand_row(court.job_id, 17), "mallory")
+    names = [f"holder-{k}" for k in range(16)]
+    holders = [Answers(court.contracts, court.store, Address(court.devnet.account(name).address)) for name in names]
+    asked = court.ledger()
+    (demand,) = asked.demands.values()
+    opened = demand.deadline - 3600
+
+    def due(seconds: int, among: Sequence[Answers] = holders) -> list[list[str]]:
+        return [
+            [key.partition("/")[0] for key, _ in one.due(asked, lambda _: court.job, Seconds(opened + seconds))]
+            for one in among
+        ]
+
+    by_turn = [sum(bool(found) for found in due(seconds)) for seconds in range(0, 24 * 33, 24)]
+    assert sorted(by_turn) == by_turn
+    assert next(n for n in by_turn if n) <= 2, "the first that sends is nearly alone"
+    assert by_turn[-1] == 16, "in the end everybody would"
+    assert due(1799 + 1) == [["commit"]] * 16, "no row is late for turns"
+
+
+def test_who_has_begun_to_post_a_row_goes_on_and_others_wait_for_it(court: Court) -> None:
+    court.reset(rounds=1, answer_seconds=Seconds(3600))
+    court.send(court.contracts.demands.demand_row(court.job_id, 17), "mallory")
+    asked = court.ledger()
+    (demand,) = asked.demands.values()
+    first = Answers(court.contracts, court.store, court.address("accomplice"))
+    late = Seconds(demand.deadline - 1800)
+    ((key, commit),) = first.due(asked, lambda _: court.job, late)
+    assert key.startswith("commit")
+    court.send(commit, "accomplice")
+    early = Seconds(demand.deadline - 3600)
+    begun = Answers(court.contracts, court.store, court.address("accomplice"))
+    ((key, answer),) = begun.due(asked, lambda _: court.job, early)
+    assert key.startswith("answer"), "after a restart, too, whosever turn it is"
+    court.send(answer, "accomplice")
+    assert not list(first.due(asked, lambda _: court.job, late)), "what is done is done"
 
 
 def test_ones_own_demand_for_a_carry_is_looked_for_among_all_others_once() -> None:
