@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from coordinator.settings import resolve_coordinator
-from lockstep.cli import guard, health, purse, service
+from lockstep.cli import guard, health, purse, refused, service
 from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import DeploymentFile, Device, Home, Json, PasswordFile, Rpc, RpcCheck, Storage, Threads
 from lockstep.cli.output import emit, event
@@ -188,4 +188,5 @@ def doctor(
 
 
 purse.add_to(app)
+refused.add_to(app, "an event `refused` names every one in the coordinator's log")
 app.add_typer(service.app)

@@ -15,7 +15,7 @@ from lockstep.execution import footprint, jobs
 from lockstep.execution.box import loading
 from lockstep.execution.capacity import AGAIN_SECONDS
 from lockstep.node.backoff import Backoff
-from lockstep.node.crashes import Crashes
+from lockstep.node.refusals import Refusals
 from lockstep.protocol.errors import Crashed, LockstepError, Mismatch, ProgramInvalid, Unfit
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import ClaimId, JobId, Seconds
@@ -33,7 +33,8 @@ class Aggregators:
     def __init__(self, parts: CoordinatorParts) -> None:
         self._parts = parts
         self._made: dict[JobId, Aggregator] = {}
-        self._crashes = Crashes(parts.settings.home)
+        self._ended = Refusals(parts.settings.home)
+        """Jobs that ended what ran them; a command clears what is read here."""
         self._refused: set[JobId] = set()
         self._unfit: Backoff[JobId] = Backoff(AGAIN_SECONDS)
         """Jobs that this machine cannot hold: they are looked at again, in case memory comes free."""
@@ -46,7 +47,7 @@ class Aggregators:
             return False
         with self._parts.database.reading() as session:
             made = reading.merges_by(session, reading.hex32(job), self._parts.me)
-        if not made and job not in self._made and job in self._crashes.all():
+        if not made and job not in self._made and self._ended.of(job) is not None:
             return False
         try:
             # INVARIANT: whatever it needs, a job is loaded in which a merge of ours may be challenged.
@@ -62,8 +63,7 @@ class Aggregators:
             if made:
                 self._unfit.failed(job, now)
             else:
-                self._crashes.record(job, error)
-                self._refused.add(job)
+                self._ended.record(job, error)
             self._tell_refused(job, error)
             return False
         except (ProgramInvalid, Mismatch) as error:

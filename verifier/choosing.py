@@ -13,8 +13,8 @@ import structlog
 from lockstep.base.vitals import VITALS
 from lockstep.execution.capacity import AGAIN_SECONDS
 from lockstep.node.backoff import Backoff
-from lockstep.node.crashes import Crashes
 from lockstep.node.ledger import ClaimRecord, GameRecord
+from lockstep.node.refusals import Refusals
 from lockstep.node.replay import UNAVAILABLE
 from lockstep.protocol.errors import Crashed, LockstepError, Unfit
 from lockstep.protocol.types import ClaimId, JobId, Seconds, TraceRoot
@@ -39,13 +39,12 @@ class Backlog:
     """The claims that are still to be replayed."""
 
     def __init__(
-        self, journal: Journal, teller: Teller, rests: Backoff[ClaimId], crashes: Crashes, *, volunteers: bool,
+        self, journal: Journal, teller: Teller, rests: Backoff[ClaimId], refused: Refusals, *, volunteers: bool,
         witnesses: bool,
     ) -> None:  # fmt: skip
         """`volunteers`: every claim is one of them, else suspects alone. `rests`: claims to leave alone for now."""
-        self._crashes = crashes
-        self._crashed = crashes.all()
-        """Jobs that are not looked at, whatever is claimed in them."""
+        self._refused = refused
+        """Jobs that are not looked at, whatever is claimed in them; a command clears what is read here."""
         self._journal = journal
         self._teller = teller
         self._rests = rests
@@ -132,8 +131,7 @@ class Backlog:
     def crashed(self, job: JobId, error: Crashed) -> None:
         """A job ended what ran it: its claims are left alone for good, but for those that own games are about."""
         # INVARIANT: a job whose Programs end what runs them is not looked at again, in no later process either.
-        self._crashes.record(job, error)
-        self._crashed.add(job)
+        self._refused.record(job, error)
         self._teller.tell("refused", job=job.hex(), code=error.code, message=error.message)
 
     # -- for who watches
@@ -145,14 +143,15 @@ class Backlog:
     @property
     def refusals(self) -> int:
         """The number of jobs that this machine cannot hold, or that ended what ran them."""
-        return self._too_large.failing + len(self._crashed)
+        return self._too_large.failing + len(self._refused.all())
 
     # -- inside
 
     def _candidates(self, view: MarketView) -> list[Candidate]:
         found = decide.candidates(view.ledger, view.params)
         looked = [c for c in found if self._volunteers or c.record.id in self._suspects]
-        return [c for c in looked if c.record.job not in self._crashed]
+        refused = self._refused.all()
+        return [c for c in looked if c.record.job not in refused]
 
     def _is_known(self, record: ClaimRecord) -> bool:
         # A witness that must agree without a list needs the roots of its own replay.

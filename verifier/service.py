@@ -32,12 +32,12 @@ from lockstep.execution.box.handle import end_all
 from lockstep.execution.states import States
 from lockstep.node.abandoned import Abandoned
 from lockstep.node.backoff import Backoff
-from lockstep.node.crashes import Crashes
 from lockstep.node.feewatch import FeeWatch
 from lockstep.node.isolation import Isolation
 from lockstep.node.outage import Outage
 from lockstep.node.party import Head, Heads, Party
 from lockstep.node.player import GameTable
+from lockstep.node.refusals import Refusals
 from lockstep.node.resting import Resting
 from lockstep.node.sender import Sender
 from lockstep.protocol.errors import TryLater, Unreachable
@@ -97,8 +97,8 @@ class Verifier:
         self._demander = Demander(party, jobs, sender, self._wallet, teller)
         self._abandoned = Abandoned(table, party.address)
         self._sender = sender
-        crashes = Crashes(party.settings.home_dir)
-        self._backlog = Backlog(journal, teller, rests, crashes, volunteers=volunteer, witnesses=witness)
+        refused = Refusals(party.settings.home_dir)
+        self._backlog = Backlog(journal, teller, rests, refused, volunteers=volunteer, witnesses=witness)
         self._replayer = Replayer(
             party.store, jobs, shelf, states, self._backlog, self._seats, self._demander, self._reporter
         )

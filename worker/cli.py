@@ -14,7 +14,7 @@ from lockstep.base.amounts import tokens
 from lockstep.base.naming import JOBS_SHOWN, digits_of
 from lockstep.base.settings import Settings, resolve
 from lockstep.base.signals import ignore_stops
-from lockstep.cli import guard, health, purse, service
+from lockstep.cli import guard, health, purse, refused, service
 from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import (
     CoordinatorUrl,
@@ -45,6 +45,7 @@ from lockstep.protocol.errors import TryLater, Unreachable, UsageError
 from lockstep.protocol.types import JobId
 
 if TYPE_CHECKING:
+    from lockstep.node.refusals import Refusal
     from worker.parts import WorkerParts
 
 app = typer.Typer(name="worker", help="Stake, train, commit, defend.", no_args_is_help=True)
@@ -246,27 +247,6 @@ def why(
     emit(found.to_dict(), as_json, text="\n".join(found.lines()))
 
 
-@app.command("retry")
-def retry(
-    job: Annotated[
-        str, typer.Argument(metavar="JOB", callback=a_job, help="A job's id, or six and more of its first digits.")
-    ],
-    home: Home = None,
-    as_json: Json = False,
-) -> None:
-    """Have a job tried again that this home refuses for good; a worker that runs does so by itself."""
-    settings = resolve("worker", home=home)
-    from lockstep.base.naming import identified, short
-    from worker.refusals import Refusals
-
-    refusals = Refusals(settings.home_path)
-    found = refusals.all()
-    wanted = JobId(identified(job, found, "refused job", "`lockstep worker why` shows every job that is refused"))
-    refusals.clear(found[wanted])
-    said = {"job": wanted.hex(), "was": found[wanted].message}
-    emit(said, as_json, text=f"job {short(wanted)} is tried again; it was refused for: {found[wanted].message}")
-
-
 @app.command("support-bundle")
 def support_bundle(
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="A new file, as support.tar.gz.")] = None,
@@ -335,6 +315,13 @@ def _job_named(parts: WorkerParts, text: str) -> JobId:
     return ledger_of(EventReader(parts.party.w3, parts.party.addresses)).job_named(text)
 
 
+def _clear(home: Path, refusal: Refusal) -> None:
+    from worker.progress import clear
+
+    clear(home, refusal)
+
+
 purse.add_to(app)
+refused.add_to(app, "`lockstep worker why` shows every job that is refused", _clear)
 health.add_to(app)
 app.add_typer(service.app)

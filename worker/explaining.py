@@ -17,6 +17,7 @@ from lockstep.execution.schedule import longest_hold
 from lockstep.node.guard import lock
 from lockstep.node.ledger import JobLedger, RoundLedger
 from lockstep.node.purse import Holdings, moment
+from lockstep.node.refusals import Refusals
 from lockstep.protocol.errors import Crashed, Unreachable, WrongBits
 from lockstep.protocol.jobs import NEVER, ZERO_ADDRESS, Phase
 from lockstep.protocol.types import ClaimId, JobId, Seconds
@@ -25,7 +26,6 @@ from worker.account import MEANINGS, Account, reasons_of
 from worker.hints import hint_of
 from worker.horizon import free_by, latest, merged_by
 from worker.notes import Note
-from worker.refusals import Refusals
 
 if TYPE_CHECKING:
     from lockstep.chain.contracts import Market
@@ -199,7 +199,7 @@ def why_without_chain(home: Path, error: Unreachable) -> Why:
     running, said = lock.holder(home), notes.read(home)
     again = Seconds(int(time.time()) + LOOK_SECONDS)
     state = Note(error.code, f"{error.message}: nothing of the chain can be told", again)
-    refused = {job: found.note for job, found in Refusals(home).all().items()}
+    refused = {job: notes.of_refusal(found) for job, found in Refusals(home).all().items()}
     return Why(running, state, (), {**said.jobs, **refused}, [])
 
 
@@ -250,8 +250,8 @@ def next_of(job: JobLedger, r: RoundLedger, market: Market, now: Seconds) -> Nex
 
 def _refused(account: Account) -> dict[JobId, Note]:
     """Returns a note for every open job that this home refuses for good."""
-    jobs = account.ledger.jobs
-    return {job: r.note for job, r in Refusals(account.home).all().items() if job in jobs and not jobs[job].done}
+    jobs, refused = account.ledger.jobs, Refusals(account.home).all()
+    return {job: notes.of_refusal(r) for job, r in refused.items() if job in jobs and not jobs[job].done}
 
 
 def _with_next(account: Account, row: dict[str, Any], market: Market) -> dict[str, Any]:

@@ -10,13 +10,16 @@ import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lockstep.base.decoding import MAX_FILE_BYTES, file_bytes, from_json
 from lockstep.base.files import write_atomically
 from lockstep.cli.output import event
 from lockstep.protocol.errors import LockstepError, Malformed
 from lockstep.protocol.types import JobId, Seconds
+
+if TYPE_CHECKING:
+    from lockstep.node.refusals import Refusal
 
 FILE_NAME = "notes.json"
 
@@ -29,6 +32,11 @@ class Note:
     message: str
     next: int | None = None
     """Chain time; None: nothing will change by itself."""
+
+
+def of_refusal(refusal: Refusal) -> Note:
+    """Returns what an owner is told of a job that its home refuses for good."""
+    return Note(refusal.code, f"{refusal.message}: nothing more is claimed in this job, older claims are defended")
 
 
 WORKING = Note("working", "it joins, trains and defends")

@@ -24,14 +24,14 @@ from lockstep.execution.quoting import estimated
 from lockstep.execution.rates import price_of
 from lockstep.node.party import base_fee_of, pace_of
 from lockstep.node.purse import Holdings, moment
+from lockstep.node.refusals import Refusals
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.types import JobId, Seconds, Wei
 from lockstep.storage import open_store
 from worker import decide
 from worker.backing import Backing, Funds, answer_unpaid, backing_of
-from worker.notes import Note
+from worker.notes import Note, of_refusal
 from worker.policy import Policy
-from worker.refusals import Refusals
 from worker.unpaid import dealings
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class _Look:
         if unwanted := self.policy.refuses_requester(known.requester):
             reasons.append(Note("policy", unwanted))
         if refusal := Refusals(self.account.home).of(job):
-            reasons.append(refusal.note)
+            reasons.append(of_refusal(refusal))
         if unpaid := self.policy.refuses_dealings(known.requester, dealings(self.account.ledger, known.requester, me)):
             reasons.append(Note("unpaid", unpaid))
         if unpaid := answer_unpaid(params, self.base_fee):

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.execution.box import loading
 from lockstep.node.bench import Bench
+from lockstep.node.refusals import Refusals
 from lockstep.protocol.market import ids
 from lockstep.protocol.types import Address, ClaimId, Seconds
 from worker.decide import Act, JobView, RoundView
 from worker.notes import Notes
 from worker.policy import Policy
-from worker.refusals import Refusals
 
 if TYPE_CHECKING:
     from lockstep.chain.contracts import Contracts

@@ -23,6 +23,7 @@ import structlog
 from lockstep.base.files import write_atomically
 from lockstep.execution.jobs import ClaimRun, Entries, State, trace_root
 from lockstep.execution.merging import Payload
+from lockstep.node.refusals import Refusal, Refusals
 from lockstep.numerics.built import build_name
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import Mismatch
@@ -175,6 +176,14 @@ class WorkFolder:
     def _folder(self) -> Path:
         self.path.mkdir(parents=True, exist_ok=True)
         return self.path
+
+
+def clear(home: Path, refusal: Refusal) -> None:
+    """Have a refused job tried again, from the start of the claim that failed."""
+    if refusal.claim is not None:
+        # INVARIANT: states that a wrong executor left are not gone on with.
+        WorkFolder(home, refusal.claim).drop_progress()
+    Refusals(home).forget(refusal.job)
 
 
 def materials(home: Path) -> list[Material]:

@@ -39,7 +39,7 @@ from worker.acting import Acting, Skills
 from worker.decide import Act, JobView, Self
 from worker.horizon import free_by, latest
 from worker.leaving import Leaving
-from worker.notes import STOPPED, WORKING, Note
+from worker.notes import STOPPED, WORKING, Note, of_refusal
 from worker.parts import Taken, WorkerParts
 from worker.progress import Material
 from worker.reading import look
@@ -261,7 +261,7 @@ class Worker:
         # INVARIANT: a worker stakes on and joins only jobs whose windows its machine can keep.
         refusal = self.parts.refusals.of(job)
         if refusal is not None:
-            self.parts.notes.refused(job, refusal.note, self._now)
+            self.parts.notes.refused(job, of_refusal(refusal), self._now)
         joins = taken.joins and refusal is None
         fit = joins and self._skills.admission.fits(taken, self._staked_on(), self._now)
         resting = self.parts.policy.closed_now() > 0

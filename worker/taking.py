@@ -35,7 +35,7 @@ from lockstep.protocol.errors import (
 )
 from lockstep.protocol.types import JobId, Seconds, Wei
 from worker.decide import Act
-from worker.notes import Note
+from worker.notes import Note, of_refusal
 from worker.parts import Taken
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Jobs:
                 if not known.done:
                     self._parts.notes.refused(job, Note("policy", unwanted), now)
             elif not known.done and job not in at_stake and (refusal := self._parts.refusals.of(job)):
-                self._parts.notes.refused(job, refusal.note, now)
+                self._parts.notes.refused(job, of_refusal(refusal), now)
             # INVARIANT: whatever its state, a job is loaded in which a stake of ours can still be lost.
             elif job in at_stake or (not known.done and joins and self._only in (None, job)):
                 self._load(known, job in at_stake, ledger, free, now)

@@ -9,12 +9,12 @@ from typing import Any
 from lockstep.execution import invalidity
 from lockstep.execution.jobs import Job
 from lockstep.node.ledger import JobLedger, Ledger
+from lockstep.node.refusals import Refusals
 from lockstep.protocol.types import Address, ClaimId, JobId
 from lockstep.storage import ContentStore
 from worker.notes import Notes
 from worker.parts import Taken, WorkerParts
 from worker.policy import Policy
-from worker.refusals import Refusals
 
 ME, OTHER = (Address("0x" + c * 40) for c in "ab")
 CLAIM = ClaimId(b"c" * 32)

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from lockstep.cli.refused import forget
 from lockstep.execution.box.handle import Cancelled
 from lockstep.execution.invalidity import Undefendable
+from lockstep.node.refusals import Refusals
 from lockstep.node.sender import Sender
 from lockstep.protocol.errors import (
     BlobMissing,
@@ -336,6 +338,17 @@ def test_a_job_that_ends_what_runs_it_is_refused_in_every_later_process(desk: De
     desk.start()
     desk.look(4)
     assert len(desk.replays.begun) == 1
+
+
+def test_a_job_whose_refusal_is_cleared_is_looked_at_by_the_process_that_runs(desk: Desk) -> None:
+    desk.replays.failing[desk.world.claim_id(0)] = Crashed("it was ended: SIGSEGV", "")
+    desk.look(4)
+    assert len(desk.replays.begun) == 1
+    desk.replays.failing.clear()
+    (refusal,) = Refusals(desk.verifier._party.settings.home_dir).all().values()
+    forget(desk.verifier._party.settings.home_dir, refusal)
+    desk.look(4)
+    assert len(desk.replays.begun) > 1
 
 
 def test_a_replay_is_given_up_for_an_own_game(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

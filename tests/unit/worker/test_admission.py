@@ -13,6 +13,7 @@ import pytest
 from lockstep.execution import capacity, comparing, footprint
 from lockstep.execution.capacity import AGAIN_SECONDS, ChainPace, Pace
 from lockstep.execution.jobs import Job
+from lockstep.node.refusals import Refusals
 from lockstep.protocol.errors import FundsError, Unfit, Unreachable, WrongBits
 from lockstep.protocol.types import Seconds, Wei
 from lockstep.storage import ContentStore
@@ -21,7 +22,6 @@ from worker import admission as admission_module
 from worker.admission import Admission
 from worker.parts import Taken, WorkerParts
 from worker.policy import Policy
-from worker.refusals import Refusals
 from worker.unpaid import FORGIVEN, Dealings
 
 NOW = Seconds(1000)
@@ -147,7 +147,7 @@ def test_a_job_that_this_machine_computes_wrongly_is_refused_on_disk_before_anyt
     assert not fits(admission, taken_of(toy), [], NOW)
     found = Refusals(parts.home).of(toy.id)
     assert found is not None
-    assert "op 7 (gradient), element 0" in found.note.message
+    assert "op 7 (gradient), element 0" in found.message
     assert parts.notes.jobs[toy.id].code == "wrong_bits"
     assert (len(compared), purse.sent) == (1, [])
 

@@ -11,18 +11,20 @@ import pytest
 from hypothesis import given
 
 from lockstep.execution.jobs import ClaimRun, Job
+from lockstep.node import refusals
+from lockstep.node.refusals import Refusals
 from lockstep.protocol.errors import WrongBits
 from lockstep.protocol.types import Cid, ClaimId, Seconds
 from lockstep.storage import ContentStore
 from tests.support.workers import CLAIM, bare_parts, put_at_stake, taken_of
 from tests.support.wrong import WrongRun
 from tests.unit.worker.test_decide import selves, views
-from worker import decide, refusals
+from worker import decide
 from worker.computing import ClaimNames, Trained, check_of
 from worker.decide import CLAIMING, Act, JobView, Self
+from worker.notes import of_refusal
 from worker.parts import WorkerParts
-from worker.progress import WorkFolder
-from worker.refusals import Refusals
+from worker.progress import WorkFolder, clear
 from worker.service import Worker
 from worker.training import Training
 
@@ -58,7 +60,7 @@ def test_a_refusal_is_in_force_for_the_build_that_computed(
     kept.record(toy.id, WRONG, CLAIM)
     found = Refusals(tmp_path).of(toy.id)
     assert found is not None
-    assert "step 3 gives another state" in found.note.message
+    assert "step 3 gives another state" in of_refusal(found).message
     assert kept.all() == {toy.id: found}
     monkeypatch.setattr(refusals, "build_name", lambda: "a mended one")
     assert (kept.of(toy.id), kept.all()) == (None, {}), "another build tries again"
@@ -79,7 +81,7 @@ def test_a_cleared_job_starts_its_claim_anew(tmp_path: Path, toy: Job, honest_ru
     kept.record(toy.id, WRONG, CLAIM)
     found = kept.of(toy.id)
     assert found is not None
-    kept.clear(found)
+    clear(tmp_path, found)
     assert kept.of(toy.id) is None
     assert work.resume(honest_run)[1] == [], "what a wrong executor left is not gone on with"
 
@@ -99,8 +101,8 @@ def test_a_failed_self_check_is_on_disk_and_ends_neither_the_worker_nor_other_jo
     begin(training, parts, toy, WrongRun.like(honest_run))
     found = Refusals(parts.home).of(toy.id)
     assert found is not None
-    assert "self-check: step " in found.note.message
-    assert "round 0, slot 1" in found.note.message
+    assert "self-check: step " in of_refusal(found).message
+    assert "round 0, slot 1" in of_refusal(found).message
     assert training.busy(CLAIM, Seconds(1000)), "it is not tried at once, and nothing is raised"
     assert WorkFolder(parts.home, CLAIM).material() is None
 
@@ -148,7 +150,7 @@ def test_a_worker_refuses_a_job_as_soon_as_it_stands_on_disk_and_takes_it_back_w
     assert parts.notes.jobs[toy.id].code == "wrong_bits"
     found = parts.refusals.of(toy.id)
     assert found is not None
-    parts.refusals.clear(found)
+    clear(parts.home, found)
     me = worker._self(job)
     assert (me.refuses, me.fit, me.draining) == (False, True, False)
     assert toy.id not in parts.notes.jobs

@@ -15,12 +15,12 @@ from lockstep.execution import footprint
 from lockstep.execution.capacity import AGAIN_SECONDS
 from lockstep.execution.jobs import Job
 from lockstep.node.ledger import JobLedger, Ledger
+from lockstep.node.refusals import Refusals
 from lockstep.protocol.errors import BlobMissing, Crashed, DoctorError, Mismatch, ProgramInvalid, RowMissing, TryLater
 from lockstep.protocol.types import Seconds, Wei
 from lockstep.storage import ContentStore
 from tests.support.workers import OTHER, bare_parts, put_at_stake
 from worker.parts import WorkerParts
-from worker.refusals import Refusals
 from worker.taking import RETRY_SECONDS, Jobs
 
 NOTHING = Wei(0)
@@ -124,14 +124,14 @@ def test_a_job_that_ends_what_runs_it_is_refused_on_disk_and_not_looked_at_again
     take(jobs, ledger)
     told = Refusals(parts.home).of(toy.id)
     assert told is not None
-    assert (told.note.code, told.note.message.partition(":")[0]) == ("crashed", "it was ended")
+    assert (told.code, told.message.partition(":")[0]) == ("crashed", "it was ended")
     looked: list[object] = []
     for another in (jobs, Jobs(parts, SimpleNamespace(), lambda: None, None)):  # type: ignore[arg-type]
         monkeypatch.setattr(another, "_read", lambda job, at_stake: looked.append(job))
         take(another, ledger, 100_000)
     assert looked == []
     assert parts.notes.jobs[toy.id].code == "crashed"
-    Refusals(parts.home).clear(told)
+    Refusals(parts.home).forget(told.job)
     monkeypatch.setattr(jobs, "_read", lambda job, at_stake: toy)
     take(jobs, ledger, 100_001)
     assert jobs.loaded(toy.id) is toy, "its owner has it tried again"

@@ -37,6 +37,7 @@ from lockstep.execution.capacity import ChainPace, Pace, Require
 from lockstep.execution.jobs import Job
 from lockstep.execution.schedule import longest_hold
 from lockstep.node.guard import lock
+from lockstep.node.refusals import Refusals
 from lockstep.protocol.errors import LockstepError, Unreachable, WrongBits
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import Phase, Receipt
@@ -49,7 +50,6 @@ from worker import notes
 from worker.account import Account, open_account
 from worker.explaining import status_of, why_of, why_without_chain
 from worker.hints import DEFAULT
-from worker.refusals import Refusals
 from worker.service import Worker
 from worker.setup import assemble
 

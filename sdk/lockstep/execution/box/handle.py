@@ -46,7 +46,7 @@ from lockstep.storage import ContentStore
 
 START_SECONDS = 120.0
 """A child is there by then, whatever else the machine does."""
-HINT = "the job is refused here; `lockstep worker retry` tries it again"
+HINT = "the job is refused here; `retry`, of the program that looked at it, has it tried again"
 GRACE_SECONDS = 10.0
 """A child that has closed its end of the wire is ended after this time."""
 SAYS = {

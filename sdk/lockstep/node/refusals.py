@@ -1,8 +1,8 @@
-"""Jobs that this home refuses because its executor computed wrong bits of them, or was ended by them: on disk before
+"""Jobs that a home refuses because its executor computed wrong bits of them, or was ended by them: on disk before
 anything else is done.
 
-One file a job, `refused/<job>.json`. It is in force until its owner clears it (`lockstep worker retry`) or another
-build runs in the home: a mended one tries the job again.
+One file a job, `refused/<job>.json`. It is in force until its owner clears it (`lockstep worker retry`, `verifier
+retry`) or another build runs in the home: a mended one tries the job again.
 """
 
 from __future__ import annotations
@@ -17,15 +17,13 @@ from lockstep.base.files import write_atomically
 from lockstep.numerics.built import build_name
 from lockstep.protocol.errors import Crashed, Malformed, WrongBits
 from lockstep.protocol.types import ClaimId, JobId
-from worker.notes import Note
-from worker.progress import WorkFolder
 
 FOLDER = "refused"
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A finding of wrong bits in a job, or of a death that it caused."""
+    """Wrong bits that were found in a job, or a death that it caused."""
 
     job: JobId
     message: str
@@ -37,18 +35,12 @@ class Refusal:
     code: str = WrongBits.code
     """The error's."""
 
-    @property
-    def note(self) -> Note:
-        """Returns what the owner is told."""
-        return Note(self.code, f"{self.message}: nothing more is claimed in this job, older claims are defended")
-
 
 class Refusals:
     """The refused jobs of one home. It holds nothing in memory: a command clears what a running worker reads."""
 
     def __init__(self, home: Path) -> None:
         """Nothing is created before something is refused."""
-        self._home = home
         self._folder = home / FOLDER
 
     def record(self, job: JobId, error: WrongBits | Crashed, claim: ClaimId | None = None) -> None:
@@ -78,18 +70,18 @@ class Refusals:
 
     def all(self) -> dict[JobId, Refusal]:
         """Returns every refusal that is in force."""
-        jobs = [JobId(bytes.fromhex(path.stem)) for path in sorted(self._folder.glob("*.json"))]
-        return {job: found for job in jobs if (found := self.of(job)) is not None}
-
-    def clear(self, refusal: Refusal) -> None:
-        """Have a job tried again, from the start of the claim that failed."""
-        if refusal.claim is not None:
-            # INVARIANT: states that a wrong executor left are not gone on with.
-            WorkFolder(self._home, refusal.claim).drop_progress()
-        self.forget(refusal.job)
+        found: dict[JobId, Refusal] = {}
+        for path in sorted(self._folder.glob("*.json")):
+            try:
+                job = JobId(bytes.fromhex(path.stem))
+            except ValueError:
+                continue
+            if (refusal := self.of(job)) is not None:
+                found[job] = refusal
+        return found
 
     def forget(self, job: JobId) -> None:
-        """Remove the refusal of a job."""
+        """Remove the refusal of a job: it is tried again."""
         self._path(job).unlink(missing_ok=True)
 
     def _path(self, job: JobId) -> Path:

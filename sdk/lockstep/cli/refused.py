@@ -1,0 +1,51 @@
+"""`retry`: a job that a home refuses for good is tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lockstep.base.naming import identified, short
+from lockstep.base.settings import resolve
+from lockstep.cli.options import Home, Json, a_job, role_of
+from lockstep.cli.output import emit
+from lockstep.protocol.types import JobId
+
+if TYPE_CHECKING:
+    from lockstep.node.refusals import Refusal
+
+Clear = Callable[[Path, "Refusal"], None]
+"""Removes a home's refusal, and what must not outlive it."""
+
+
+def forget(home: Path, refusal: Refusal) -> None:
+    """Removes a refusal."""
+    from lockstep.node.refusals import Refusals
+
+    Refusals(home).forget(refusal.job)
+
+
+def add_to(app: typer.Typer, where: str, clear: Clear = forget) -> None:
+    """Give a program the command `retry`; `where`: what shows the jobs that it refuses."""
+
+    @app.command("retry")
+    def retry(
+        context: typer.Context,
+        job: Annotated[
+            str, typer.Argument(metavar="JOB", callback=a_job, help="A job's id, or six and more of its first digits.")
+        ],
+        home: Home = None,
+        as_json: Json = False,
+    ) -> None:
+        """Have a job tried again that this home refuses for good; a process that runs does so by itself."""
+        from lockstep.node.refusals import Refusals
+
+        folder = resolve(role_of(context), home=home).home_path
+        found = Refusals(folder).all()
+        wanted = JobId(identified(job, found, "refused job", where))
+        clear(folder, found[wanted])
+        said = {"job": wanted.hex(), "was": found[wanted].message}
+        emit(said, as_json, text=f"job {short(wanted)} is tried again; it was refused for: {found[wanted].message}")
