@@ -18,7 +18,7 @@ from lockstep.protocol.dispute.moves import Verdict, Wrong
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.types import Address, ClaimId, Digest, Seconds, Seed, StateRoot
 from tests.support import games
-from tests.support.arena import Arena, Terms
+from tests.support.arena import Arena, Outcome, Terms
 from tests.support.games import Lie, Match, PlainClaim
 from tests.support.replay import replayed
 
@@ -185,6 +185,10 @@ def test_garbage_padding_is_convicted_on_chain(stage: Stage) -> None:
 @pytest.mark.sampled(12)
 @pytest.mark.parametrize("seed", range(100))
 def test_random_games_agree_and_the_honest_worker_wins(stage: Stage, seed: int) -> None:
+    assert play_at_random(stage, seed).verdict == Verdict.REJECTED, "an honest claim is never convicted"
+
+
+def play_at_random(stage: Stage, seed: int) -> Outcome:
     """Every move of a random challenger, and what the contract says to the proof that does not convict."""
     rng = random.Random(seed)
     held, twin = stage.held(0), Match(stage.unchallenged())
@@ -215,8 +219,7 @@ def test_random_games_agree_and_the_honest_worker_wins(stage: Stage, seed: int) 
                 twin.play(last[-1], Address(arena.challenger.address))
         return move
 
-    outcome = arena.play(opening, games.defends(held), refusing, twin)
-    assert outcome.verdict == Verdict.REJECTED, "an honest claim is never convicted"
+    return arena.play(opening, games.defends(held), refusing, twin)
 
 
 def both_refuse(stage: Stage, twin: Match, opening: moves.Open, move: moves.Move, rule: str, *, worker: bool) -> None:
@@ -348,6 +351,8 @@ def test_words_that_were_not_posted_are_refused_with_the_same_rule(stage: Stage)
 
 def test_every_transaction_of_these_games_replays_in_the_twin(stage: Stage) -> None:
     """Market, vault and court, to the byte of every event and to every stored word."""
+    for seed in range(12):
+        play_at_random(stage, seed)
     replay = replayed(stage.arena.devnet.w3, stage.arena.contracts.addresses)
     assert replay.calls["DisputeGame.open"] > 10, replay.calls
     assert replay.refused.total() > 10, replay.refused
