@@ -33,6 +33,8 @@ from lockstep.chain.devnet import Devnet
 from tests.support import published, recordings, servers
 
 ROOT = Path(__file__).resolve().parent.parent
+HANGING = 1_800
+"""Seconds after which a slow test is ended; the limit of the others is pyproject.toml's. No test counts on either."""
 METERED = ("game",)
 """Views that tell the gas of moves, which no other machine repeats to the unit: not recorded."""
 
@@ -76,6 +78,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for i, item in enumerate(of_one_test):
             if i not in kept:
                 item.add_marker(pytest.mark.slow)
+    for item in items:
+        if item.get_closest_marker("slow") is not None and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(HANGING))
 
 
 def pytest_collection_finish() -> None:

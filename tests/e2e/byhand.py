@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from lockstep.protocol.types import Address, Cid, ClaimId, Digest, Seconds, Seed
 from lockstep.storage import ContentStore, open_store
 from lockstep.storage.payload import store_checkpoint
 from tests.support import toyjob
+from tests.support.waiting import PATIENCE, wait
 
 WALLET = Wei(1_000 * 10**18)
 STAKE = Wei(200 * 10**18)
@@ -73,22 +74,22 @@ class Process:
         """The events of that name."""
         return [e for e in self.events if e.get("event") == event]
 
-    def wait_for(self, event: str, seconds: float = 60) -> dict[str, Any]:
+    def wait_for(self, event: str) -> dict[str, Any]:
         """The first event of that name."""
-        wait(lambda: bool(self.named(event)) or self.popen.poll() is not None, seconds, f"event {event}")
+        wait(lambda: bool(self.named(event)) or self.popen.poll() is not None, f"event {event}")
         assert self.named(event), f"ended with {self.popen.poll()}: {self.log.read_text()[-2000:]}"
         return self.named(event)[0]
 
-    def stop(self, seconds: float = 30) -> int:
+    def stop(self) -> int:
         """SIGTERM; returns the exit code."""
         self.popen.terminate()
-        return self.popen.wait(seconds)
+        return self.popen.wait(PATIENCE)
 
-    def leave(self, seconds: float = 30) -> int:
+    def leave(self) -> int:
         """SIGTERM twice: whatever is at stake; returns the exit code."""
         self.popen.terminate()
         time.sleep(0.5)
-        return self.stop(seconds)
+        return self.stop()
 
     def kill(self) -> list[psutil.Process]:
         """SIGKILL to the parent alone; returns the children that it had."""
@@ -127,7 +128,7 @@ class Market:
         for process in self.processes:
             if process.popen.poll() is None:
                 children = process.kill()
-                psutil.wait_procs(children, timeout=5)
+                psutil.wait_procs(children, timeout=PATIENCE)
         for worker in self.workers:
             worker.outbox.close()
         self.devnet.stop()
@@ -169,7 +170,7 @@ class Market:
     def submit(self, **changes: Any) -> Job:
         """Publish the toy job and create it, the coordinator its aggregator."""
         aggregator = Address(self.devnet.account("coordinator").address)
-        params = toyjob.publish(self.store, aggregator=aggregator, **changes)
+        params = toyjob.publish(self.store, aggregator=aggregator, **{**toyjob.UNHURRIED, **changes})
         requester = self.devnet.account("requester")
         outbox = Outbox(self.folder / "requester.sqlite", self.devnet.w3, requester)
         token, vault, market = self.contracts.token, self.contracts.vault, self.contracts.market
@@ -189,9 +190,9 @@ class Market:
         """A round's phase now."""
         return self.contracts.market.phase(job.id, r)
 
-    def wait_phase(self, job: Job, r: int, *phases: Phase, seconds: float = 60) -> None:
+    def wait_phase(self, job: Job, r: int, *phases: Phase) -> None:
         """Wait until the round stands in one of `phases`."""
-        wait(lambda: self.phase(job, r) in phases, seconds, f"round {r} in {phases}, is {self.phase(job, r)!r}")
+        wait(lambda: self.phase(job, r) in phases, f"round {r} in {phases}, is {self.phase(job, r)!r}")
 
     def fund(self, *names: str) -> None:
         """Tokens for parties of the test's own."""
@@ -312,11 +313,3 @@ def merged_checkpoint(market: Market, job: Job, merged: Mapping[str, Any]) -> jo
     """The checkpoint of a `merged` event, checked against the chain's roots."""
     out, out2 = (bytes.fromhex(merged[name][2:]) for name in ("out", "out2"))
     return load_checkpoint(job, market.store, merged["checkpoint_cid"], out, out2)
-
-
-def wait(until: Callable[[], bool], seconds: float, what: str) -> None:
-    """Poll until it holds."""
-    deadline = time.monotonic() + seconds
-    while not until():
-        assert time.monotonic() < deadline, f"no {what} within {seconds} s"
-        time.sleep(0.1)

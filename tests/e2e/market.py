@@ -40,9 +40,9 @@ from lockstep.storage import ContentStore
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.payload import Checkpoint, store_checkpoint
 from tests.support import toyjob
+from tests.support.waiting import PATIENCE
 
 WALLET = Wei(1_000 * 10**18)
-WAIT_SECONDS = 120.0
 NOWHERE = Cid("bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku")
 """A CID that no store of a test holds."""
 
@@ -86,7 +86,7 @@ class Market:
         addresses.save(folder / "deployment.json")
         contracts = Contracts.at(devnet.w3, addresses)
         store = DirectoryStore(folder / "blocks")
-        params = toyjob.publish(store, challenge_seconds=Seconds(900), train_seconds=Seconds(300), **changes)
+        params = toyjob.publish(store, **{**toyjob.UNHURRIED, **changes})
         requester = Outbox(folder / "requester.sqlite", devnet.w3, devnet.account("requester"))
         workers = []
         for i in range(params.role.slots):
@@ -175,7 +175,7 @@ class Market:
         home = self.home(name)
         key = ["--home", str(home), "--password-file", str(home / "password")]
         process = self.group.start(name, ["verifier", "up", *options, *self.arguments(), *key], env, lie)
-        process.wait_for("ready", WAIT_SECONDS)
+        process.wait_for("ready", PATIENCE)
         return process
 
     def replay(self, claim: ClaimId, *options: str) -> subprocess.CompletedProcess[str]:
@@ -185,7 +185,7 @@ class Market:
     def lockstep(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """The command, run to its end."""
         command = [sys.executable, "-m", "lockstep.cli.main", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
     # -- a round
 
@@ -312,9 +312,9 @@ class Market:
             outbox.wait("deposit")
 
 
-def wait_for(told: Process, name: str, seconds: float = WAIT_SECONDS, **fields: Any) -> dict[str, Any]:
-    """The first event of that name whose fields are these; fails after `seconds`."""
-    end = time.monotonic() + seconds
+def wait_for(told: Process, name: str, **fields: Any) -> dict[str, Any]:
+    """The first event of that name whose fields are these."""
+    end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         for event in told.named(name):
             if all(event.get(k) == v for k, v in fields.items()):
@@ -322,14 +322,6 @@ def wait_for(told: Process, name: str, seconds: float = WAIT_SECONDS, **fields: 
         assert told.running, f"{told.name} ended: {told.last_words()}"
         time.sleep(0.1)
     raise AssertionError(f"{told.name} did not tell {name} {fields}; it told {told.events}; {told.last_words()}")
-
-
-def wait_until(holds: Callable[[], bool], what: str, seconds: float = WAIT_SECONDS) -> None:
-    """Until it holds; fails after `seconds`."""
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, f"waited in vain until {what}"
-        time.sleep(0.2)
 
 
 def kill(process: Process) -> None:

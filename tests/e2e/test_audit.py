@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.test_local import User
-from tests.e2e.test_worker import wait
+from tests.support.waiting import PATIENCE, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
@@ -27,7 +27,7 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[User]:
     (folder / "work").mkdir()
     user = User(folder / "work", folder / "local")
     yield user
-    user.start("local", "down").wait(90)
+    user.start("local", "down").wait(PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +48,10 @@ def model(user: User) -> Path:
         text = job_file.read_text().replace("rounds = 6", "rounds = 2").replace("min_slots = 2", "min_slots = 3")
         job_file.write_text(text)
         job = user.run("train", "run", "job.toml", "--budget", "60")["job"]
-        wait(lambda: bool(user.run("train", "status", job)["started"] == 2), 120, "the last round", every=1)
-        wait(lambda: _merged(user, job) == 2, 120, "the last merge", every=1)
+        wait(lambda: bool(user.run("train", "status", job)["started"] == 2), "the last round", every=1)
+        wait(lambda: _merged(user, job) == 2, "the last merge", every=1)
         user.run("local", "forward", "70s")
-        wait(lambda: bool(user.run("train", "status", job)["status"] == "done"), 60, "the end of the job", every=1)
+        wait(lambda: bool(user.run("train", "status", job)["status"] == "done"), "the end of the job", every=1)
         user.run("train", "pull", job, "--out", "model")
     finally:
         liar.kill()
@@ -62,7 +62,7 @@ def model(user: User) -> Path:
 
 def test_a_lie_that_nobody_challenged_is_found_by_whoever_audits(user: User, model: Path) -> None:
     process = user.start("train", "audit", "model", "--json")
-    out, _ = process.communicate(timeout=300)
+    out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 10, out
     report = json.loads(out)["data"]
     assert not report["ok"]
@@ -125,7 +125,7 @@ def test_each_tampering_is_found_by_its_check(
     shutil.copytree(model, folder)
     tamper(folder)
     process = user.start("train", "audit", folder.name, "--claims", "0", "--json")
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 10, out
     findings = json.loads(out)["data"]["findings"]
     assert (findings[-1]["check"], findings[-1]["verdict"]) == (check, "differs")
@@ -134,7 +134,7 @@ def test_each_tampering_is_found_by_its_check(
 def _merged(user: User, job: str) -> int:
     """How many merges stand, by the losses after them."""
     process = user.start("train", "metrics", job, "--json")
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=PATIENCE)
     time.sleep(0.5)
     return len(json.loads(out)["data"]["losses"]) - 1 if process.returncode == 0 else 0
 

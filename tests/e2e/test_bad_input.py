@@ -41,8 +41,9 @@ from lockstep.training.data import Texts, byte_corpus
 from lockstep.training.job import Batch, training_job
 from lockstep.training.strategies import diloco
 from tests.support import broken, toyjob
+from tests.support.waiting import PATIENCE, wait
 
-from .byhand import PASSWORD, WALLET, Market, Process, wait
+from .byhand import PASSWORD, WALLET, Market, Process
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
@@ -97,7 +98,7 @@ def together(folder: Path, *commands: Sequence[str | Path]) -> list[Ended]:
         running.append((" ".join(words[:2]), popen))
     ended = []
     for name, popen in running:
-        out, err = popen.communicate(timeout=120)
+        out, err = popen.communicate(timeout=PATIENCE)
         ended.append(Ended(name, popen.returncode, out, err))
     return ended
 
@@ -396,11 +397,11 @@ def test_a_program_that_could_not_be_defended_is_refused_by_worker_and_coordinat
     assert (refused["job"], refused["code"]) == (job.hex(), "program_invalid")
     assert "step: op 1 (map scale tokens" in refused["message"]
     assert "33 instructions" in refused["message"]
-    wait(lambda: "the job is refused" in town.coordinator.log.read_text(), 30, "refusal by the coordinator")
+    wait(lambda: "the job is refused" in town.coordinator.log.read_text(), "refusal by the coordinator")
     assert "33 instructions" in town.coordinator.log.read_text()
     voided = worker.wait_for("voided")
     assert (voided["job"], voided["rule"]) == (job.hex(), "instruction_count")
-    wait(lambda: market.contracts.market.job(job).status == JobStatus.VOID, 30, "the proof on chain")
+    wait(lambda: market.contracts.market.job(job).status == JobStatus.VOID, "the proof on chain")
     assert worker.stop() == 0, "a job that is refused is no failure"
     assert not worker.named("joined")
     assert market.contracts.market.job(job).started == 0, "nobody works for it"
@@ -408,7 +409,7 @@ def test_a_program_that_could_not_be_defended_is_refused_by_worker_and_coordinat
 
 def test_a_payload_of_another_shape_or_truncated_is_left_out_and_not_paid(town: Town) -> None:
     market = town.market
-    job = market.submit(rounds=1, max_lead=1, min_slots=1, attest_seconds=60, challenge_seconds=60)
+    job = market.submit(rounds=1, max_lead=1, min_slots=1, attest_seconds=120, challenge_seconds=120)
     market.workers[0].send(market.contracts.market.start_round(job.id, 0), "start")
     for worker in market.workers:
         worker.join(job, 0)
@@ -433,7 +434,7 @@ def test_a_payload_of_another_shape_or_truncated_is_left_out_and_not_paid(town: 
     assert market.contracts.market.round(job.id, 0).mask == 0b001
     assert market.store.has(misshapen), "what it should have named is there: the claim's own CID counts"
     market.devnet.advance(job.params.windows.challenge_seconds)
-    wait(lambda: market.contracts.market.job(job.id).status == JobStatus.DONE, 60, "end of the job")
+    wait(lambda: market.contracts.market.job(job.id).status == JobStatus.DONE, "end of the job")
     books = market.contracts.market.job(job.id)
     assert books.paid == job.params.role.slot_price + job.params.merge.price, "two slots are not paid"
     assert books.escrow == books.paid + books.refunded
@@ -467,7 +468,7 @@ def test_unsigned_expired_and_replayed_requests_are_401_401_and_409(town: Town) 
     market, path, body = town.market, "/api/v1/blobs", b"four legs good"
     node, me = market.workers[0].node, market.workers[0].account.address
     known = f"0x{node.public.hex()}"
-    wait(lambda: known in httpx2.get(town.url + "/api/v1/nodes").text, 30, "the node in the index")
+    wait(lambda: known in httpx2.get(town.url + "/api/v1/nodes").text, "the node in the index")
 
     def posted(headers: dict[str, str], url: str) -> tuple[int, str]:
         answer = httpx2.post(url + path, content=body, headers=headers)
@@ -489,7 +490,7 @@ def test_unsigned_expired_and_replayed_requests_are_401_401_and_409(town: Town) 
     assert posted(headers, town.url) == (201, cid_of(body))
     assert posted(headers, town.url) == (409, "auth.replayed")
 
-    psutil.wait_procs(town.coordinator.kill(), timeout=10)
+    psutil.wait_procs(town.coordinator.kill(), timeout=PATIENCE)
     again = market.coordinator()
     assert posted(headers, again.wait_for("ready")["url"]) == (409, "auth.replayed"), "after kill -9 too"
     town.coordinator, town.url = again, again.wait_for("ready")["url"]

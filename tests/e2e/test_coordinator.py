@@ -18,8 +18,9 @@ from lockstep.protocol.jobs import JobStatus, Phase
 from lockstep.protocol.market.availability import row_demand_id
 from lockstep.protocol.market.types import Status
 from lockstep.protocol.types import Address, Seconds
+from tests.support.waiting import PATIENCE, wait
 
-from .byhand import Market, Process, merged_checkpoint, wait
+from .byhand import Market, Process, merged_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
@@ -32,14 +33,14 @@ def market(tmp_path: Path, index: str) -> Iterator[Market]:
 
 
 def test_a_job_is_sealed_merged_paid_and_finished(market: Market) -> None:
-    job = market.submit(rounds=2, max_lead=2)
+    job = market.submit(rounds=2, max_lead=2, attest_seconds=600)
     coordinator = market.coordinator()
     url = coordinator.wait_for("ready")["url"]
     base = job.genesis
     for r in range(2):
         market.play_round(job, r, base)
         market.wait_phase(job, r, Phase.LEAD)
-        wait(lambda r=r: len(coordinator.named("merged")) == r + 1, 10, "event merged")
+        wait(lambda r=r: len(coordinator.named("merged")) == r + 1, "event merged")
         base = merged_checkpoint(market, job, coordinator.named("merged")[r])
     market.devnet.advance(job.params.windows.challenge_seconds)
     coordinator.wait_for("done")
@@ -86,12 +87,12 @@ def test_a_demanded_row_is_posted_by_the_coordinator_which_holds_the_data(market
     assert vault.credits(Address(market.devnet.account("coordinator").address)) == bond * 60 // 100
     market.devnet.mine(3)
     asker.send(demands.demand_row(job.id, 4), "another row")
-    wait(lambda: len(coordinator.named("answered")) == 2, 30, "each row is answered once")
+    wait(lambda: len(coordinator.named("answered")) == 2, "each row is answered once")
     assert market.contracts.market.job(job.id).status == JobStatus.ACTIVE
 
 
 def test_killed_at_every_act_and_its_index_deleted_it_goes_on(market: Market, index: str) -> None:
-    job = market.submit(rounds=1, max_lead=1, merge_seconds=300)
+    job = market.submit(rounds=1, max_lead=1)
     coordinator = market.coordinator()
     home = market.folder / "coordinator"
     for worker in market.workers:
@@ -120,7 +121,7 @@ def test_killed_at_every_act_and_its_index_deleted_it_goes_on(market: Market, in
         coordinator = market.coordinator()
     market.wait_phase(job, 0, Phase.LEAD)
     url = f"{coordinator.wait_for('ready')['url']}/api/v1/jobs/0x{job.id.hex()}/rounds"
-    wait(lambda: [r["state"] for r in httpx2.get(url).json()["items"]] == ["lead"], 20, "round indexed as lead")
+    wait(lambda: [r["state"] for r in httpx2.get(url).json()["items"]] == ["lead"], "round indexed as lead")
 
     # Deleted once more, and indexed by command.
     assert coordinator.stop() == 0
@@ -128,7 +129,7 @@ def test_killed_at_every_act_and_its_index_deleted_it_goes_on(market: Market, in
     _forget(index)
     done = market.start("reindex", ["coordinator", "reindex", "--rpc", market.devnet.url, "--home", str(home),
                                     "--deployment", str(market.folder / "deployment.json"), "--json"])  # fmt: skip
-    assert done.popen.wait(60) == 0, done.log.read_text()
+    assert done.popen.wait(PATIENCE) == 0, done.log.read_text()
     assert done.envelope["ok"] is True
     assert _rows(index) == before
 
@@ -142,14 +143,14 @@ def test_killed_at_every_act_and_its_index_deleted_it_goes_on(market: Market, in
 
 
 def test_a_lying_aggregator_is_convicted_where_it_said_and_the_job_goes_on(market: Market) -> None:
-    job = market.submit(rounds=1, max_lead=1, challenge_seconds=300, merge_seconds=300)
+    job = market.submit(rounds=1, max_lead=1, attest_seconds=600)
     coordinator = market.coordinator(("lying-aggregator", 0))
     url = coordinator.wait_for("ready")["url"] + "/api/v1"
     market.serve("verifier", ["verifier", "up"])
     market.play_round(job, 0, job.genesis)
     coordinator.wait_for("merged")
     expected = coordinator.wait_for("lie")["expectation"]
-    wait(lambda: _closed(url) is not None, 120, "verdict")
+    wait(lambda: _closed(url) is not None, "verdict")
     game = _closed(url)
     assert game is not None
     found = {k: game[k] for k in ("verdict", "wrong", "position", "step")}
@@ -174,7 +175,7 @@ def _closed(url: str) -> dict[str, Any] | None:
 
 def _kill(coordinator: Process) -> None:
     """SIGKILL to the parent; its children end by themselves."""
-    _gone, alive = psutil.wait_procs(coordinator.kill(), timeout=10)
+    _gone, alive = psutil.wait_procs(coordinator.kill(), timeout=PATIENCE)
     assert alive == []
 
 

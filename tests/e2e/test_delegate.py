@@ -14,7 +14,8 @@ from lockstep.chain import games
 from lockstep.protocol.dispute.moves import GamePhase
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Address, GameId, Seconds, Wei
-from tests.e2e.test_worker import Market, Process, homes_of, ledger_of, reveals, up, wait
+from tests.e2e.test_worker import Market, Process, homes_of, ledger_of, reveals, up
+from tests.support.waiting import PATIENCE, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
@@ -47,7 +48,7 @@ def lost_after_its_claim(market: Market, home: Path, **more: Any) -> Address:
     """The account of a worker that was killed once its claim was public."""
     worker = up(market, home, "--max-stake", "all", **more)
     market.submit(**ALONE)
-    wait(lambda: bool(reveals(market)), 90, "claim")
+    wait(lambda: bool(reveals(market)), "claim")
     worker.popen.send_signal(signal.SIGKILL)
     worker.popen.wait()
     return Address(worker.named("ready")[0]["address"])
@@ -55,14 +56,14 @@ def lost_after_its_claim(market: Market, home: Path, **more: Any) -> Address:
 
 def name_delegate(market: Market, home: Path, delegate: Address) -> None:
     named = market.start("owner", ["worker", "owner", "delegate", delegate, *at(market, home), "--json"])
-    assert named.popen.wait(60) == 0, named.log.read_text()
+    assert named.popen.wait(PATIENCE) == 0, named.log.read_text()
 
 
 def test_the_delegate_of_a_worker_that_is_lost_wins_its_game_and_goes_on_after_a_kill(market: Market) -> None:
     home, heir, liar = homes_of(market, "w0", "heir", "liar")
     account, delegate = lost_after_its_claim(market, home), Address(market.devnet.account("heir").address)
     refused = defend(market, heir, account)
-    assert refused.popen.wait(60) == 2, "nobody has named it"
+    assert refused.popen.wait(PATIENCE) == 2, "nobody has named it"
     assert "worker owner delegate" in refused.log.read_text()
     name_delegate(market, home, delegate)
     process = defend(market, heir, account)
@@ -81,13 +82,12 @@ def test_the_delegate_of_a_worker_that_is_lost_wins_its_game_and_goes_on_after_a
     at_leaf = GameId(bytes.fromhex(game))
     wait(
         lambda: games.read(market.contracts.game, at_leaf).phase == GamePhase.ELEMENT,
-        120,
         "leaf that the liar asked for",
     )
-    wait(lambda: "postLeaf" in {e["move"] for e in again.named("defending")}, 60, "move of its own after the kill")
+    wait(lambda: "postLeaf" in {e["move"] for e in again.named("defending")}, "move of its own after the kill")
     assert "replaying" not in again.log.read_text(), "its home knows the claim"
     market.devnet.advance(Seconds(300))
-    assert again.wait_for("resolved", 120)["verdict"] == "rejected"
+    assert again.wait_for("resolved")["verdict"] == "rejected"
     assert [e["game"] for e in again.named("resolved")] == [game]
     challenger.wait_for("lost")
     assert ledger_of(market).locks[claim] == account, "its stake is where it was"
@@ -104,12 +104,12 @@ def test_a_delegate_shows_nothing_of_a_claim_that_it_computes_otherwise(market: 
     process = defend(market, heir, account)
     process.wait_for("ready")
     verifier = market.start("verifier", ["verifier", "up", *at(market, honest), "--storage", market.store.url])
-    verifier.wait_for("challenged", 90)
-    wait(lambda: "cannot be defended" in process.log.read_text(), 60, "refusal in the log")
+    verifier.wait_for("challenged")
+    wait(lambda: "cannot be defended" in process.log.read_text(), "refusal in the log")
     process.popen.terminate()
     market.devnet.advance(Seconds(300))
-    verifier.wait_for("won", 60)
-    assert process.popen.wait(60) == 0, "the game is over"
+    verifier.wait_for("won")
+    assert process.popen.wait(PATIENCE) == 0, "the game is over"
     assert process.named("defending") == []
     assert json.loads(process.out.read_text().splitlines()[-1])["verdict"] == "timeout"
     assert market.contracts.market.phase(next(iter(ledger_of(market).jobs)), 0) != Phase.JOINING

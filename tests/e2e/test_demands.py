@@ -85,10 +85,10 @@ def test_asker_voids_a_job_whose_row_nobody_posts(market: Market) -> None:
 def test_verifier_demands_a_payload_that_is_lost_and_the_merge_goes_on_without_it(market: Market) -> None:
     verifier = market.verifier()
     claims = market.claim([market.run(slot) for slot in range(toyjob.SLOTS)], payload_cids={0: NOWHERE})
-    demanded = verifier.wait_for("demanded", 120.0)
+    demanded = wait_for(verifier, "demanded")
     assert (demanded["claim"], demanded["slot"]) == (claims[0].hex(), 0)
     market.devnet.advance(Seconds(ANSWER + 1))
-    verifier.wait_for("settled", 120.0)
+    wait_for(verifier, "settled")
     assert market.contracts.demands.missing(claims[0]) is True
     market.devnet.advance(Seconds(900))
     bodies = market.ledger().jobs[market.job_id].rounds[0].bodies
@@ -112,13 +112,13 @@ def test_verifier_demands_a_row_that_it_cannot_have_and_voids_the_job_for_it(mar
     market.claim([market.run(slot) for slot in range(toyjob.SLOTS)])
     hide_dataset(market)
     verifier = market.verifier()
-    verifier.wait_for("audited", 120.0)
+    wait_for(verifier, "audited")
     assert not market.ledger().demands, "stores may be slow: it waits first"
     market.devnet.advance(Seconds(ANSWER + 1))
-    demanded = verifier.wait_for("demanded", 120.0)
+    demanded = wait_for(verifier, "demanded")
     assert (demanded["job"], demanded["row"]) == (market.job_id.hex(), 0)
     market.devnet.advance(Seconds(ANSWER + 1))
-    verifier.wait_for("settled", 120.0)
+    wait_for(verifier, "settled")
     job = market.contracts.market.job(market.job_id)
     assert (job.status, job.prover) == (JobStatus.VOID, market.address("verifier"))
     assert market.contracts.vault.lock_of(row_demand_id(market.job_id, 0)) is None, "the bond is back"
@@ -129,9 +129,9 @@ def test_a_row_that_is_posted_is_demanded_no_more(market: Market) -> None:
     claims = market.claim([market.run(slot) for slot in range(toyjob.SLOTS)])
     kept = hide_dataset(market)
     verifier = market.verifier()
-    verifier.wait_for("audited", 120.0)
+    wait_for(verifier, "audited")
     market.devnet.advance(Seconds(ANSWER + 1))
-    verifier.wait_for("demanded", 120.0)
+    wait_for(verifier, "demanded")
     third = market.workers[2]
     market.devnet.advance(Seconds(ANSWER // 2))
     assert send_all(market, third, third.outbox) == ["commit"], "who holds the data commits to the row"

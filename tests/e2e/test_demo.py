@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from lockstep.demo.run import INTEGER_CHEATS
+from tests.support.waiting import PATIENCE
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
@@ -22,7 +23,7 @@ def demo(cheat: str, folder: Path, *more: str) -> dict[str, Any]:
     """`data` of one run; the run itself fails unless every game ends where its lie declared."""
     command = [sys.executable, "-m", "lockstep.cli.main", "demo", "--json", "--no-browser", "--seed", "0"]
     done = subprocess.run(
-        [*command, "--cheat", cheat, "--out", str(folder), *more], capture_output=True, text=True, timeout=550
+        [*command, "--cheat", cheat, "--out", str(folder), *more], capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     assert done.stdout.count("\n") == 1, "one line on stdout"

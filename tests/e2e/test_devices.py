@@ -25,9 +25,9 @@ from tests.e2e.test_worker import (
     replayed,
     reveals,
     up,
-    wait,
 )
 from tests.support import driver, toyjob
+from tests.support.waiting import PATIENCE, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
@@ -57,7 +57,7 @@ def replay(market: Market, claim: bytes, *more: str) -> dict[str, Any]:
     where = ["--rpc", market.devnet.url, "--storage", market.store.url]
     command = ["replay", claim.hex(), *where, "--deployment", str(market.folder / "deployment.json")]
     process = market.start("replay", [*command, "--roots", "--json", *more])
-    assert process.popen.wait(300) in (0, 10), process.log.read_text()
+    assert process.popen.wait(PATIENCE) in (0, 10), process.log.read_text()
     data: dict[str, Any] = json.loads(process.out.read_text())["data"]
     return data
 
@@ -83,9 +83,9 @@ def test_a_lie_is_convicted_where_worker_and_verifier_compute_on_a_device(
 
     lie = liar.wait_for("lie")["expectation"]
     told = market.folder / "w0" / "lie"
-    wait(told.exists, 200, "a lie that shows")
+    wait(told.exists, "a lie that shows")
     claim = bytes.fromhex(told.read_text())
-    won = verifier.wait_for("won", 200)
+    won = verifier.wait_for("won")
     assert (won["verdict"], won["claim"]) == ("fraud", claim.hex())
     finding = next(e for e in events_of(market, "Convicted") if e.contract == "DisputeGame").finding
     assert (finding["t"], finding["position"]) == (lie["step"], lie["op_index"])
@@ -123,10 +123,10 @@ def test_a_job_of_integers_is_served_over_the_driver(market: Market) -> None:
     homes = homes_of(market, "w0", "w1", "w2")
     workers = [market.start(home.name, arguments(market, home, *there), env=environment) for home in homes]
     for worker in workers:
-        worker.wait_for("ready", 300)
+        worker.wait_for("ready")
         assert worker.named("device")[0]["device"] == "cuda:0"
     job = market.submit(rounds=1, integers=2, **WITHOUT_AGGREGATOR)
-    wait(lambda: len(reveals(market)) == toyjob.SLOTS, 200, "a reveal of every slot")
+    wait(lambda: len(reveals(market)) == toyjob.SLOTS, "a reveal of every slot")
     assert workers[0].named("paced")[0]["trains"] == "cuda:0"
     for event in reveals(market):
         assert event.trace_root == replayed(market, job, event.slot, event.round), "the processor's roots"

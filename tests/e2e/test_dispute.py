@@ -17,8 +17,9 @@ from lockstep.execution.jobs import ClaimRun
 from lockstep.protocol.dispute.game import game_id
 from lockstep.protocol.dispute.moves import GamePhase
 from lockstep.protocol.types import Address, Seconds
-from tests.e2e.market import NOWHERE, Market, kill, wait_for, wait_until
+from tests.e2e.market import NOWHERE, Market, kill, wait_for
 from tests.support.games import open_at
+from tests.support.waiting import wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
@@ -193,7 +194,7 @@ def test_a_challenger_s_game_is_played_by_hand(market: Market) -> None:
     assert (row["mover"], row["seconds_left"]["challenger"]) == ("defender", market.params.windows.clock_seconds)
     market.defend()
     while True:
-        wait_until(lambda: not market.game(game).defender_moves, "the defender answers")
+        wait(lambda: not market.game(game).defender_moves, "the defender answers")
         if market.game(game).phase in (GamePhase.PROOF, GamePhase.ALIAS, GamePhase.PADDING):
             break
         made = dispute("respond", name, "--json")
@@ -291,7 +292,7 @@ def test_a_killed_command_is_given_again_and_nothing_is_sent_twice(market: Marke
         for method, value in (("evm_setAutomine", False), ("evm_setIntervalMining", 0)):
             w3.provider.make_request(method, [value])  # type: ignore[arg-type]
         opening = market.group.start(f"open-{round_}", ["dispute", "open", *arguments])
-        wait_until(lambda: pending() > 0, "something is under way")
+        wait(lambda: pending() > 0, "something is under way")
         kill(opening)
         w3.provider.make_request("evm_setAutomine", [True])  # type: ignore[arg-type]
         w3.provider.make_request("evm_mine", [])  # type: ignore[arg-type]

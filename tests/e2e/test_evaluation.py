@@ -25,6 +25,7 @@ from lockstep.training.models import GPT, GPTConfig, describe, next_token_loss
 from lockstep.training.parameters import initial_parameters, layout_of
 from tests.support import evaluations
 from tests.support.toyjob import TOY_TERMS
+from tests.support.waiting import PATIENCE
 
 from .test_carry import verifying, wait_for_audit, where
 from .test_worker import Market, homes_of, ledger_of, up
@@ -60,7 +61,7 @@ def test_a_loss_is_claimed_merged_audited_paid_and_read(market: Market, tmp_path
     with pytest.raises(TryLater):
         handle.metrics()
 
-    assert [w.popen.wait(150) for w in workers] == [0, 0]
+    assert [w.popen.wait(PATIENCE) for w in workers] == [0, 0]
     books = net.contracts.market.job(handle.id)
     assert (books.status, books.paid) == (JobStatus.DONE, ROUNDS * quote.params.round_pay)
 
@@ -92,7 +93,7 @@ def test_a_loss_is_claimed_merged_audited_paid_and_read(market: Market, tmp_path
     key = ["--home", str(asker), "--password-file", str(asker / "password")]
     for more in (["--json"], []):
         told = market.start("metrics", ["train", "metrics", handle.id.hex(), *where(market), *key, *more])
-        assert told.popen.wait(60) == 0, told.log.read_text()
+        assert told.popen.wait(PATIENCE) == 0, told.log.read_text()
         if more:
             assert json.loads(told.out.read_text())["data"] == found.__dict__
         else:
@@ -121,7 +122,7 @@ def test_an_evaluation_is_described_quoted_and_opened_by_command(market: Market,
 
     def told(code: int, *command: str) -> Any:
         process = market.start(command[0], ["train", *command, *options])
-        assert process.popen.wait(60) == code, process.log.read_text()
+        assert process.popen.wait(PATIENCE) == code, process.log.read_text()
         envelope = json.loads(process.out.read_text())
         return envelope["data" if code == 0 else "error"]
 

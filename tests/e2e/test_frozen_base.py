@@ -25,8 +25,9 @@ from lockstep.training.models import GPT, GPTConfig, LoRA
 from lockstep.training.models.lora import adapt
 from lockstep.training.strategies import diloco
 from tests.support import toyjob
+from tests.support.waiting import PATIENCE, wait
 
-from .test_worker import Market, Process, arguments, homes_of, wait
+from .test_worker import Market, Process, arguments, homes_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain, pytest.mark.timeout(3600)]
 
@@ -187,13 +188,13 @@ def play(market: Market, folder: Path) -> dict[str, object]:
 
     for part in KILLED_AT:
         process = worker(homes[0])
-        wait(lambda part=part: fetched(cache) >= part * size, 300, "download", every=0.005)  # type: ignore[misc]
+        wait(lambda part=part: fetched(cache) >= part * size, "download", every=0.005)  # type: ignore[misc]
         process.popen.send_signal(signal.SIGKILL)
         process.popen.wait()
         assert fetched(cache) < size, "killed while it fetched"
     workers, own = [worker(homes[0]), worker(homes[1])], []
     with most_memory(workers[0].popen.pid, own):
-        assert [w.popen.wait(1500) for w in workers] == [0, 0], [w.log.read_text()[-2000:] for w in workers]
+        assert [w.popen.wait(PATIENCE) for w in workers] == [0, 0], [w.log.read_text()[-2000:] for w in workers]
     proxy.close()
     # What lay in sockets at each kill was lost.
     assert size <= proxy.sent < 1.1 * size, f"{proxy.sent} bytes were fetched of {size}"

@@ -12,7 +12,8 @@ import pytest
 
 from lockstep.protocol.jobs import JobStatus
 from lockstep.protocol.types import Seconds
-from tests.e2e.test_worker import WITHOUT_AGGREGATOR, Market, Process, arguments, homes_of, reveals, wait
+from tests.e2e.test_worker import WITHOUT_AGGREGATOR, Market, Process, arguments, homes_of, reveals
+from tests.support.waiting import PATIENCE, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
@@ -44,7 +45,7 @@ def up(market: Market, home: Path, listen: int, *more: str) -> Process:
 def guard(market: Market, home: Path, act: str, file: Path) -> Process:
     where = ["--rpc", market.devnet.url, "--deployment", str(market.folder / "deployment.json"), "--home", str(home)]
     process = market.start(f"guard-{act}", ["worker", "guard", act, str(file), *where, "--json"])
-    process.popen.wait(60)
+    process.popen.wait(PATIENCE)
     return process
 
 
@@ -55,22 +56,22 @@ def test_a_second_machine_hears_the_first_at_work_and_leaves(market: Market) -> 
     first.wait_for("joined")
     second = up(market, twin_of(home, "w0-twin"), 600)
     assert second.wait_for("listening")["reasons"], "a fresh home must listen"
-    assert second.popen.wait(90) == 8, second.log.read_text()[-2000:]
+    assert second.popen.wait(PATIENCE) == 8, second.log.read_text()[-2000:]
     assert "at work elsewhere" in second.log.read_text()
     assert not second.named("joined"), "it never sent anything"
-    assert first.popen.wait(150) == 0, "the first one finished its job"
+    assert first.popen.wait(PATIENCE) == 0, "the first one finished its job"
     assert len({(e.round, e.slot) for e in reveals(market)}) == len(reveals(market)) == 2
 
 
 def test_an_idle_machine_leaves_when_a_second_one_has_listened_and_registered(market: Market) -> None:
     (home,) = homes_of(market, "w0")
     first = up(market, home, 0)
-    wait(lambda: bool(market.contracts.vault.w3.eth.get_transaction_count(first_address(home))), 30, "registration")
+    wait(lambda: bool(market.contracts.vault.w3.eth.get_transaction_count(first_address(home))), "registration")
     second = up(market, twin_of(home, "w0-twin"), 4, "--once")
-    assert first.popen.wait(90) == 8, "the fence: another home has registered for the account"
+    assert first.popen.wait(PATIENCE) == 8, "the fence: another home has registered for the account"
     assert second.popen.poll() is None
     job = market.submit(**ALONE)
-    assert second.popen.wait(150) == 0, second.log.read_text()[-2000:]
+    assert second.popen.wait(PATIENCE) == 0, second.log.read_text()[-2000:]
     assert market.contracts.market.job(job.id).status == JobStatus.DONE
     assert not first.named("joined")
 
@@ -93,7 +94,7 @@ def test_a_key_moves_to_another_machine_with_what_it_promised(market: Market, tm
     assert json.loads(done.out.read_text())["data"]["changed"] == len(promised)
     second = up(market, twin, 3, "--once")
     assert second.wait_for("listening")["reasons"], "an imported home listens"
-    assert second.popen.wait(200) == 0, second.log.read_text()[-2000:]
+    assert second.popen.wait(PATIENCE) == 0, second.log.read_text()[-2000:]
     back = up(market, home, 5)
     assert "another home was the last to register for this account" in back.wait_for("listening")["reasons"]
     assert back.stop() == 0

@@ -20,8 +20,9 @@ import pytest
 
 from tests.support import documents
 from tests.support.documents import Stage
+from tests.support.waiting import PATIENCE
 
-pytestmark = [pytest.mark.slow, pytest.mark.chain, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 420
@@ -99,7 +100,7 @@ class Reader:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGINT if " watch " in command else signal.SIGTERM)
             try:
-                code = process.wait(120)
+                code = process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 code = process.wait()
@@ -116,7 +117,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     yield reader
     reader.leave()
     down = reader.start("lockstep local down")
-    down.communicate(timeout=120)
+    down.communicate(timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("name", documents.journeys(ROOT))

@@ -22,7 +22,8 @@ from lockstep.protocol.jobs import JobStatus
 from lockstep.protocol.market.job_rules import GAME_MOVES
 from lockstep.protocol.programs.program import CHUNK, Kind
 from lockstep.protocol.types import Digest, GameId, Seconds, Seed, StateRoot
-from tests.e2e.test_worker import Challenger, Market, Process, events_of, homes_of, ledger_of, reveals, up, wait
+from tests.e2e.test_worker import Challenger, Market, Process, events_of, homes_of, ledger_of, reveals, up
+from tests.support.waiting import PATIENCE, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
@@ -108,7 +109,7 @@ class Attacker:
         """Who won, once the attacker's clocks have run out; anybody may resolve, and the defender does."""
         self.market.devnet.advance(Seconds(CLOCK + 1))
         contract = self.market.contracts.game
-        wait(lambda: all(games.read(contract, g).verdict for g in opened), 90, "verdicts")
+        wait(lambda: all(games.read(contract, g).verdict for g in opened), "verdicts")
         return [games.read(contract, g).verdict for g in opened]
 
 
@@ -120,19 +121,19 @@ def failed_round(market: Market, workers: list[Path]) -> Attacker:
         reveal_seconds=Seconds(300), attest_seconds=Seconds(40), challenge_seconds=Seconds(600), clock_seconds=CLOCK,
     )  # fmt: skip
     attacker = Attacker(market, job, challenger)
-    wait(lambda: len(events_of(market, "Joined")) == len(workers), 60, "honest joins")
+    wait(lambda: len(events_of(market, "Joined")) == len(workers), "honest joins")
     free = ({0, 1, 2} - {e.slot for e in events_of(market, "Joined")}).pop()
     attacker.send(market.contracts.market.join(job.id, 0, free), "join")
-    wait(lambda: len(events_of(market, "Sealed")) == 1, 60, "seal")
+    wait(lambda: len(events_of(market, "Sealed")) == 1, "seal")
     attacker.send(market.contracts.market.commit(job.id, 0, free, Digest(b"\7" * 32)), "commit")
-    wait(lambda: len(reveals(market)) == len(workers), 60, "reveals")
+    wait(lambda: len(reveals(market)) == len(workers), "reveals")
     return attacker
 
 
 def job_ends(market: Market, attacker: Attacker) -> None:
     """The attacker reveals nothing: two of three, and min_slots is three."""
     market.devnet.advance(Seconds(301))
-    wait(lambda: market.contracts.market.job(attacker.job.id).status == JobStatus.DONE, 90, "job done")
+    wait(lambda: market.contracts.market.job(attacker.job.id).status == JobStatus.DONE, "job done")
 
 
 def slot_of(market: Market, process_home: Path) -> int:
@@ -145,11 +146,11 @@ def test_claims_are_defended_after_their_job_ended_by_who_stayed_and_by_who_came
     workers = {home: up(market, home, *flags) for home, flags in ((once, ["--once"]), (daemon, []))}
     attacker = failed_round(market, [once, daemon])
     opened = attacker.open(*((0, slot_of(market, home), 1) for home in (once, daemon)))
-    wait(lambda: all(attacker.phase(g) == moves.GamePhase.GRAPH_PICK for g in opened), 60, "defences")
+    wait(lambda: all(attacker.phase(g) == moves.GamePhase.GRAPH_PICK for g in opened), "defences")
     job_ends(market, attacker)
     done: list[Process] = list(workers.values())
     for worker in done:
-        worker.wait_for("done", 60)
+        worker.wait_for("done")
     assert workers[once].popen.poll() is None, "--once stays: its claim is under a game"
     assert list(daemon.glob("work/*/material.json")), "the material is there"
 
@@ -157,16 +158,16 @@ def test_claims_are_defended_after_their_job_ended_by_who_stayed_and_by_who_came
     workers[daemon].popen.wait()
     workers[daemon] = up(market, daemon)
     attacker.point_all(opened)
-    wait(lambda: attacker.answered(opened), 60, "answers after the job's end")
+    wait(lambda: attacker.answered(opened), "answers after the job's end")
     assert attacker.ends(opened) == [moves.Verdict.REJECTED] * 2, "nobody is convicted"
 
-    assert workers[once].popen.wait(60) == 0, "--once leaves once nothing is at stake"
+    assert workers[once].popen.wait(PATIENCE) == 0, "--once leaves once nothing is at stake"
     vault = market.contracts.vault
     for home in (once, daemon):
         me = market.devnet.account(home.name).address
         assert not ledger_of(market).staked(me), "every stake is back"  # type: ignore[arg-type]
         assert vault.free(me) > 0  # type: ignore[arg-type]
-    wait(lambda: not list(daemon.glob("work/*/material.json")), 60, "material that nobody needs any more to go")
+    wait(lambda: not list(daemon.glob("work/*/material.json")), "material that nobody needs any more to go")
     assert not list(daemon.glob("states/*")), "nor do its states stay"
     assert workers[daemon].stop() == 0
 
@@ -190,15 +191,15 @@ def test_sixteen_games_at_once_are_all_defended_in_time(tmp_path: Path, name: st
             step_seconds=Seconds(5),
         )  # fmt: skip
         attacker = Attacker(market, job, Challenger(market, "mallory"))
-        wait(lambda: len(reveals(market)) == 12, 240, "reveals of four rounds", every=1.0)
+        wait(lambda: len(reveals(market)) == 12, "reveals of four rounds", every=1.0)
         own = [e for e in reveals(market) if e.worker == market.devnet.account("w0").address]
         opened = attacker.open(*((e.round, e.slot, t) for t in (5, 2, 4, 1) for e in own))
         assert len(opened) == 16
         began, answers = market.now(), 16
-        wait(lambda: attacker.answered(opened), 120, "sixteen defences", every=0.5)
+        wait(lambda: attacker.answered(opened), "sixteen defences", every=0.5)
         while moved := attacker.point_all(opened):
             answers += moved
-            wait(lambda: attacker.answered(opened), 120, "answers", every=0.5)
+            wait(lambda: attacker.answered(opened), "answers", every=0.5)
         took = market.now() - began
         table = market.contracts.game
         left = min(games.read(table, game).left_defender for game in opened)
@@ -207,7 +208,7 @@ def test_sixteen_games_at_once_are_all_defended_in_time(tmp_path: Path, name: st
         print(f"{clock} s and more the least that was left is {left} s")
         assert answers >= 48
         market.devnet.advance(Seconds(clock + 16 * 5 + 1))
-        wait(lambda: all(games.read(table, g).verdict for g in opened), 120, "verdicts", every=1.0)
+        wait(lambda: all(games.read(table, g).verdict for g in opened), "verdicts", every=1.0)
         assert {games.read(table, g).verdict for g in opened} == {moves.Verdict.REJECTED}, "nobody is convicted"
         assert [w.popen.poll() for w in workers] == [None] * 3
         assert not any("Traceback" in w.log.read_text() for w in workers)

@@ -20,7 +20,7 @@ import lockstep
 from lockstep.chain.rpc import connect
 from lockstep.node.guard import lock
 from lockstep.protocol.types import Address
-from tests.e2e.test_worker import wait
+from tests.support.waiting import PATIENCE, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
@@ -45,7 +45,7 @@ class User:
     def run(self, *arguments: str, code: int = 0) -> Any:
         """Data, or the error, of a command with --json."""
         process = self.start(*arguments, "--json")
-        out, err = process.communicate(timeout=180)
+        out, err = process.communicate(timeout=PATIENCE)
         assert process.returncode == code, out + err
         said = json.loads(out)
         return said["data"] if code == 0 else said["error"]
@@ -56,7 +56,7 @@ def user(tmp_path: Path) -> Iterator[User]:
     (tmp_path / "work").mkdir()
     user = User(tmp_path / "work", tmp_path / "local")
     yield user
-    user.start("local", "down").wait(90)
+    user.start("local", "down").wait(PATIENCE)
 
 
 def test_a_market_is_found_used_ended_and_continued(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,7 @@ def test_a_market_is_found_used_ended_and_continued(user: User, monkeypatch: pyt
     job_file.write_text(job_file.read_text().replace("rounds = 6", "rounds = 1").replace("slots = 3", "slots = 2"))
     job = user.run("train", "run", "job.toml", "--budget", "60")["job"]
     watched = user.start("train", "watch", job)
-    assert watched.wait(240) == 0
+    assert watched.wait(PATIENCE) == 0
     assert (user.folder / user.run("train", "pull", job, "--out", "model")["model_path"]).exists()
     assert user.run("worker", "status")["wallet"] == str(1000 * 10**18), "the user's own worker has its own home"
 
@@ -103,12 +103,12 @@ def test_whoever_is_killed_is_started_again_and_a_killed_market_comes_back(user:
         found = next(m for m in user.run("local", "status")["members"] if m["role"] == "worker")
         return found["pid"] != worker["pid"] and found["restarts"] == 1 and _process(found["pid"]) is not None
 
-    wait(revived, 60, "a new worker", every=1)
+    wait(revived, "a new worker", every=1)
     holder = lock.holder(user.local)
     assert holder is not None
     children = psutil.Process(holder.pid).children()
     os.kill(holder.pid, signal.SIGKILL)
-    psutil.wait_procs(children, timeout=30)
+    psutil.wait_procs(children, timeout=PATIENCE)
     assert user.run("local", "status", code=7)["hint"], "nothing answers for it"
     again = user.run("local", "up")
     assert [m["address"] for m in again["members"]] == [m["address"] for m in up["members"]]
@@ -118,13 +118,13 @@ def test_whoever_is_killed_is_started_again_and_a_killed_market_comes_back(user:
 @pytest.mark.parametrize("seconds", [0.3, 1.0, 2.0, 4.0])
 def test_a_market_that_was_killed_in_the_making_is_made_anew(user: User, seconds: float) -> None:
     making = user.start("local", "up", "--workers", "1")
-    wait(lambda: lock.holder(user.local) is not None, 30, "a supervisor", every=0.02)
+    wait(lambda: lock.holder(user.local) is not None, "a supervisor", every=0.02)
     time.sleep(seconds)
     holder = lock.holder(user.local)
     assert holder is not None
     children = psutil.Process(holder.pid).children()
     os.kill(holder.pid, signal.SIGKILL)
-    psutil.wait_procs(children, timeout=30)
+    psutil.wait_procs(children, timeout=PATIENCE)
     making.kill()
     making.wait()
     assert len(user.run("local", "up", "--workers", "1")["members"]) == 3
@@ -147,7 +147,7 @@ def _process(pid: int) -> psutil.Process | None:
 def test_the_demos_market_goes_on_and_holds_what_the_demo_told(user: User) -> None:
     """`demo --keep`: its game, its model and its replays are there for every other command, until `local down`."""
     process = user.start("demo", "--keep", "--no-browser", "--json")
-    out, err = process.communicate(timeout=550)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, out + err[-2000:]
     told = json.loads(out)["data"]
     [game] = told["games"]
@@ -183,7 +183,7 @@ def test_eight_jobs_are_submitted_at_once(user: User, monkeypatch: pytest.Monkey
     owner = Address(net.account.address)
     before = net.contracts.token.balance_of(owner)
     started = [user.start("train", "run", "job.toml", "--budget", "60", "--json") for _ in range(8)]
-    ended = [process.communicate(timeout=400) for process in started]
+    ended = [process.communicate(timeout=PATIENCE) for process in started]
     assert [process.returncode for process in started] == [0] * 8, ended
     jobs = {json.loads(out)["data"]["job"] for out, _ in ended}
     assert len(jobs) == 8

@@ -12,7 +12,8 @@ import pytest
 
 from lockstep.protocol.jobs import JobStatus
 from lockstep.protocol.types import Address, Seconds, Wei
-from tests.e2e.test_worker import WALLET, WITHOUT_AGGREGATOR, Market, homes_of, up, wait
+from tests.e2e.test_worker import WALLET, WITHOUT_AGGREGATOR, Market, homes_of, up
+from tests.support.waiting import PATIENCE, wait
 
 pytestmark = [pytest.mark.chain]
 
@@ -34,7 +35,7 @@ def run(market: Market, home: Path, verb: str, *more: str, code: int = 0) -> Any
         where += ["--rpc", market.devnet.url, "--deployment", str(market.folder / "deployment.json")]
         where += ["--password-file", str(home / "password")]
     process = market.start(verb, ["worker", verb, *more, *where, "--json"])
-    assert process.popen.wait(90) == code, process.log.read_text() + process.out.read_text()
+    assert process.popen.wait(PATIENCE) == code, process.log.read_text() + process.out.read_text()
     said = json.loads(process.out.read_text())
     return said["data"] if code == 0 else said["error"]
 
@@ -50,9 +51,9 @@ def test_a_worker_ends_with_its_wallet_and_its_earnings_by_commands_alone(market
     worker = up(market, home, "--max-stake", "100")
     job = market.submit(**ALONE)
     assert run(market, home, "stake", "1", code=8)["code"] == "guard_refused.locked", "its home is in use"
-    wait(lambda: market.contracts.market.job(job.id).status == JobStatus.DONE, 120, "end of the job")
+    wait(lambda: market.contracts.market.job(job.id).status == JobStatus.DONE, "end of the job")
     run(market, home, "drain")
-    assert worker.popen.wait(5) == 0, "drained, and not killed"
+    assert worker.popen.wait(PATIENCE) == 0, "drained, and not killed"
     assert run(market, home, "drain")["running"] is False
     earned = int(run(market, home, "earnings")["earned"])
     assert earned > 0
@@ -78,9 +79,9 @@ def test_hostile_jobs_together_move_no_more_than_max_stake(market: Market) -> No
     jobs = [
         market.submit(nonce=n, **{**ALONE, "rounds": 4, "max_lead": 4, "slot_stake": Wei(30 * TOKEN)}) for n in range(3)
     ]
-    wait(lambda: len(worker.named("refused")) >= 1, 60, "refusal")
+    wait(lambda: len(worker.named("refused")) >= 1, "refusal")
     worker.wait_for("joined")
-    wait(lambda: len(worker.named("revealed")) >= 1, 60, "reveal")
+    wait(lambda: len(worker.named("revealed")) >= 1, "reveal")
     assert {e["code"] for e in worker.named("refused")} == {"policy"}
     assert all("--max-stake" in e["message"] for e in worker.named("refused"))
     assert wallet_of(market, home) >= WALLET - 70 * TOKEN
@@ -93,7 +94,7 @@ def test_hostile_jobs_together_move_no_more_than_max_stake(market: Market) -> No
     worker.popen.kill()
     worker.popen.wait()
     again = up(market, home, "--max-stake", "70")
-    wait(lambda: len(again.named("refused")) >= 1, 60, "refusal")
+    wait(lambda: len(again.named("refused")) >= 1, "refusal")
     assert wallet_of(market, home) >= WALLET - 70 * TOKEN
     again.leave()
 
@@ -119,7 +120,7 @@ def test_a_stake_that_was_cut_off_is_completed_and_not_sent_again(market: Market
     process = market.start(
         "stake", ["worker", "stake", "5", *where, "--password-file", str(home / "password"), "--json"]
     )
-    wait(lambda: _pending(market) == 1, 60, "transaction in the pool")
+    wait(lambda: _pending(market) == 1, "transaction in the pool")
     psutil.Process(process.popen.pid).kill()
     process.popen.wait()
     market.devnet.mine(1)
@@ -141,7 +142,7 @@ def owner(market: Market, home: Path, verb: str, *more: str, code: int = 0) -> A
     if verb != "show":
         where += ["--password-file", str(home / "password")]
     process = market.start(f"owner-{verb}", ["worker", "owner", verb, *more, *where, "--json"])
-    assert process.popen.wait(90) == code, process.log.read_text() + process.out.read_text()
+    assert process.popen.wait(PATIENCE) == code, process.log.read_text() + process.out.read_text()
     said = json.loads(process.out.read_text())
     return said["data"] if code == 0 else said["error"]
 
@@ -154,9 +155,9 @@ def test_a_stolen_operator_key_takes_nothing_and_the_owner_gets_all(market: Mark
     run(market, home, "stake", "100")
     worker = up(market, home, "--max-stake", "100")
     job = market.submit(**ALONE)
-    wait(lambda: market.contracts.market.job(job.id).status == JobStatus.DONE, 120, "end of the job")
+    wait(lambda: market.contracts.market.job(job.id).status == JobStatus.DONE, "end of the job")
     run(market, home, "drain")
-    assert worker.popen.wait(5) == 0
+    assert worker.popen.wait(PATIENCE) == 0
     # Leaving has withdrawn what was earned; a part of the stake unbonds when the owner is named.
     run(market, home, "unstake", "30")
     assert owner(market, home, "set", its_owner)["owner"] == its_owner
@@ -214,7 +215,7 @@ def test_an_owner_is_named_and_hands_on_by_commands(market: Market) -> None:
     where = ["--rpc", market.devnet.url, "--deployment", str(market.folder / "deployment.json"), "--home", str(heir)]
     where += ["--password-file", str(heir / "password"), "--json"]
     process = market.start("cut", ["worker", "owner", "propose", its_owner, "--for", operator, *where])
-    wait(lambda: _pending(market) == 1, 60, "transaction in the pool")
+    wait(lambda: _pending(market) == 1, "transaction in the pool")
     psutil.Process(process.popen.pid).kill()
     process.popen.wait()
     market.devnet.mine(1)

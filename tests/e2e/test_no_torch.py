@@ -9,8 +9,9 @@ import pytest
 
 from lockstep.protocol.jobs import JobStatus
 from lockstep.protocol.types import Seconds
+from tests.support.waiting import wait
 
-from .market import Market, wait_for, wait_until
+from .market import Market, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
@@ -50,7 +51,7 @@ def test_a_round_is_trained_merged_audited_and_paid_without_torch(market: Market
             market.group.start(name, ["worker", "up", "--max-stake", "all", *market.arguments(), *key, *alone], env)
         )
 
-    wait_until(lambda: len(verifier.named("audited")) == 4, "three claims and a merge are audited")
+    wait(lambda: len(verifier.named("audited")) == 4, "three claims and a merge are audited")
     assert {e["verdict"] for e in verifier.named("audited")} == {"match"}
     (merged,) = [e for e in market.events() if e.name == "Merged"]
     market.devnet.advance(Seconds(market.params.windows.challenge_seconds + 1))

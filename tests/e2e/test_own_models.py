@@ -19,6 +19,7 @@ from tests.e2e.test_carry import verifying, wait_for_audit
 from tests.e2e.test_worker import WITHOUT_AGGREGATOR, Market, homes_of, ledger_of, maps, up
 from tests.support import own_models
 from tests.support.toyjob import TOY_TERMS
+from tests.support.waiting import PATIENCE
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
@@ -45,7 +46,7 @@ def test_running_statistics_are_trained_merged_audited_and_downloaded(market: Ma
     job = own_models.job(own_models.normed(), spec, rounds=ROUNDS, terms=terms)
     quote = net.quote(job)
     handle = net.submit(quote, budget=quote.debit)
-    assert [w.popen.wait(180) for w in workers] == [0, 0, 0]
+    assert [w.popen.wait(PATIENCE) for w in workers] == [0, 0, 0]
     assert market.contracts.market.job(handle.id).status == JobStatus.DONE
 
     ledger, parts = ledger_of(market).jobs[handle.id], handle.parts

@@ -27,10 +27,10 @@ from tests.e2e.test_worker import (
     arguments,
     events_of,
     homes_of,
-    wait,
 )
 from tests.support import toyjob
 from tests.support.rpc_proxy import PUBLIC_LOG_BLOCKS, PUBLIC_TRANSACTION_BYTES, RpcProxy
+from tests.support.waiting import PATIENCE, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
@@ -76,7 +76,7 @@ def begin(market: Market, kind: str, home: Path, url: str, *more: str, lie: tupl
     del words[at : at + 2]
     words[0] = kind
     process = market.start(home.name, words, {"LOCKSTEP_RPC": url}, lie)
-    process.wait_for("ready", 120)
+    process.wait_for("ready")
     return process
 
 
@@ -147,12 +147,12 @@ def test_every_role_outlives_ten_minutes_without_its_provider_and_no_move_is_mis
         aggregator = Address(market.devnet.account("c").address)
         quote = net.quote(toyjob.training_job(rounds=1, terms=PATIENT, aggregator=aggregator))
         handle = net.submit(quote, budget=quote.debit)
-        wait(lambda: bool(events_of(market, "Opened")), 240, "a challenge", every=0.05)
+        wait(lambda: bool(events_of(market, "Opened")), "a challenge", every=0.05)
 
         proxy.down, left = True, market.now()
         market.devnet._request("anvil_setBlockTimestampInterval", [OUTAGE_BLOCK_SECONDS])
         made = len(game_moves(market))
-        wait(lambda: market.now() - left >= OUTAGE_SECONDS, 240, "ten minutes", every=1)
+        wait(lambda: market.now() - left >= OUTAGE_SECONDS, "ten minutes", every=1)
         assert all(p.popen.poll() is None for p in everybody), "no outage ends a process"
         assert len(game_moves(market)) <= made + 1, "but for what was on its way nothing happens"
         assert not events_of(market, "Resolved"), "a move is due, and its clock runs"
@@ -164,19 +164,19 @@ def test_every_role_outlives_ten_minutes_without_its_provider_and_no_move_is_mis
 
         second.drops_logs = True
         proxy.down = False
-        wait(lambda: any("two RPC providers differ" in p.log.read_text() for p in everybody), 90, "a word of it")
+        wait(lambda: any("two RPC providers differ" in p.log.read_text() for p in everybody), "a word of it")
         time.sleep(5)
         assert not events_of(market, "Resolved")
         second.drops_logs = False
 
-        wait(lambda: bool(events_of(market, "Resolved")), 240, "verdict")
+        wait(lambda: bool(events_of(market, "Resolved")), "verdict")
         resolved = [moves.Verdict(e.verdict) for e in events_of(market, "Resolved")]
         assert set(resolved) == {moves.Verdict.FRAUD}, "nobody lost by the clock"
-        wait(lambda: bool(events_of(market, "Merged")), 240, "merge")
+        wait(lambda: bool(events_of(market, "Merged")), "merge")
         merged = {e.claim.hex() for e in events_of(market, "Merged")}
-        wait(lambda: merged <= {e["claim"] for e in verifier.named("audited")}, 120, "the audit of the merge")
+        wait(lambda: merged <= {e["claim"] for e in verifier.named("audited")}, "the audit of the merge")
         market.devnet.advance(Seconds(PATIENT.challenge_seconds + 1))
-        assert [w.popen.wait(300) for w in workers] == [0, 0]
+        assert [w.popen.wait(PATIENCE) for w in workers] == [0, 0]
         events = [e.name for e in handle.watch()]
         assert events[-1] == "JobDone", "the requester watches it behind the same endpoint"
         assert verifier.stop(120) == 0
@@ -206,12 +206,12 @@ def test_a_second_provider_that_lies_delays_and_is_not_believed(market: Market, 
         second.drops_logs = True
         job = market.submit(rounds=1, max_lead=1, join_seconds=Seconds(120), **WITHOUT_AGGREGATOR)
         for worker in workers:
-            wait(lambda w=worker: "two RPC providers differ" in w.log.read_text(), 60, "a word of it")  # type: ignore[misc]
+            wait(lambda w=worker: "two RPC providers differ" in w.log.read_text(), "a word of it")  # type: ignore[misc]
         time.sleep(5)
         assert not events_of(market, "Joined"), "nothing is done while they differ"
         assert all(worker.popen.poll() is None for worker in workers)
         second.drops_logs = False
-        assert [worker.popen.wait(200) for worker in workers] == [0, 0, 0]
+        assert [worker.popen.wait(PATIENCE) for worker in workers] == [0, 0, 0]
     assert market.contracts.market.job(job.id).status == JobStatus.DONE
     assert "a bug" not in texts(market)
     assert KEY not in texts(market)
@@ -241,11 +241,11 @@ def test_a_job_settles_though_the_chain_takes_three_blocks_back(market: Market, 
     homes = homes_of(market, "w0", "w1", "w2")
     workers = [begin(market, "worker", home, market.devnet.url, "--once") for home in homes]
     job = market.submit(rounds=1, max_lead=1, **LONG)
-    wait(lambda: any(e.contract == "JobMarket" for e in events_of(market, event)), 120, event, every=0.05)
+    wait(lambda: any(e.contract == "JobMarket" for e in events_of(market, event)), event, every=0.05)
     took = {e.transaction for e in events_of(market, event)}
     market.devnet._request("anvil_reorg", [REORG_BLOCKS, []])
     assert not took & {e.transaction for e in events_of(market, event)}, "it was taken back"
-    assert [worker.popen.wait(240) for worker in workers] == [0, 0, 0]
+    assert [worker.popen.wait(PATIENCE) for worker in workers] == [0, 0, 0]
     books = market.contracts.market.job(job.id)
     assert books.status == JobStatus.DONE
     assert books.escrow == books.paid + books.refunded
@@ -260,13 +260,13 @@ def test_a_game_ends_rightly_though_the_chain_takes_three_blocks_back(market: Ma
     others = [begin(market, "worker", home, market.devnet.url) for home in homes[1:3]]
     verifier = begin(market, "verifier", homes[3], market.devnet.url)
     market.submit(rounds=4, max_lead=4, **{**LONG, "challenge_seconds": Seconds(300)})
-    wait(lambda: bool(events_of(market, event)), 240, event, every=0.05)
+    wait(lambda: bool(events_of(market, event)), event, every=0.05)
     market.devnet._request("anvil_reorg", [REORG_BLOCKS, []])
     assert not events_of(market, event), "the move was taken back"
-    wait(lambda: bool(events_of(market, "Resolved")), 240, "verdict")
+    wait(lambda: bool(events_of(market, "Resolved")), "verdict")
     resolved = events_of(market, "Resolved")[0]
     assert moves.Verdict(resolved.verdict) == moves.Verdict.FRAUD
     assert resolved.winner == Address(market.devnet.account("v").address)
-    wait(lambda: bool(verifier.named("won")), 60, "the verifier's word")
+    wait(lambda: bool(verifier.named("won")), "the verifier's word")
     for process in (liar, *others):
         assert process.leave() == 0

@@ -20,8 +20,9 @@ from lockstep.execution.jobs import Job
 from lockstep.protocol.jobs import ZERO_ADDRESS, Phase
 from lockstep.protocol.market.receipts import own_way
 from lockstep.protocol.types import Address, Seconds
+from tests.support.waiting import PATIENCE, wait
 
-from .byhand import Market, Process, Worker, wait
+from .byhand import Market, Process, Worker
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
@@ -119,7 +120,7 @@ def test_one_transaction_carries_the_receipts_of_a_round(market: Market) -> None
     market.fund(*names)
     workers = [up(market, name, coordinator.wait_for("ready")["url"]) for name in names]
     for r in range(2):
-        market.wait_phase(job, r, Phase.LEAD, seconds=120)
+        market.wait_phase(job, r, Phase.LEAD)
         ((sender, _, speakers),) = attested(market, job, r)
         assert (sender, speakers) == (me, EVERYBODY)
         assert market.contracts.market.round(job.id, r).mask == 0b111
@@ -136,11 +137,11 @@ def test_a_coordinator_that_swallows_receipts_delays_a_round_by_half_a_window(ma
     market.fund(*names)
     with swallower() as thief:
         workers = [up(market, name, thief.url) for name in names]
-        wait(lambda: thief.receipts() == EVERYBODY, 120, "receipts handed over")
+        wait(lambda: thief.receipts() == EVERYBODY, "receipts handed over")
         assert attested(market, job, 0) == []
         workers[0].kill()
         workers[0] = up(market, names[0], thief.url)
-        market.wait_phase(job, 0, Phase.LEAD, seconds=120)
+        market.wait_phase(job, 0, Phase.LEAD)
         assert set(thief.receipts()) == set(EVERYBODY)
     stored, sent = market.contracts.market.round(job.id, 0), attested(market, job, 0)
     owners = {Address(market.devnet.account(name).address) for name in names}
@@ -158,7 +159,7 @@ def test_a_coordinator_that_is_killed_forgets_no_receipt(market: Market) -> None
     market.claim_round(job, 0, job.genesis)
     for worker in market.workers[:2]:
         assert hand_over(url, worker, job, 0) == 202
-    psutil.wait_procs(coordinator.kill(), timeout=10)
+    psutil.wait_procs(coordinator.kill(), timeout=PATIENCE)
     coordinator = market.coordinator()
     url = coordinator.wait_for("ready")["url"]
     assert attested(market, job, 0) == [], "it waits for the third"
@@ -182,7 +183,7 @@ def test_a_receipt_that_became_worthless_keeps_no_other(market: Market) -> None:
     fickle.send(vault.set_delegate(ZERO_ADDRESS), "no delegate")
     for worker in others:
         assert hand_over(url, worker, job, 0) == 202
-    wait(lambda: bool(attested(market, job, 0)), 60, "receipts of the others")
+    wait(lambda: bool(attested(market, job, 0)), "receipts of the others")
     fickle.attest(job, 0)
     market.wait_phase(job, 0, Phase.LEAD)
     assert [speakers for _, _, speakers in attested(market, job, 0)] == [[1, 2], [0]]

@@ -22,6 +22,7 @@ from lockstep.storage import load_manifest
 from lockstep.training.data import find_sotu, read_documents
 from lockstep.training.describe import job_of
 from tests.support.toyjob import TOY_TERMS
+from tests.support.waiting import PATIENCE
 
 from .test_carry import where
 from .test_worker import Market, homes_of, up
@@ -60,7 +61,7 @@ def market(tmp_path: Path) -> Iterator[Market]:
 def command(market: Market, *arguments: str) -> Any:
     """A command's `data`."""
     told = market.start(arguments[1], [*arguments, "--json"])
-    assert told.popen.wait(120) == 0, told.log.read_text()
+    assert told.popen.wait(PATIENCE) == 0, told.log.read_text()
     return json.loads(told.out.read_text())["data"]
 
 
@@ -99,7 +100,7 @@ def test_a_model_learns_tokens_and_comes_back_with_its_tokenizer(
     assert quote.figures(budget_seconds=0).trained == quoted["parameters"]["trained"], "the same by either way"
     handle = net.submit(quote, budget=quote.debit)
     workers = [up(market, home, "--once") for home in homes]
-    assert [w.popen.wait(150) for w in workers] == [0, 0]
+    assert [w.popen.wait(PATIENCE) for w in workers] == [0, 0]
     assert net.contracts.market.job(handle.id).status == JobStatus.DONE
 
     cid = handle.parts.spec.dataset

@@ -11,8 +11,9 @@ import pytest
 
 from lockstep.chain.events import EventReader
 from lockstep.protocol.jobs import Phase
+from tests.support.waiting import PATIENCE, wait
 
-from .byhand import Market, wait
+from .byhand import Market
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
@@ -34,13 +35,13 @@ def test_the_aggregators_coordinator_is_killed_and_workers_and_the_other_go_on(m
 
     # Both index and relay.
     for number, url in enumerate(urls):
-        wait(lambda url=url: _claims(url, job.id.hex()) == {"revealed"}, 30, f"claims at {url}")
+        wait(lambda url=url: _claims(url, job.id.hex()) == {"revealed"}, f"claims at {url}")
         worker, blob = market.workers[number], b"of coordinator %d" % number
         headers = worker.node.sign_request(worker.account.address, "POST", "/api/v1/blobs", blob, now=market.now())
         assert httpx2.post(f"{url}/api/v1/blobs", content=blob, headers=headers).status_code == 201
 
     # The aggregator's is gone before anything is frozen; the workers turn the crank.
-    _, alive = psutil.wait_procs(first.kill(), timeout=10)
+    _, alive = psutil.wait_procs(first.kill(), timeout=PATIENCE)
     assert alive == []
     for worker in market.workers:
         worker.attest(job, 0)
@@ -51,7 +52,7 @@ def test_the_aggregators_coordinator_is_killed_and_workers_and_the_other_go_on(m
     # Its turn passes unused.
     market.devnet.advance(job.params.merge.turn_seconds + 1)
     market.merge_by_turn(job, 0)
-    wait(lambda: _rounds(urls[1], job.id.hex()) == ["lead"], 30, "the other has indexed the merge")
+    wait(lambda: _rounds(urls[1], job.id.hex()) == ["lead"], "the other has indexed the merge")
 
     # It comes back, finds the round merged, and brings the job to its end, once.
     market.devnet.advance(job.params.windows.challenge_seconds + 1)
@@ -67,7 +68,7 @@ def test_the_aggregators_coordinator_is_killed_and_workers_and_the_other_go_on(m
     assert len(paid) == len(set(paid)), "nobody is paid twice"
     url = again.wait_for("ready")["url"]
     for at in (urls[1], url):
-        wait(lambda at=at: _rounds(at, job.id.hex()) == ["final"], 30, f"the end at {at}")
+        wait(lambda at=at: _rounds(at, job.id.hex()) == ["final"], f"the end at {at}")
     assert second.stop() == 0
 
 

@@ -14,8 +14,9 @@ from lockstep.protocol.jobs import Body, JobParams, Phase, Reveal
 from lockstep.protocol.market.ids import commitment
 from lockstep.protocol.types import Cid, Digest, JobId, Seconds, StateRoot, TraceRoot
 from tests.support import toyjob
+from tests.support.waiting import PATIENCE, wait
 
-from .test_worker import WALLET, WITHOUT_AGGREGATOR, Challenger, Market, Process, events_of, homes_of, up, wait
+from .test_worker import WALLET, WITHOUT_AGGREGATOR, Challenger, Market, Process, events_of, homes_of, up
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
@@ -92,21 +93,21 @@ def test_a_reveal_that_is_no_text_ends_no_process(market: Market) -> None:
     claim = mallory.reveal(UNREADABLE["trace"], UNREADABLE["payload"])
 
     for process in (worker, verifier):
-        wait(lambda p=process: "unreadable log" in p.log.read_text(), 30, "the log that cannot be read")
+        wait(lambda p=process: "unreadable log" in p.log.read_text(), "the log that cannot be read")
     for process in (worker, verifier):
         assert lives(process)
         assert process.stop() == 0, process.log.read_text()[-2000:]
     again = [up(market, worker_home), verifier_up(market, verifier_home)]
     params = toyjob.publish(market.store, min_slots=1, rounds=1, max_lead=1, **WITHOUT_AGGREGATOR)
     mallory.create(2, params)
-    again[0].wait_for("revealed", 120)
-    wait(lambda: any(e["verdict"] == "match" for e in again[1].named("audited")), 60, "the honest claim audited")
+    again[0].wait_for("revealed")
+    wait(lambda: any(e["verdict"] == "match" for e in again[1].named("audited")), "the honest claim audited")
     assert all(lives(p) for p in again), "they go on"
 
     home = market.folder / "coordinator"
     done = market.start("reindex", ["coordinator", "reindex", "--rpc", market.devnet.url, "--home", str(home),
                                     "--deployment", str(market.folder / "deployment.json"), "--json"])  # fmt: skip
-    assert done.popen.wait(60) == 0, done.log.read_text()
+    assert done.popen.wait(PATIENCE) == 0, done.log.read_text()
     assert json.loads(done.out.read_text())["data"]["events"] > 0
     with sqlite3.connect(home / "index.sqlite") as index:
         row = index.execute("SELECT state, trace_cid, payload_cid FROM claims WHERE id=?", ("0x" + claim.hex(),))

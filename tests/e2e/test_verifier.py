@@ -15,7 +15,8 @@ from lockstep.protocol.dispute import moves
 from lockstep.protocol.dispute.moves import GamePhase, Verdict
 from lockstep.protocol.programs.program import CHUNK
 from lockstep.protocol.types import ClaimId, Seconds
-from tests.e2e.market import NOWHERE, Market, kill, wait_for, wait_until
+from tests.e2e.market import NOWHERE, Market, kill, wait_for
+from tests.support.waiting import wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
@@ -109,7 +110,7 @@ def test_a_killed_verifier_sits_down_again_and_a_silent_liar_loses_by_the_clock(
     found = next(e for e in market.log(game) if isinstance(e, moves.Convicted)).finding
     assert (found.t, found.position) == (1, cheat.expectation.op_index)
 
-    wait_until(lambda: bool(market.games_on(claims[2])), "the silent liar is challenged")
+    wait(lambda: bool(market.games_on(claims[2])), "the silent liar is challenged")
     (silent,) = market.games_on(claims[2])
     market.devnet.advance(Seconds(market.params.windows.clock_seconds + market.params.windows.step_seconds + 1))
     assert wait_for(again, "won", game=silent.hex())["verdict"] == "timeout"
@@ -138,7 +139,7 @@ def test_a_lying_merge_is_convicted_and_a_false_challenge_loses_its_bond(market:
 
     for claim in claims:
         assert wait_for(verifier, "audited", claim=claim.hex())["verdict"] == "match"
-    wait_until(lambda: market.game(game).phase == GamePhase.ELEMENT, "the liar comes to the leaf")
+    wait(lambda: market.game(game).phase == GamePhase.ELEMENT, "the liar comes to the leaf")
     leaf = market.game(game).position
     market.devnet.advance(Seconds(market.params.windows.clock_seconds + 1))
     assert wait_for(challenger, "lost")["verdict"] == expected["verdict"] == "rejected"

@@ -18,8 +18,9 @@ import pytest
 from lockstep.chain.devnet import find_anvil
 from lockstep.cli.doctor import PORTABLE
 from lockstep.protocol.errors import DoctorError
+from tests.support.waiting import PATIENCE
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 PURE = ("-C", "wheel.cmake=false", "-C", "wheel.py-api=py3")
@@ -42,7 +43,7 @@ class Installed:
         }  # fmt: skip
         return subprocess.run(
             ["lockstep", *arguments], executable=self.place / "bin/lockstep", cwd=empty, env=dict(environment),
-            capture_output=True, text=True, check=False, timeout=800,
+            capture_output=True, text=True, check=False, timeout=PATIENCE,
         )  # fmt: skip
 
 

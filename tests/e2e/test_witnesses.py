@@ -8,8 +8,9 @@ from lockstep.protocol.jobs import Phase
 from lockstep.protocol.market import draws, ids
 from lockstep.protocol.market.types import AuditStatus, Duty, DutyStatus, Outcome
 from lockstep.protocol.types import Cid, ClaimId, Seconds, Wei
-from tests.e2e.market import Market, kill, wait_for, wait_until
+from tests.e2e.market import Market, kill, wait_for
 from tests.e2e.test_verifier import lie
+from tests.support.waiting import wait
 from tests.support.watching import PlayedWitness
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain, pytest.mark.usefixtures("in_the_twin")]
@@ -54,16 +55,16 @@ def test_witnesses_look_survive_a_kill_and_are_paid(market: Market) -> None:
     market.seal()
     claims = market.claim([market.run(slot) for slot in range(3)], trace_cids=UNPUBLISHED)
     # Killed while it looks or has just looked: its chain and what it saw are on disk before anything is sent.
-    wait_until(lambda: bool(duties(market)), "witnesses are drawn")
+    wait(lambda: bool(duties(market)), "witnesses are drawn")
     kill(processes["witness-1"])
     processes["witness-1"] = market.verifier("witness-1", None, "--witness")
-    wait_until(lambda: all(d.status == DutyStatus.COMMITTED for d in duties(market)), "both have committed")
+    wait(lambda: all(d.status == DutyStatus.COMMITTED for d in duties(market)), "both have committed")
     assert {d.account for d in duties(market)} == {market.address(name) for name in names}, "none is drawn twice"
     publish(market, claims)
-    wait_until(lambda: all(d.status == DutyStatus.AGREED for d in duties(market)), "both have spoken")
+    wait(lambda: all(d.status == DutyStatus.AGREED for d in duties(market)), "both have spoken")
     assert market.contracts.market.round(market.job_id, 0).receipts == 2, "they said which payloads are there"
     to_final(market)
-    wait_until(lambda: all(d.status == DutyStatus.CLOSED for d in duties(market)), "both are settled")
+    wait(lambda: all(d.status == DutyStatus.CLOSED for d in duties(market)), "both are settled")
     vault = market.contracts.vault
     assert [vault.credits(market.address(name)) for name in names] == [FEE, FEE]
     closed = [e for e in market.events() if e.name == "DutyClosed"]
@@ -82,7 +83,7 @@ def test_a_witness_without_a_list_replays_to_the_end_and_one_that_differs_convic
     market.defend()
     _, lying = lie(market, "wrong-lr", 1)
     claims = market.claim([market.run(0), lying, market.run(2)], trace_cids=UNPUBLISHED)
-    wait_until(lambda: all(d.status == DutyStatus.COMMITTED for d in duties(market)) and bool(duties(market)), "looked")
+    wait(lambda: all(d.status == DutyStatus.COMMITTED for d in duties(market)) and bool(duties(market)), "looked")
     # Slot 0 shows its list; slots 1 and 2 do not: their witness replays them whole.
     worker = market.workers[0]
     cid = market.store.put(b"".join(worker.held[claims[0]].trace))
@@ -92,7 +93,7 @@ def test_a_witness_without_a_list_replays_to_the_end_and_one_that_differs_convic
     assert wait_for(process, "witnessed", slot=1)["verdict"] == "differs"
     assert wait_for(process, "won", claim=claims[1].hex())["verdict"] == "fraud"
     to_final(market)
-    wait_until(lambda: all(d.status == DutyStatus.CLOSED for d in duties(market)), "all are settled")
+    wait(lambda: all(d.status == DutyStatus.CLOSED for d in duties(market)), "all are settled")
     assert [e.outcome for e in market.events() if e.name == "DutyClosed"] == [Outcome.PAID] * 3
 
 
@@ -128,7 +129,7 @@ def test_a_witness_that_the_worker_told_its_roots_falls_with_it(market: Market) 
     publish(market, claims)
 
     verifier = market.verifier()
-    won = wait_for(verifier, "won", claim=record.id.hex(), seconds=240)
+    won = wait_for(verifier, "won", claim=record.id.hex())
     assert won["verdict"] == "fraud"
     market.requester.send(market.contracts.witnesses.settle(audit, 0), "settle")  # type: ignore[arg-type]
     assert market.contracts.vault.lock_of(draws.stake_key(market.job_id, cartel.address)) is None

@@ -52,6 +52,11 @@ TOY_TERMS = Terms(
     fee_cap=100 * 10**9,
 )
 """Short windows, small stakes."""
+UNHURRIED = {
+    "join_seconds": Seconds(600), "train_seconds": Seconds(600), "reveal_seconds": Seconds(600),
+    "merge_seconds": Seconds(600), "challenge_seconds": Seconds(1500), "clock_seconds": Seconds(900),
+}  # fmt: skip
+"""Windows that nobody is too slow for: each ends when everybody has acted, or a test moves the chain's clock."""
 
 
 def step_program(steps: int = STEPS, rounds: int = ROUNDS, *, integers: int = 0) -> Program:
