@@ -14,15 +14,15 @@ from lockstep.execution.jobs import Job
 from lockstep.node.ledger import ClaimRecord
 from lockstep.node.replay import PublicData, audit
 from lockstep.protocol.jobs import JobStatus, Phase
-from lockstep.protocol.types import MERGE_SLOT, Address, Seconds
-from tests.e2e.test_worker import Market, Process, arguments, events_of, homes_of, ledger_of, up
+from lockstep.protocol.types import MERGE_SLOT, Address
+from tests.e2e.test_worker import WITHOUT_AGGREGATOR, Market, Process, arguments, events_of, homes_of, ledger_of, up
 from tests.support.toyjob import UNHURRIED
 from tests.support.waiting import PATIENCE, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
 ROUNDS, STEPS = 4, 300
-TERMS = {**UNHURRIED, "attest_seconds": Seconds(600), "max_lead": ROUNDS + 1}
+TERMS = {**WITHOUT_AGGREGATOR, "challenge_seconds": UNHURRIED["challenge_seconds"], "max_lead": ROUNDS + 1}
 ACTS = {Phase.JOINING: "Joined", Phase.TRAINING: "Committed", Phase.REVEALING: "Revealed"}
 """What ends a phase before its time, once every slot has done it."""
 

@@ -14,15 +14,15 @@ from lockstep.chain import games
 from lockstep.protocol.dispute.moves import GamePhase
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Address, GameId, Seconds, Wei
-from tests.e2e.test_worker import Market, Process, homes_of, ledger_of, reveals, up
+from tests.e2e.test_worker import ALONE, Market, Process, homes_of, ledger_of, reveals, up
+from tests.support.toyjob import UNHURRIED
 from tests.support.waiting import PATIENCE, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
-ALONE: dict[str, Any] = {
-    "rounds": 1, "max_lead": 1, "min_slots": 1, "join_seconds": Seconds(4), "attest_seconds": Seconds(1),
-    "merge_seconds": Seconds(3), "challenge_seconds": Seconds(900),
-}  # fmt: skip
+TERMS = {**ALONE, "rounds": 1, "max_lead": 1, "challenge_seconds": UNHURRIED["challenge_seconds"]}
+CLOCKS = Seconds(UNHURRIED["clock_seconds"] + 60)
+"""Longer than a side's clock in a game."""
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def defend(market: Market, home: Path, account: Address) -> Process:
 def lost_after_its_claim(market: Market, home: Path, **more: Any) -> Address:
     """The account of a worker that was killed once its claim was public."""
     worker = up(market, home, "--max-stake", "all", **more)
-    market.submit(**ALONE)
+    market.submit(**TERMS)
     wait(lambda: bool(reveals(market)), "claim")
     worker.popen.send_signal(signal.SIGKILL)
     worker.popen.wait()
@@ -86,7 +86,7 @@ def test_the_delegate_of_a_worker_that_is_lost_wins_its_game_and_goes_on_after_a
     )
     wait(lambda: "postLeaf" in {e["move"] for e in again.named("defending")}, "move of its own after the kill")
     assert "replaying" not in again.log.read_text(), "its home knows the claim"
-    market.devnet.advance(Seconds(300))
+    market.devnet.advance(CLOCKS)
     assert again.wait_for("resolved")["verdict"] == "rejected"
     assert [e["game"] for e in again.named("resolved")] == [game]
     challenger.wait_for("lost")
@@ -107,7 +107,7 @@ def test_a_delegate_shows_nothing_of_a_claim_that_it_computes_otherwise(market: 
     verifier.wait_for("challenged")
     wait(lambda: "cannot be defended" in process.log.read_text(), "refusal in the log")
     process.popen.terminate()
-    market.devnet.advance(Seconds(300))
+    market.devnet.advance(CLOCKS)
     verifier.wait_for("won")
     assert process.popen.wait(PATIENCE) == 0, "the game is over"
     assert process.named("defending") == []

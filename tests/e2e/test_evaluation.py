@@ -18,7 +18,7 @@ from lockstep.execution import jobs
 from lockstep.numerics.trace import tensor_root
 from lockstep.protocol.errors import TryLater
 from lockstep.protocol.jobs import JobStatus
-from lockstep.protocol.types import JobId, Seconds
+from lockstep.protocol.types import JobId
 from lockstep.training.baseline import Sample, flat_parameters
 from lockstep.training.export import load_model, save_model
 from lockstep.training.models import GPT, GPTConfig, describe, next_token_loss
@@ -28,15 +28,12 @@ from tests.support.toyjob import TOY_TERMS
 from tests.support.waiting import PATIENCE
 
 from .test_carry import verifying, wait_for_audit, where
-from .test_worker import Market, homes_of, ledger_of, up
+from .test_worker import WITHOUT_AGGREGATOR, Market, homes_of, ledger_of, up
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
 ROUNDS, SLOTS = 2, 2
-SHORT = replace(
-    TOY_TERMS, join_seconds=Seconds(6), train_seconds=Seconds(30), attest_seconds=Seconds(2), merge_seconds=Seconds(4),
-    challenge_seconds=Seconds(10), max_lead=ROUNDS,
-)  # fmt: skip
+TERMS = replace(TOY_TERMS, **{**WITHOUT_AGGREGATOR, "max_lead": ROUNDS})
 
 
 @pytest.fixture
@@ -52,7 +49,7 @@ def test_a_loss_is_claimed_merged_audited_paid_and_read(market: Market, tmp_path
         rpc=market.devnet.url, storage=market.store.url, deployment=market.folder / "deployment.json",
         account=market.devnet.account("requester"), home=asker,
     )  # fmt: skip
-    quote = net.quote(evaluations.job(rounds=ROUNDS, slots=SLOTS, min_slots=SLOTS, terms=SHORT))
+    quote = net.quote(evaluations.job(rounds=ROUNDS, slots=SLOTS, min_slots=SLOTS, terms=TERMS))
     assert quote.params.genesis.shared == tensor_root(evaluations.parameters()), "its base is the checkpoint"
     # Up before its windows begin: a busy machine takes its time to start them.
     verifier = verifying(market, watcher)

@@ -11,13 +11,10 @@ from pathlib import Path
 import pytest
 
 from lockstep.protocol.jobs import JobStatus
-from lockstep.protocol.types import Seconds
-from tests.e2e.test_worker import WITHOUT_AGGREGATOR, Market, Process, arguments, homes_of, reveals
+from tests.e2e.test_worker import ALONE, Market, Process, arguments, homes_of, reveals
 from tests.support.waiting import PATIENCE, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
-
-ALONE = {"rounds": 2, "max_lead": 2, "min_slots": 1, "join_seconds": Seconds(4), **WITHOUT_AGGREGATOR}
 
 
 @pytest.fixture

@@ -12,13 +12,12 @@ import pytest
 
 from lockstep.protocol.jobs import JobStatus
 from lockstep.protocol.types import Address, Seconds, Wei
-from tests.e2e.test_worker import WALLET, WITHOUT_AGGREGATOR, Market, homes_of, up
+from tests.e2e.test_worker import ALONE, WALLET, Market, homes_of, up
 from tests.support.waiting import PATIENCE, wait
 
 pytestmark = [pytest.mark.chain]
 
 TOKEN = 10**18
-ALONE: dict[str, Any] = {"rounds": 2, "max_lead": 2, "min_slots": 1, "join_seconds": Seconds(4), **WITHOUT_AGGREGATOR}
 
 
 @pytest.fixture

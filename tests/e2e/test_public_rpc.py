@@ -42,11 +42,6 @@ OUTAGE_SECONDS = 600
 OUTAGE_BLOCK_SECONDS = 12
 """Between two blocks of the outage, which come each second: ten minutes pass in fifty."""
 REORG_BLOCKS = 3
-LONG = {
-    **WITHOUT_AGGREGATOR, "train_seconds": Seconds(90), "reveal_seconds": Seconds(90), "merge_seconds": Seconds(60),
-    "challenge_seconds": Seconds(60),
-}  # fmt: skip
-"""Windows longer than an outbox waits before it sends again what a node has lost (STUCK_SECONDS)."""
 PATIENT = replace(
     toyjob.TOY_TERMS, join_seconds=Seconds(120), train_seconds=Seconds(900), reveal_seconds=Seconds(900),
     attest_seconds=Seconds(900), merge_seconds=Seconds(900), challenge_seconds=Seconds(900),
@@ -204,7 +199,7 @@ def test_a_second_provider_that_lies_delays_and_is_not_believed(market: Market, 
     with RpcProxy.public(market.devnet.url) as second:
         workers = [begin(market, "worker", h, proxy.url, "--once", "--rpc-check", second.url) for h in homes]
         second.drops_logs = True
-        job = market.submit(rounds=1, max_lead=1, join_seconds=Seconds(120), **WITHOUT_AGGREGATOR)
+        job = market.submit(rounds=1, max_lead=1, **WITHOUT_AGGREGATOR)
         for worker in workers:
             wait(lambda w=worker: "two RPC providers differ" in w.log.read_text(), "a word of it")  # type: ignore[misc]
         time.sleep(5)
@@ -240,7 +235,7 @@ def test_an_idle_hour_costs_few_requests(market: Market) -> None:
 def test_a_job_settles_though_the_chain_takes_three_blocks_back(market: Market, event: str) -> None:
     homes = homes_of(market, "w0", "w1", "w2")
     workers = [begin(market, "worker", home, market.devnet.url, "--once") for home in homes]
-    job = market.submit(rounds=1, max_lead=1, **LONG)
+    job = market.submit(rounds=1, max_lead=1, **WITHOUT_AGGREGATOR)
     wait(lambda: any(e.contract == "JobMarket" for e in events_of(market, event)), event, every=0.05)
     took = {e.transaction for e in events_of(market, event)}
     market.devnet._request("anvil_reorg", [REORG_BLOCKS, []])
@@ -259,7 +254,7 @@ def test_a_game_ends_rightly_though_the_chain_takes_three_blocks_back(market: Ma
     liar = begin(market, "worker", homes[0], market.devnet.url, lie=("one-ulp", 1))
     others = [begin(market, "worker", home, market.devnet.url) for home in homes[1:3]]
     verifier = begin(market, "verifier", homes[3], market.devnet.url)
-    market.submit(rounds=4, max_lead=4, **{**LONG, "challenge_seconds": Seconds(300)})
+    market.submit(rounds=4, max_lead=4, **{**WITHOUT_AGGREGATOR, "challenge_seconds": Seconds(300)})
     wait(lambda: bool(events_of(market, event)), event, every=0.05)
     market.devnet._request("anvil_reorg", [REORG_BLOCKS, []])
     assert not events_of(market, event), "the move was taken back"

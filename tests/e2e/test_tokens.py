@@ -17,7 +17,6 @@ from transformers import AutoTokenizer, pipeline
 import lockstep
 from lockstep.base.machine import memory
 from lockstep.protocol.jobs import JobStatus
-from lockstep.protocol.types import Seconds
 from lockstep.storage import load_manifest
 from lockstep.training.data import find_sotu, read_documents
 from lockstep.training.describe import job_of
@@ -25,15 +24,12 @@ from tests.support.toyjob import TOY_TERMS
 from tests.support.waiting import PATIENCE
 
 from .test_carry import where
-from .test_worker import Market, homes_of, up
+from .test_worker import WITHOUT_AGGREGATOR, Market, homes_of, up
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
 END = "<|endoftext|>"
-SHORT = replace(
-    TOY_TERMS, join_seconds=Seconds(6), train_seconds=Seconds(60), attest_seconds=Seconds(2), merge_seconds=Seconds(4),
-    challenge_seconds=Seconds(10), max_lead=1,
-)  # fmt: skip
+TERMS = replace(TOY_TERMS, **{**WITHOUT_AGGREGATOR, "max_lead": 1})
 DESCRIBED: dict[str, Any] = {
     "texts": "texts", "rounds": 1, "slots": 2, "min_slots": 2, "batch": {"rows": 2},
     "model": {"layers": 1, "heads": 2, "width": 32, "context": 16, "vocabulary": 400},
@@ -95,7 +91,7 @@ def test_a_model_learns_tokens_and_comes_back_with_its_tokenizer(
         rpc=market.devnet.url, storage=market.store.url, deployment=market.folder / "deployment.json",
         account=market.devnet.account("requester"), home=asker,
     )  # fmt: skip
-    job = replace(job_of(DESCRIBED, tmp_path), terms=SHORT)
+    job = replace(job_of(DESCRIBED, tmp_path), terms=TERMS)
     quote = net.quote(job)
     assert quote.figures(budget_seconds=0).trained == quoted["parameters"]["trained"], "the same by either way"
     handle = net.submit(quote, budget=quote.debit)

@@ -206,11 +206,12 @@ def maps(process: Process) -> str:
     return Path(f"/proc/{process.popen.pid}/maps").read_text()
 
 
-WITHOUT_AGGREGATOR = {
-    "train_seconds": Seconds(600), "reveal_seconds": Seconds(600), "attest_seconds": Seconds(600),
-    "merge_seconds": Seconds(600), "challenge_seconds": Seconds(8),
+WITHOUT_AGGREGATOR: dict[str, Any] = {
+    **toyjob.UNHURRIED, "attest_seconds": Seconds(600), "challenge_seconds": Seconds(8),
 }  # fmt: skip
-"""Windows that no worker is too slow for: each ends when all have acted. `--once` leaves after the last."""
+"""`--once` leaves after the last window."""
+ALONE = {**WITHOUT_AGGREGATOR, "rounds": 2, "max_lead": 2, "slots": 1, "attest_seconds": Seconds(1)}
+"""Whoever joins waits for nobody."""
 
 
 def test_workers_finish_a_job_among_themselves_though_one_is_killed_mid_round(market: Market) -> None:
@@ -315,7 +316,7 @@ def test_a_liar_defends_itself_down_to_the_leaf_and_loses_where_it_declared(mark
 def test_a_draining_worker_reveals_what_it_joined_and_leaves(market: Market) -> None:
     homes = homes_of(market, "w0", "w1")
     workers = [up(market, home) for home in homes]
-    market.submit(steps=200, rounds=1, max_lead=1, join_seconds=Seconds(4), min_slots=2, **WITHOUT_AGGREGATOR)
+    market.submit(steps=200, rounds=1, max_lead=1, slots=2, **WITHOUT_AGGREGATOR)
     wait(lambda: bool(list(homes[0].glob("work/*/progress"))), "progress of w0")
     workers[0].popen.terminate()
     assert workers[0].popen.wait(PATIENCE) == 0
@@ -327,10 +328,7 @@ def test_a_worker_leaves_once_the_end_of_its_last_stake_is_final(market: Market)
     (home,) = homes_of(market, "w0")
     worker = market.start("w0", arguments(market, home, "--once"), env={"LOCKSTEP_FINALITY": "finalized"})
     worker.wait_for("ready")
-    job = market.submit(
-        rounds=1, max_lead=1, min_slots=1, join_seconds=Seconds(10),
-        **{**WITHOUT_AGGREGATOR, "train_seconds": Seconds(300)},
-    )  # fmt: skip
+    job = market.submit(**{**ALONE, "rounds": 1, "max_lead": 1})
     wait(lambda: bool(events_of(market, "Sealed")), "seal")
     market.devnet.mine(FINAL + 1)
     worker.wait_for("committed")
