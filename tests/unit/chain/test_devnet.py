@@ -18,6 +18,7 @@ from lockstep.chain.deployment import create_address
 from lockstep.chain.devnet import CHAIN_ID, Devnet, Local, deploy, find_anvil, key_of
 from lockstep.protocol.errors import ChainError, DoctorError, NotFoundError, UsageError
 from lockstep.protocol.types import Seconds
+from tests.support.waiting import wait
 
 pytestmark = pytest.mark.chain
 
@@ -58,9 +59,7 @@ def test_state_survives_kill_and_restart(tmp_path: Path) -> None:
     chain = Devnet(tmp_path, seed=1, block_seconds=1, keep_state=True)
     addresses = deploy(chain.w3, chain.account("deployer"))
     state = tmp_path / "state.json"
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and not (state.exists() and addresses.market[2:].lower() in state.read_text()):
-        time.sleep(0.2)
+    wait(lambda: state.exists() and addresses.market[2:].lower() in state.read_text(), "the deployment on disk")
     os.kill(chain.pid, signal.SIGKILL)
     chain.stop()
     kept = int(json.loads(state.read_text())["best_block_number"])
@@ -81,10 +80,7 @@ def test_a_killed_parent_takes_its_chain_along(tmp_path: Path) -> None:
     )
     run = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
     pid = int(run.stdout)
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and _runs(pid):
-        time.sleep(0.05)
-    assert not _runs(pid), "Anvil ended with its parent"
+    wait(lambda: not _runs(pid), "the end of Anvil, with its parent's")
 
 
 def _runs(pid: int) -> bool:

@@ -24,6 +24,7 @@ from lockstep.chain.outbox import Outbox
 from lockstep.protocol.errors import ChainError, FundsError, TryLater
 from lockstep.protocol.market.prices import MAX_FEE_CAP
 from lockstep.protocol.types import Address, Seconds, Wei
+from tests.support.waiting import wait
 from tests.unit.chain.conftest import OpenOutbox
 
 pytestmark = pytest.mark.chain
@@ -379,10 +380,7 @@ def test_what_a_reorganisation_took_and_nobody_waits_for_is_sent_again(
         outbox.submit(_gift(100), "third")
         assert devnet.w3.eth.get_balance(STRANGER) == 0, "it stands behind what the node has lost"
         monkeypatch.setattr(outbox, "_push_at", 0.0)
-        deadline = time.monotonic() + 20
-        while outbox.receipt("third") is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait(lambda: outbox.receipt("third") is not None, "the third receipt")
         assert devnet.w3.eth.get_balance(STRANGER) == 111
         assert outbox.recover() == []
         outbox.close()
@@ -411,11 +409,9 @@ def test_an_account_that_sends_nothing_more_has_what_was_undone_sent_again(
 
 
 def _balance_of(devnet: Local, wanted: int) -> bool:
-    """True if the stranger has that much within some seconds."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and devnet.w3.eth.get_balance(STRANGER) != wanted:
-        time.sleep(0.02)
-    return devnet.w3.eth.get_balance(STRANGER) == wanted
+    """True once the stranger has that much."""
+    wait(lambda: devnet.w3.eth.get_balance(STRANGER) == wanted, f"a balance of {wanted}", every=0.02)
+    return True
 
 
 def _refused(*_: object) -> None:

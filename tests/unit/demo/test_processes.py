@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -12,6 +11,7 @@ import pytest
 
 from lockstep.demo.processes import Group
 from lockstep.protocol.errors import LockstepError, TryLater
+from tests.support.waiting import PATIENCE, wait
 
 pytestmark = pytest.mark.slow
 
@@ -21,17 +21,12 @@ def serve(folder: Path) -> list[str]:
     return ["storage", "serve", "--home", str(folder / "blocks")]
 
 
-def gone(pid: int, seconds: float = 10.0) -> bool:
-    """Whether a process has ended, or does within a while; a zombie has."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.NoSuchProcess:
-            return True
-        time.sleep(0.05)
-    return False
+def gone(pid: int) -> bool:
+    """True if a process has ended; a zombie has."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def test_a_child_is_read_told_only_what_it_needs_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,7 +34,7 @@ def test_a_child_is_read_told_only_what_it_needs_and_ended(tmp_path: Path, monke
     heard: list[tuple[str, str]] = []
     with Group(tmp_path / "logs", lambda name, event: heard.append((name, event["event"]))) as group:
         child = group.start("store", serve(tmp_path), {"GIVEN": "yes"})
-        ready = child.wait_for("ready", 60)
+        ready = child.wait_for("ready", PATIENCE)
         assert ready["url"].startswith("http://127.0.0.1:")
         assert child.named("ready") == [ready]
         assert heard == [("store", "ready")]
@@ -59,7 +54,7 @@ def test_a_child_that_fails_is_named_with_its_last_words(tmp_path: Path) -> None
     with Group(tmp_path / "logs") as group:
         child = group.start("store", ["storage", "serve", "--port", "70000"])
         with pytest.raises(LockstepError, match=r"store ended with exit code 2 before `ready`.*--port") as failed:
-            child.wait_for("ready", 60)
+            child.wait_for("ready", PATIENCE)
         assert str(child.log) in failed.value.hint
         with pytest.raises(LockstepError, match="store ended with exit code 2"):
             group.check()
@@ -73,10 +68,10 @@ def test_what_a_child_started_ends_with_it(tmp_path: Path) -> None:
         f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid))\n"
     )
     with Group(tmp_path / "logs") as group:
-        group.start("store", serve(tmp_path), {"PYTHONPATH": str(tmp_path)}).wait_for("ready", 60)
+        group.start("store", serve(tmp_path), {"PYTHONPATH": str(tmp_path)}).wait_for("ready", PATIENCE)
         pid = int((tmp_path / "pid").read_text())
         assert psutil.pid_exists(pid)
-    assert gone(pid)
+    wait(lambda: gone(pid), "the end of the grandchild")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="children notice the death of their parent on Linux alone")
@@ -84,7 +79,10 @@ def test_a_parent_that_is_killed_takes_its_children_along(tmp_path: Path) -> Non
     program = (
         "import os, signal; from pathlib import Path; from lockstep.demo.processes import Group\n"
         f"child = Group(Path({str(tmp_path)!r})).start('store', {serve(tmp_path)!r})\n"
-        "child.wait_for('ready', 60); print(child.popen.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"child.wait_for('ready', {PATIENCE}); print(child.popen.pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=90, check=False)
-    assert gone(int(done.stdout)), done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    wait(lambda: gone(int(done.stdout)), "the end of the child")
