@@ -191,7 +191,7 @@ class Market:
     def squatter(self) -> Attack:
         """Seats are taken so that a round fails: given back in the last second, or kept in silence.
 
-        A silent seat is fined its price once the round is sealed, and the others have worked for nothing.
+        A silent seat is fined its price once the round is sealed; the others are paid, for work that is not merged.
         """
         seats = self.slots - self.min_slots + 1
         joins = seats * self.gas(JOIN_GAS)

@@ -90,7 +90,7 @@ library Rounds {
         (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Sealing);
         IJobMarket.Role memory role = p.roles[0];
         if (ro.seedBlock == 0) {
-            // INVARIANT: whoever fails a round that was sealed leaves at least as many prices there as others can lose.
+            // INVARIANT: who fails a sealed round gives up more seats than can be accepted in it, unless every slot is taken.
             uint256 least = 2 * uint256(role.minSlots) - 1;
             if (ro.joined < (least < role.slots ? least : role.slots)) return Settling.fail(b, vault, jobId, r);
             return _closeRoster(jobId, r, ro);

@@ -389,7 +389,7 @@ class Court:
             for k in range(r, books.started if self.params.role.carries else r + 1):
                 if self.phase(k) not in (Phase.LEAD, Phase.FINAL, Phase.FAILED):
                     self.merge(r=k)
-            if self.phase(r) == Phase.LEAD:
+            if self.phase(r) in (Phase.LEAD, Phase.FAILED):
                 self.advance(self.params.windows.challenge_seconds + 1)
                 self.send(market.finalize(self.job_id, r), "requester")
         if market.job(self.job_id).status != JobStatus.DONE:

@@ -17,7 +17,7 @@ from lockstep.chain.memory.machine import FIELDS
 from lockstep.node.ledger import JobLedger, Ledger, RoundLedger, Watcher
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol.dispute.moves import GamePhase as GamePhase
-from lockstep.protocol.jobs import ClaimStatus, JobStatus, Phase
+from lockstep.protocol.jobs import NO_CLAIM, ClaimStatus, JobStatus, Phase
 from lockstep.protocol.market import ids
 from lockstep.protocol.market.calls import Block
 from lockstep.protocol.market.state import State
@@ -105,15 +105,15 @@ def _of_round(s: State, job: JobLedger, told: RoundLedger, r: int) -> Iterator[D
     yield f"{name}: attempt, base, seed", (ro.attempt, ro.base, ro.seed), (told.attempt, told.base, told.seed)
     yield f"{name} has ended", ro.phase if ro.phase in ENDED else Phase.JOINING, told.phase
     if ro.phase in (Phase.LEAD, Phase.FINAL):
-        yield f"{name}: merge", ro.merge_claim, told.merge.id if told.merge is not None else None
+        yield f"{name}: merge", ro.merge_claim, told.merge.id if told.merge is not None else NO_CLAIM
         yield f"{name}: mask, mergeIn", (ro.mask, ro.merge_in), (told.mask, told.merge_in)
     for slot in range(p.role.slots):
         claim = ids.claim_id(job.id, r, ro.attempt, slot)
         c = s.claims[claim]
         holder = told.holders.get(slot)
         stored = (c.worker, c.status) if c.status != ClaimStatus.NONE else None
-        # What a void round's claims were is nobody's business any more; a failed round's game keeps a claim as it was.
-        if ro.phase != Phase.VOID and not (ro.phase == Phase.FAILED and c.open_games):
+        # What a void round's claims were is nobody's business any more.
+        if ro.phase != Phase.VOID:
             yield f"{name}, slot {slot}", stored, holder
         if slot in told.claims:
             known = told.claims[slot]

@@ -85,7 +85,7 @@ contract FailedRoundsTest is Deployed {
         CHEATS.warp(standingOf(id).deadline() + 1);
         game.resolve(id, standingOf(id));
         require(market.claim(lie).status == IJobMarket.ClaimStatus.Convicted, "who finds it an hour later finds it in time");
-        require(vault.credits(acc(CHALLENGER)) == uint256(terms.roles[0].slotStake) * 30 / 100, "and has the prize");
+        require(vault.credits(acc(CHALLENGER)) >= uint256(terms.roles[0].slotStake) * 30 / 100, "and has the prize");
         _final(0);
         require(_sum(WORKERS + 2, SLOTS - 2) == (SLOTS - 2) * uint256(terms.roles[0].slotPrice), "the others are paid");
         require(vault.free(acc(WORKERS + 1)) == DEPOSIT - terms.roles[0].slotPrice, "the other missing one is fined");

@@ -77,6 +77,8 @@ LARGEST = float(np.finfo(np.float32).max)
 """The largest number of binary32."""
 TERMS = "devnet"
 """The preset of a description that names none."""
+MIN_PARTS = 4
+"""A job that does not say needs one slot of this many: the fewer it needs, the more seats fail a round."""
 TEXT_MODELS = ("gpt", "llama", "encoder")
 """Models of the registry that learn from text."""
 
@@ -256,7 +258,7 @@ def _offer(described: Mapping[str, Any], *, rounds: int, steps: int, carries: bo
     aggregator = described.get("aggregator", "")
     if aggregator == "":
         aggregator = ZERO_ADDRESS
-    min_slots = _integer(described, "min_slots", max(1, slots - 1))
+    min_slots = _integer(described, "min_slots", max(1, -(-slots // MIN_PARTS)))
     return {
         "rounds": _integer(described, "rounds", rounds),
         "slots": slots,

@@ -254,6 +254,8 @@ class Wanderer:
                 if d.random() < 0.3:
                     yield call("back", r, d.choice((1, 1, 2)), sender=merger)
                 yield call("finalize", r)
+            case Phase.FAILED:
+                yield call("finalize", r)
             case Phase.VOID:
                 yield call("release", r)
             case _:

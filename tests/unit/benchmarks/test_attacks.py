@@ -106,8 +106,10 @@ def test_a_squatter_is_fined_what_is_computed() -> None:
     world.until(world.round().commit_ends).reveal(slots=honest).until(world.round().reveal_ends).freeze(slots=honest)
     assert world.round().phase == Phase.FAILED
     assert world.state.credits[BURN] == attack.now.cost * FULL.role.slot_price, "a price for each silent seat"
-    assert wealth(world, ["worker-0"]) == STAKE, "who worked has its stake, and no pay"
     assert wealth(world, ["worker-2"]) == STAKE - FULL.role.slot_price
+    world.finalize()
+    assert wealth(world, ["worker-0"]) == STAKE + FULL.role.slot_price, "who worked is paid"
+    assert world.state.jobs[world.job].paid == attack.now.damage * FULL.role.slot_price, "for what is not merged"
 
 
 def test_a_day_more_takes_as_many_games_as_steps_fit_into_it() -> None:

@@ -93,7 +93,7 @@ def evaluated(folder: Path, **changes: Any) -> dict[str, Any]:
 
 def test_an_evaluation_is_described_by_the_folder_of_its_model(folder: Path) -> None:
     job = job_of(evaluated(folder) | {"batch": {"rows": 2}}, folder)
-    assert (job.rounds, job.slots, job.min_slots, job.inner_steps) == (1, 3, 2, 5)
+    assert (job.rounds, job.slots, job.min_slots, job.inner_steps) == (1, 3, 1, 5)
     assert job.strategy == {"name": "evaluation", "next_token": True}
     assert rows_of(job.programs.step) == 2
     flat = initial_parameters(GPT(GPTConfig(**MODEL)), 3)

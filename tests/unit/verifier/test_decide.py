@@ -172,7 +172,7 @@ def test_windows_end_a_challenge_period_after_the_claim() -> None:
     assert not only.open_at(Seconds(160))
 
 
-def test_a_claim_that_others_may_stand_on_is_open_until_it_is_final() -> None:
+def test_a_claim_that_others_may_stand_on_is_open_until_it_can_be_final() -> None:
     carrying = replace(MINUTE, roles=(replace(MINUTE.role, carry_period=2),))
     plain = RoundLedger(0, 0, ROOT, ROOT, claims={0: record(1)}, merges=[record(2, slot=MERGE_SLOT)])
     slot, merge = decide.candidates(ledger_of(plain), {JOB: carrying})
@@ -181,6 +181,20 @@ def test_a_claim_that_others_may_stand_on_is_open_until_it_is_final() -> None:
     assert decide.may_challenge(record(1), ledger_of(plain), carrying, Seconds(10_000))
     over, _ = decide.candidates(ledger_of(replace(plain, phase=Phase.FINAL)), {JOB: carrying})
     assert not over.open_at(Seconds(100))
+    merged = replace(plain, decided_at=Seconds(120))
+    slot, _ = decide.candidates(ledger_of(merged), {JOB: carrying})
+    assert slot.open_at(Seconds(179))
+    assert not slot.open_at(Seconds(180)), "a minute after the merge"
+    following = RoundLedger(1, 0, ROOT, ROOT)
+    slot, _ = decide.candidates(ledger_of(merged, following), {JOB: carrying})
+    assert slot.open_at(Seconds(10_000)), "the next round may stand on it"
+    failed = replace(following, decided_at=Seconds(150), phase=Phase.FAILED)
+    slot, _ = decide.candidates(ledger_of(merged, failed), {JOB: carrying})
+    assert slot.open_at(Seconds(209))
+    assert not slot.open_at(Seconds(210)), "a minute after the failure of what was revealed"
+    empty = replace(following, phase=Phase.FAILED)
+    slot, _ = decide.candidates(ledger_of(merged, empty), {JOB: carrying})
+    assert not slot.open_at(Seconds(180)), "nothing stands on it"
 
 
 def test_a_wrong_claim_is_kept_while_its_reveal_may_come_again_or_its_window_lasts() -> None:
@@ -188,8 +202,9 @@ def test_a_wrong_claim_is_kept_while_its_reveal_may_come_again_or_its_window_las
     taken_back = ledger_of(RoundLedger(0, 0, ROOT, ROOT))
     again = ledger_of(RoundLedger(0, 0, ROOT, ROOT, claims={0: record(1, claimed_at=130)}))
     convicted = ledger_of(RoundLedger(0, 0, ROOT, ROOT, claims={0: record(1, convicted=True)}))
-    over = ledger_of(RoundLedger(0, 0, ROOT, ROOT, claims={0: record(1)}, phase=Phase.FAILED))
-    cases = ((taken_back, 159, 160), (again, 189, 190))
+    over = ledger_of(RoundLedger(0, 0, ROOT, ROOT, claims={0: record(1)}, phase=Phase.FINAL))
+    failed = ledger_of(RoundLedger(0, 0, ROOT, ROOT, claims={0: record(1)}, phase=Phase.FAILED))
+    cases = ((taken_back, 159, 160), (again, 189, 190), (failed, 159, 160))
     for ledger, last, late in cases:
         assert decide.may_challenge(wrong, ledger, window, Seconds(last))
         assert not decide.may_challenge(wrong, ledger, window, Seconds(late))

@@ -107,7 +107,7 @@ def test_every_act_fits_the_phase_and_the_owner(view: JobView, me: Self) -> None
         Do.JOIN: {Phase.JOINING}, Do.LEAVE: {Phase.JOINING}, Do.SEAL: {Phase.SEALING},
         Do.TRAIN: {Phase.TRAINING}, Do.COMMIT: {Phase.TRAINING},
         Do.REVEAL: {Phase.REVEALING}, Do.FREEZE: {Phase.FREEZING}, Do.MERGE: {Phase.MERGING},
-        Do.FINALIZE: {Phase.LEAD, Phase.MERGING}, Do.RELEASE: {Phase.VOID, Phase.FAILED},
+        Do.FINALIZE: {Phase.LEAD, Phase.FAILED, Phase.MERGING}, Do.RELEASE: {Phase.VOID, Phase.FAILED},
     }  # fmt: skip
     for act in acts(view, me):
         if act.do not in phases:
@@ -211,11 +211,11 @@ def test_what_is_fetched_is_what_a_join_or_a_start_waits_for(view: JobView, me: 
             assert Do.FETCH not in then, "once"
 
 
-def test_a_round_starts_from_the_merge_before_it_or_from_what_a_failed_one_did() -> None:
+def test_a_round_starts_from_what_the_round_before_it_leaves() -> None:
     started = Round(base=GENESIS[0], outer=GENESIS[1], next_shared=OTHER_BASE[0], next_outer=OTHER_BASE[1])
     assert base_of(_view(), 0) == GENESIS
-    for phase, base in ((Phase.LEAD, OTHER_BASE), (Phase.FINAL, OTHER_BASE), (Phase.FAILED, GENESIS)):
-        assert base_of(_view(RoundView(0, started, phase, tuple(FREE))), 1) == base
+    for phase in (Phase.LEAD, Phase.FINAL, Phase.FAILED):
+        assert base_of(_view(RoundView(0, started, phase, tuple(FREE))), 1) == OTHER_BASE
     rewound = (RoundView(0, started, Phase.LEAD, tuple(FREE)), RoundView(1, started, Phase.VOID, tuple(FREE)))
     assert base_of(_view(*rewound), 1) == OTHER_BASE, "a void round starts again from the merge that stands"
 
@@ -359,7 +359,23 @@ def test_void_stakes_are_released_by_their_owner_once_their_games_are_over() -> 
     playing = replace(void, state=Round(phase=Phase.VOID, open_games=1))
     assert released(replace(rewound, rounds=(playing,))) == [], "a game about another's claim of the round"
     failed = RoundView(0, Round(phase=Phase.FAILED), Phase.FAILED, tuple(FREE), idle_locks=held)
-    assert released(_view(failed)) == [], "a failed round gives back by itself"
+    assert released(_view(failed)) == [], "a failed round gives back when it is final"
+
+
+def test_a_failed_round_is_made_final_when_its_window_is_over_and_stands_for_a_void_jobs_release() -> None:
+    state = Round(phase=Phase.FAILED, merged_at=Seconds(100))
+    failed = RoundView(0, state, Phase.FAILED, tuple(FREE), idle_locks=frozenset({1}))
+    over = 100 + PARAMS.windows.challenge_seconds
+    view = replace(_view(failed), now=Seconds(over))
+    me = Self(ME, Wei(0), fit=False)
+    assert Act(Do.FINALIZE, 0) in acts(view, me)
+    assert Act(Do.FINALIZE, 0) not in acts(replace(view, now=Seconds(over - 1)), me), "its claims are judged"
+    playing = replace(failed, state=replace(state, open_games=1))
+    assert Act(Do.FINALIZE, 0) not in acts(replace(view, rounds=(playing,)), me)
+    assert Act(Do.FINALIZE, 0) not in acts(replace(view, job=JobState(OTHER, JobStatus.VOID, 1)), me)
+    settled = replace(failed, state=Round(phase=Phase.FAILED))
+    past = replace(view, job=JobState(OTHER, JobStatus.ACTIVE, 1, 1), rounds=(settled,))
+    assert Act(Do.FINALIZE, 0) not in acts(past, me), "nothing was revealed in it"
 
 
 def test_a_void_job_is_released_round_after_round_by_whoever_has_stake_in_a_later_one() -> None:

@@ -87,7 +87,8 @@ def seal(d: Draft, sender: Address, job: JobId, r: int) -> None:
     """Closes the roster, or draws the seed, or fails the round."""
     p, ro = in_phase(d, job, r, Phase.SEALING)
     if ro.seed_block == 0:
-        # INVARIANT: whoever fails a round that was sealed leaves at least as many prices there as others can lose.
+        # INVARIANT: who fails a sealed round gives up more seats than can be accepted in it, unless every slot is
+        # taken.
         if ro.joined < min(p.role.slots, 2 * p.role.min_slots - 1):
             return fail(d, job, r)
         return _close_roster(d, job, r, ro)
