@@ -261,7 +261,7 @@ def _round_actions(seen: AggregatorJob, view: AggregatorRound, decider: Decider)
         case Phase.FREEZING:
             yield Freeze(view.number)
         case Phase.MERGING:
-            if view.turns_over:
+            if view.turns_over and not seen.job.lingering:
                 yield Finalize(view.number)
             elif view.merger == decider.me and decider.free >= params.merge.stake:
                 most = (decider.free - params.merge.stake) // params.round_pay

@@ -309,7 +309,7 @@ def _phase_acts(view: JobView, r: RoundView, me: Self, own: Sequence[int]) -> li
     if r.phase == Phase.FREEZING:
         return [Act(Do.FREEZE, r.number)]
     if r.phase == Phase.MERGING:
-        if r.merge_turns_over:
+        if r.merge_turns_over and not view.job.lingering:
             return [Act(Do.FINALIZE, r.number)]
         left = me.free - view.params.merge.stake
         if r.merger != me.address or left < 0:

@@ -345,6 +345,14 @@ def test_a_slot_is_given_back_in_the_first_half_of_the_window_alone() -> None:
     assert acts(replace(view, now=Seconds(10)), leaving) == [], "it trains what it joined"
 
 
+def test_a_round_that_nobody_merged_is_failed_once_no_game_lingers() -> None:
+    unmerged = RoundView(0, Round(phase=Phase.MERGING), Phase.MERGING, tuple(FREE), merge_turns_over=True)
+    lingering = replace(_view(unmerged), job=JobState(OTHER, JobStatus.ACTIVE, 1, lingering=1))
+    me = Self(ME, Wei(1000))
+    assert [a.do for a in acts(_view(unmerged), me)] == [Do.FINALIZE]
+    assert acts(lingering, me) == [], "the contract refuses it"
+
+
 def test_void_stakes_are_released_by_their_owner_once_their_games_are_over() -> None:
     held = frozenset({0, MERGE_SLOT})
 
