@@ -164,7 +164,9 @@ class Jobs:
                 self._ask_row(job, error, free, now)
             self._missing.failed(job, now)
             self._parts.notes.waits(job, Note(error.code, error.message, self._missing.until(job)))
-        elif isinstance(error, Unfit | TryLater) or (isinstance(error, Crashed) and job in ledger.at_stake(me)):
+        elif isinstance(error, Unfit | TryLater) or (
+            isinstance(error, Crashed | DoctorError) and job in ledger.at_stake(me)
+        ):
             self._unfit.failed(job, now)
             self._parts.notes.refused(job, Note(error.code, error.message, self._unfit.until(job)), now)
         elif isinstance(error, Crashed):

@@ -10,12 +10,14 @@ import typer
 from lockstep.base.settings import Settings, cache_location, resolve
 from lockstep.cli.options import Device, Json, Threads
 from lockstep.cli.output import emit
-from lockstep.protocol.errors import DoctorError
+from lockstep.protocol.errors import DoctorError, TryLater
 
 if TYPE_CHECKING:
     from lockstep.numerics.devices import Examined
 
 
+BOX_BYTES = 256 << 20
+"""Memory of the process that is started to see whether one starts."""
 PORTABLE = (
     "no compiled kernels: this machine verifies, replays and quotes with the same bits, some hundred times slower; to "
     "train, install a wheel that was built for it, or build one (pip wheel, with a C++ compiler)"
@@ -26,7 +28,8 @@ PORTABLE = (
 def doctor(device: Device = None, threads: Threads = None, as_json: Json = False) -> None:
     """Test and measure the processor and every CUDA device, or the device named alone; exit code 3 if one fails.
 
-    Also says what `--device auto` takes, and whether compiled kernels are kept from one start to the next.
+    Also says what `--device auto` takes, whether compiled kernels are kept from one start to the next, and what the
+    kernel lacks of the confinement in which strangers' Programs run.
     """
     settings = resolve(device=device, threads=threads)
     data, lines, passed = report(settings)
@@ -52,9 +55,12 @@ def report(settings: Settings) -> tuple[dict[str, Any], list[str], bool]:
         lines.append(f"--device auto takes nothing: {error.message}")
     if not COMPILED:
         lines.append(PORTABLE)
+    box, whole = _box()
+    data["box"] = box
+    lines.append(f"strangers' Programs run {'apart' if whole else 'NOT APART'}: {_told(box)}")
     kept = f"{kernels['files']} files, {kernels['bytes']:,} bytes" if kernels["kept"] else kernels["message"]
     lines.append(f"compiled kernels in {kernels['path']}: {kept}")
-    return data, lines, all(e.passed for e in examined)
+    return data, lines, all(e.passed for e in examined) and (whole or not box["offered"])
 
 
 def _line(found: Examined) -> str:
@@ -63,6 +69,27 @@ def _line(found: Examined) -> str:
     memory = f"{found.memory_bytes / 1e9:.1f} GB of memory, {found.free_bytes / 1e9:.1f} free"
     speed = f"{found.gflops:,.1f} GFLOP/s in float32, ready in {found.start_seconds:.2f} s"
     return f"ok      {found.device}: {found.name}; self-test passed; {memory}; {speed}"
+
+
+def _box() -> tuple[dict[str, Any], bool]:
+    """(as JSON, whether it starts) of the process in which strangers' Programs run."""
+    from lockstep.execution.box.confinement import OFFERED, Allowance
+    from lockstep.execution.box.handle import Box
+
+    found: dict[str, Any] = {"offered": OFFERED, "starts": False, "lacking": [], "message": ""}
+    if not OFFERED:
+        return found | {"message": "this system has no process that can be confined"}, False
+    try:
+        with Box(Allowance(memory=BOX_BYTES)) as box:
+            return found | {"starts": True, "lacking": box.lacking}, True
+    except (TryLater, DoctorError) as error:
+        return found | {"message": error.message}, False
+
+
+def _told(box: dict[str, Any]) -> str:
+    if box["message"]:
+        return str(box["message"])
+    return "; ".join(box["lacking"]) or "this kernel offers all of the confinement"
 
 
 def _kernels() -> dict[str, Any]:

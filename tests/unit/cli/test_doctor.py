@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.execution.box import handle
+from lockstep.execution.box.confinement import Allowance
 from lockstep.numerics import cuda, devices
 from lockstep.protocol.errors import DoctorError
 from tests.unit.cli.conftest import Lockstep
@@ -38,9 +40,35 @@ def test_a_cache_that_is_open_to_others_is_named(lockstep: Lockstep, tmp_path: P
     (tmp_path / "cache").mkdir(mode=0o755)
     told = lockstep("doctor", "--device", "cpu", "--json")
     assert told.code == 0, "it costs time alone"
+    assert (told.data["box"]["starts"], told.data["box"]["message"]) == (True, "")
     assert not told.data["kernels"]["kept"]
     assert "open to others" in told.data["kernels"]["message"]
     assert "chmod 700" in told.data["kernels"]["message"]
+
+
+def test_what_a_kernel_lacks_of_the_confinement_is_told_and_that_it_starts_none_is_3(
+    lockstep: Lockstep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[list[str] | DoctorError] = [["Landlock is old"], ["Landlock is old"], DoctorError("no: denied", "")]
+
+    class Opened:
+        def __init__(self, limits: Allowance) -> None:
+            lacks = found.pop(0)
+            if isinstance(lacks, DoctorError):
+                raise lacks
+            self.lacking = lacks
+
+        def __enter__(self) -> Opened:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(handle, "Box", Opened)
+    told = lockstep("doctor", "--device", "cpu", "--json")
+    assert (told.code, told.data["box"]["lacking"]) == (0, ["Landlock is old"])
+    assert "Programs run apart: Landlock is old" in lockstep("doctor", "--device", "cpu").out
+    told = lockstep("doctor", "--device", "cpu", "--json")
+    assert (told.code, told.data["box"]["message"]) == (3, "no: denied")
 
 
 def test_a_device_that_fails_the_self_test_is_3(lockstep: Lockstep, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,8 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from lockstep.execution.box import confinement, wire
@@ -23,8 +25,9 @@ def main() -> None:
     """As launcher: forks the other two and ends when either its parent or they do."""
     pipe = socket.socket(fileno=int(sys.argv[1]))
     (limits, folder, walls), _ = wire.ordered(pipe)
-    lacking = confinement.apart() if walls else ["it is not walled in"]
-    first = os.fork()
+    with _told(pipe):
+        lacking = confinement.apart() if walls else ["it is not walled in"]
+        first = os.fork()
     if first == 0:
         confinement.die_with_parent()
         _as_first(pipe, limits, folder, lacking, walls=walls)
@@ -32,19 +35,38 @@ def main() -> None:
     _outlive(first)
 
 
+@contextmanager
+def _told(pipe: socket.socket) -> Iterator[None]:
+    """Tells the parent what the system refuses."""
+    try:
+        yield
+    except OSError as error:
+        wire.answer(pipe, {"refused": error.errno or 0})
+        os._exit(1)
+
+
 def _outlive(first: int) -> None:
     """Ends as the first process does, or ends it once this process's parent is gone."""
-    watch = os.pidfd_open(first)
-    ready, _, _ = select.select([0, watch], [], [])
-    if watch not in ready:
-        os.kill(first, signal.SIGKILL)
-    _end_like(os.waitpid(first, 0)[1])
+    ended, tell = os.pipe()
+    os.set_blocking(tell, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(tell)
+    while True:
+        pid, status = os.waitpid(first, os.WNOHANG)
+        if pid == first:
+            _end_like(status)
+        ready, _, _ = select.select([0, ended], [], [])
+        if ended not in ready:
+            os.kill(first, signal.SIGKILL)
+            _end_like(os.waitpid(first, 0)[1])
+        os.read(ended, 1 << 10)
 
 
 def _as_first(
     pipe: socket.socket, limits: confinement.Allowance, folder: Any, lacking: list[str], *, walls: bool
 ) -> None:
-    inmate = os.fork()
+    with _told(pipe):
+        inmate = os.fork()
     if inmate == 0:
         confinement.die_with_parent()
         os.close(0)
@@ -74,8 +96,9 @@ def _as_inmate(
 
     if walls:
         counted = not lacking
-        lacking = [*lacking, *confinement.limited(limits, counted=counted)]
-        lacking += confinement.walled(confinement.code_folders(), folder)
+        with _told(pipe):
+            lacking = [*lacking, *confinement.limited(limits, counted=counted)]
+            lacking += confinement.walled(confinement.code_folders(), folder)
     wire.answer(pipe, {"ready": lacking})
     Inmate(pipe).serve()
 

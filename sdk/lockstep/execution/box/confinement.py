@@ -10,6 +10,7 @@ Each returns what the kernel does not offer, in words; the caller goes on with t
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import struct
 import sys
@@ -58,8 +59,6 @@ class Allowance:
     """Bytes of segments and mapped files beside that."""
     file: int = 64 << 20
     """Bytes of a file that it writes."""
-    cpu_seconds: int | None = None
-    """Processor time of all its threads; None: whoever waits for it ends it."""
 
 
 def apart() -> list[str]:
@@ -92,8 +91,6 @@ def limited(limits: Allowance, *, counted: bool) -> list[str]:
         (resource.RLIMIT_DATA, data + limits.memory), (resource.RLIMIT_AS, space + 2 * limits.memory + limits.shared),
         (resource.RLIMIT_MEMLOCK, 0),
     ]  # fmt: skip
-    if limits.cpu_seconds is not None:
-        wanted.append((resource.RLIMIT_CPU, limits.cpu_seconds))
     if counted:
         wanted.append((resource.RLIMIT_NPROC, PROCESSES))
     for kind, most in wanted:
@@ -107,6 +104,17 @@ def limited(limits: Allowance, *, counted: bool) -> list[str]:
     except OSError:
         lacking.append("when memory runs out, the kernel may end another process")
     return lacking
+
+
+def busy_for(seconds: float) -> None:
+    """Ends this process once it has been busy for as long as all processors could be in this time, whoever waits."""
+    import resource
+
+    # INVARIANT: its processor time is bounded by its deadline, whoever waits.
+    spent = resource.getrusage(resource.RUSAGE_SELF)
+    due = math.ceil(spent.ru_utime + spent.ru_stime + seconds * (os.cpu_count() or 1)) + 1
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (due if hard == resource.RLIM_INFINITY else min(due, hard), hard))
 
 
 def walled(readable: Iterable[Path], folder: Path | None) -> list[str]:

@@ -8,6 +8,7 @@ Nothing that a child says is believed but by its form. One that dies, is late or
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -31,6 +32,7 @@ from lockstep.execution.box.segments import Segments
 from lockstep.protocol.errors import (
     BlobCorrupt,
     Crashed,
+    DoctorError,
     LockstepError,
     Malformed,
     Mismatch,
@@ -47,6 +49,7 @@ from lockstep.storage import ContentStore
 START_SECONDS = 120.0
 """A child is there by then, whatever else the machine does."""
 HINT = "the job is refused here; `retry`, of the program that looked at it, has it tried again"
+TELLS = "`lockstep doctor` tells more"
 GRACE_SECONDS = 10.0
 """A child that has closed its end of the wire is ended after this time."""
 SAYS = {
@@ -59,7 +62,9 @@ _ERROR = table({"name": text(64), "message": text(), "hint": text()})
 _SAID = either(
     table({"done": anything}), either(table({"error": _ERROR}), _WANTS)
 )  # fmt: skip
-_READY = table({"ready": several(text(), 16)})
+_READY = either(table({"ready": several(text(), 16)}), table({"refused": whole(0, 1 << 16)}))
+PASSING = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EINTR})
+"""Refusals of the system that pass by themselves: it is short of processes, memory or files."""
 LEAST_ASKED = 1 << 12
 """Bytes that a request counts for at least."""
 
@@ -83,7 +88,8 @@ class Box:
     def __init__(
         self, limits: Allowance, store: ContentStore | None = None, folder: Path | None = None, *, walls: bool = True
     ) -> None:
-        """`folder`: the one place where it may write. Raises TryLater if no child can be started.
+        """`folder`: the one place where it may write. Raises TryLater if no child can be started now, DoctorError if
+        this system starts none.
 
         `walls` False: nothing is confined, for tests of the rest on systems that cannot.
         """
@@ -102,7 +108,11 @@ class Box:
         ours, theirs = socket.socketpair()
         self._wire = ours
         with theirs:
-            self._process = _started(theirs, folder)
+            try:
+                self._process = _started(theirs, folder)
+            except OSError as error:
+                ours.close()
+                raise _refused(error.errno or 0) from error
         _LIVE.add(self)
         try:
             self._hello(folder, walls)
@@ -118,7 +128,7 @@ class Box:
         """
         with self._busy:
             try:
-                return read(self._called(verb, given, time.monotonic() + seconds), "the answer")
+                return read(self._called(verb, given, seconds), "the answer")
             except wire.Ended as error:
                 raise self._dead(self._death()) from error
             except wire.Late as error:
@@ -162,16 +172,19 @@ class Box:
         until = time.monotonic() + START_SECONDS
         try:
             wire.order(self._wire, (self._limits, folder, walls), until=until)
-            self.lacking = _READY(wire.answered(self._wire, until), "the greeting")["ready"]
+            said = _READY(wire.answered(self._wire, until), "the greeting")
         except (wire.Ended, wire.Late, OverflowError, Malformed) as error:
             why = self._death() if isinstance(error, wire.Ended) else "it says nothing that could be read"
-            raise TryLater(f"no confined process could be started: {why}", "`lockstep doctor` tells more") from error
+            raise TryLater(f"no confined process could be started: {why}", TELLS) from error
+        if "refused" in said:
+            raise _refused(said["refused"])
+        self.lacking = said["ready"]
 
-    def _called(self, verb: str, given: Mapping[str, Any], until: float) -> Any:
+    def _called(self, verb: str, given: Mapping[str, Any], seconds: float) -> Any:
         if not self.alive:
             raise wire.Ended
-        self._store_error = None
-        self._tell(until, verb=verb, given=given)
+        self._store_error, until = None, time.monotonic() + seconds
+        self._tell(until, verb=verb, given=given, seconds=seconds)
         while True:
             said = _SAID(wire.answered(self._wire, until), "the answer")
             if "done" in said:
@@ -261,6 +274,13 @@ class Box:
     def _kill(self) -> None:
         with suppress(OSError):
             self._process.kill()
+
+
+def _refused(number: int) -> LockstepError:
+    """The error for what the system refuses when a child is to be started."""
+    why = f"no confined process could be started: {os.strerror(number)}"
+    # INVARIANT: what will never be is not waited for: its owner is told.
+    return TryLater(why, TELLS) if number in PASSING else DoctorError(why, TELLS)
 
 
 def _started(theirs: socket.socket, folder: Path | None) -> subprocess.Popen[bytes]:

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from lockstep.execution import capacity, comparing, footprint, invalidity
-from lockstep.execution.box import wire
+from lockstep.execution.box import confinement, wire
 from lockstep.execution.box.segments import Spot, array_at
 from lockstep.execution.jobs import ClaimSchedule, Job, load_programs
 from lockstep.execution.quoting import estimated
@@ -71,6 +71,7 @@ class Inmate:
                 if root in self._ready:
                     self._ready[root].rest()
             if said.get("verb"):
+                confinement.busy_for(said["seconds"])
                 wire.answer(self._pipe, self._done(getattr(self, said["verb"]), said["given"]))
 
     @staticmethod

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import math
 import os
 import select
 import signal
@@ -17,13 +19,14 @@ from pathlib import Path
 import pytest
 
 from lockstep.execution import footprint
+from lockstep.execution.box import handle, wire
 from lockstep.execution.box.confinement import Allowance
 from lockstep.execution.box.handle import Box, Cancelled
 from lockstep.execution.jobs import Job
-from lockstep.protocol.errors import BlobMissing, Crashed, LockstepError, UsageError
+from lockstep.protocol.errors import BlobMissing, Crashed, DoctorError, LockstepError, TryLater, UsageError
 from lockstep.storage import ContentStore
 from lockstep.storage.directory import DirectoryStore
-from tests.support.takeover import SECONDS, exploit
+from tests.support.takeover import SECONDS, Exploit, exploit
 
 LIMITS = Allowance(memory=256 << 20)
 
@@ -152,6 +155,60 @@ def test_work_is_cancelled_from_another_thread(box: Box) -> None:
 
 def test_what_a_child_says_is_told_without_control_characters(probed: Box) -> None:
     assert "\x1b" not in exploit(probed, "found = '\\x1b]52;c;aGk=\\x07'")
+
+
+def test_a_child_is_busy_no_longer_than_all_processors_could_be_though_nobody_waits(box: Box) -> None:
+    with pytest.raises(LockstepError, match="KeyError"):
+        box.call("roots", seconds=SECONDS, program=b"", state=(), context=None, dataset=None)
+    given = {"program": Exploit("while True: pass"), "state": (), "context": None, "dataset": None}
+    box._tell(math.inf, verb="roots", given=given, seconds=0)
+    with pytest.raises(wire.Ended):
+        wire.answered(box._wire, math.inf)
+    assert box._death() == "SIGXCPU"
+
+
+# -- a system that starts none
+
+
+def started_by(monkeypatch: pytest.MonkeyPatch, before: str) -> None:
+    """Has every child run some Python first."""
+
+    def started(theirs: socket.socket, folder: Path | None) -> subprocess.Popen[bytes]:
+        code = f"import os\n{before}\nfrom lockstep.execution.box import child\nchild.main()"
+        command, fd = [sys.executable, "-c", code], theirs.fileno()
+        return subprocess.Popen([*command, str(fd)], pass_fds=[fd], stdin=subprocess.PIPE)
+
+    monkeypatch.setattr(handle, "_started", started)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(errno.EPERM, DoctorError), (errno.ENOSYS, DoctorError), (errno.EAGAIN, TryLater), (errno.ENOMEM, TryLater)],
+)
+def test_what_a_system_refuses_for_good_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, number: int, kind: type[LockstepError]
+) -> None:
+    with monkeypatch.context() as refusing:
+        started_by(refusing, f"def fork(): raise OSError({number}, 'no')\nos.fork = fork")
+        with pytest.raises(kind, match=os.strerror(number)) as refused:
+            Box(LIMITS)
+        assert "lockstep doctor" in refused.value.hint
+
+    def no(*_: object, **__: object) -> None:
+        raise OSError(number, "no")
+
+    monkeypatch.setattr(subprocess, "Popen", no)
+    with pytest.raises(kind, match=os.strerror(number)):
+        Box(LIMITS)
+
+
+def test_a_child_starts_where_no_process_has_a_file_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    denied = "def no(*_): raise PermissionError(1, 'no')\nos.pidfd_open = no"
+    started_by(monkeypatch, denied)
+    with Box(LIMITS) as box:
+        assert exploit(box, "found = 1") == "1"
+        pid = box._process.pid
+    assert not Path(f"/proc/{pid}").exists()
 
 
 # -- what a child that was taken over reaches
