@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -392,8 +392,11 @@ def _hand(
     _require_key(settings)
     if replays:
         settings, _ = on_device(settings)
-    with locked(settings.home_dir), Party.open(settings, stored=replays) as party:
-        hand = Hand(party, say)
+    with (
+        locked(settings.home_dir),
+        Party.open(settings, stored=replays) as party,
+        closing(Hand(party, say)) as hand,
+    ):
         hand.settle()
         yield hand
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +16,7 @@ from lockstep.base.settings import resolve
 from lockstep.cli.device import on_device
 from lockstep.cli.options import DeploymentFile, Device, Json, Rpc, Storage, Threads
 from lockstep.cli.output import emit, say
-from lockstep.protocol.errors import Inconclusive, LockstepError, Mismatch, UsageError
+from lockstep.protocol.errors import LockstepError, Mismatch, UsageError
 
 if TYPE_CHECKING:
     from lockstep.chain.contracts import Contracts
@@ -92,8 +94,10 @@ def replay(
     contracts = Contracts.at(w3, addresses)
     found = ledger_of(EventReader(w3, addresses)).claim_named(claim)
     begun = time.monotonic()
-    with open_store(settings.storage) as store:
-        public, run = prepare(contracts, store, found, settings.threads, kernels)
+    with (
+        open_store(settings.storage) as store,
+        prepared(contracts, store, found, settings.threads, kernels) as (public, run),
+    ):
         done = _audit(run, found[2], public)
         place = None if done.matches else _place(contracts, public, done, found[2])
     data = _report(run, found[2], done, place) | {
@@ -116,17 +120,17 @@ def compute_again(contracts: Contracts, store: ContentStore, game: GameId, threa
     from lockstep.chain.events import EventReader
     from lockstep.node.ledger import ledger_of
     from lockstep.node.player import HeldClaim
-    from lockstep.node.replay import UNAVAILABLE, computed_word
+    from lockstep.node.replay import UNDECIDED, computed_word, undecided
 
     finding, claim = _judged(contracts, game)
     found = ledger_of(EventReader(contracts.game.w3, contracts.addresses)).claim_named(claim.hex())
     begun, record = time.monotonic(), found[2]
-    _, run = prepare(contracts, store, found, threads, path)
-    say(f"replaying {finding.t} of {run.transitions} transitions of round {record.round}, {_slot(record)}")
-    try:
-        computed = computed_word(HeldClaim(run, ()).whole(finding.t), finding)
-    except UNAVAILABLE as error:
-        raise _undecided(error) from error
+    with prepared(contracts, store, found, threads, path) as (_, run):
+        say(f"replaying {finding.t} of {run.transitions} transitions of round {record.round}, {_slot(record)}")
+        try:
+            computed = computed_word(HeldClaim(run, ()).whole(finding.t), finding)
+        except UNDECIDED as error:
+            raise undecided(error) from error
     program = run.program(finding.t)
     op = program.ops[finding.position]
     return {
@@ -162,34 +166,37 @@ def _judged(contracts: Contracts, game: GameId) -> tuple[Finding, ClaimId]:
     )
 
 
-def prepare(contracts: Contracts, store: Any, found: Any, threads: int, path: str) -> tuple[PublicData, ClaimRun]:
-    """A claim's public data and its computation; raises Inconclusive if they cannot be had."""
-    from lockstep.execution.jobs import load
-    from lockstep.node.replay import UNAVAILABLE, PublicData
+@contextmanager
+def prepared(
+    contracts: Contracts, store: Any, found: Any, threads: int, path: str
+) -> Iterator[tuple[PublicData, ClaimRun]]:
+    """A claim's public data and its computation, in a child that ends with this; raises Inconclusive if they cannot be
+    had."""
+    from lockstep.execution.box.loading import load
+    from lockstep.node.replay import UNDECIDED, PublicData, undecided
 
     ledger, round_, record = found
     try:
         params = contracts.market.params(record.job)
-        public = PublicData(load(record.job, params, store, threads, path), store)
-        return public, public.run_of(ledger, round_, record)
-    except UNAVAILABLE as error:
-        raise _undecided(error) from error
+        # INVARIANT: nothing that a stranger wrote runs in the process of whoever replays it.
+        job = load(record.job, params, store, threads, path)
+        with ExitStack() as stack:
+            if job.box is not None:
+                stack.enter_context(job.box)
+            public = PublicData(job, store)
+            yield public, public.run_of(ledger, round_, record)
+    except UNDECIDED as error:
+        raise undecided(error) from error
 
 
 def _audit(run: ClaimRun, record: ClaimRecord, public: PublicData) -> Replay:
-    from lockstep.node.replay import UNAVAILABLE, audit
+    from lockstep.node.replay import UNDECIDED, audit, undecided
 
     say(f"replaying {run.transitions} transitions of round {record.round}, {_slot(record)}")
     try:
         return audit(run, record, public.store)
-    except UNAVAILABLE as error:
-        raise _undecided(error) from error
-
-
-def _undecided(error: LockstepError) -> Inconclusive:
-    return Inconclusive(
-        f"the claim's public data cannot be had: {error.message}", hint=error.hint or "try another --storage"
-    )
+    except UNDECIDED as error:
+        raise undecided(error) from error
 
 
 def _place(contracts: Contracts, public: PublicData, done: Replay, record: ClaimRecord) -> Difference | None:

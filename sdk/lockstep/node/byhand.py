@@ -19,7 +19,8 @@ from lockstep.base.files import write_atomically
 from lockstep.base.shelf import Shelf
 from lockstep.chain import games
 from lockstep.chain.events import EventReader
-from lockstep.execution.jobs import ClaimRun, load, trace_root
+from lockstep.execution.box import loading
+from lockstep.execution.jobs import ClaimRun, Job, trace_root
 from lockstep.execution.states import ClaimStates, States
 from lockstep.node.challenge import opening_of
 from lockstep.node.gamelog import DUE, PROOFS, VERDICTS
@@ -27,7 +28,7 @@ from lockstep.node.guard import lock
 from lockstep.node.ledger import ClaimRecord, GameRecord, JobLedger, Ledger, RoundLedger, ledger_of
 from lockstep.node.party import Party
 from lockstep.node.player import AtHand, Due, GameTable, HeldClaim, Seat, Side, key_of
-from lockstep.node.replay import UNAVAILABLE, PublicData, Replay, audit
+from lockstep.node.replay import UNDECIDED, PublicData, Replay, audit, undecided
 from lockstep.node.sender import Sender
 from lockstep.protocol.dispute import moves
 from lockstep.protocol.dispute.game import DisputedClaim, Game, game_id
@@ -35,15 +36,13 @@ from lockstep.protocol.dispute.moves import DEFENDERS, GamePhase, Verdict
 from lockstep.protocol.errors import (
     ChainError,
     FundsError,
-    Inconclusive,
-    LockstepError,
     Mismatch,
     NotFoundError,
     TryLater,
     UsageError,
 )
 from lockstep.protocol.jobs import NOTHING
-from lockstep.protocol.types import ClaimId, GameId, StateRoot, Wei
+from lockstep.protocol.types import ClaimId, GameId, JobId, StateRoot, Wei
 
 NONCE = 0
 """The nonce of the one game that an account opens on a claim, by hand or as a verifier."""
@@ -106,6 +105,9 @@ class Hand:
     _ledger: Ledger | None = field(default=None, repr=False)
     _at_hand: dict[ClaimId, HeldClaim] = field(default_factory=dict, repr=False)
     """The claims that this command has replayed, or found in the home."""
+    _jobs: dict[JobId, Job] = field(default_factory=dict, repr=False)
+    """Their jobs, each in a child of its own."""
+    _job_of: dict[ClaimId, JobId] = field(default_factory=dict, repr=False)
 
     @cached_property
     def table(self) -> GameTable:
@@ -121,6 +123,11 @@ class Hand:
         """Wait for what a command that was killed has sent."""
         if self.party.settle():
             self.say("a transaction of an earlier command is not mined, or did nothing")
+
+    def close(self) -> None:
+        """End what runs Programs."""
+        while self._jobs:
+            _end(self._jobs.popitem()[1])
 
     # -- open
 
@@ -340,11 +347,14 @@ class Hand:
         ledger, round_, record = known
         settings, store = self.party.settings, self.party.store
         try:
-            params = self.party.contracts.market.params(record.job)
-            public = PublicData(load(record.job, params, store, settings.threads, settings.path), store)
-            return public.run_of(ledger, round_, record)
-        except UNAVAILABLE as error:
-            raise _undecided(error) from error
+            if record.job not in self._jobs:
+                params = self.party.contracts.market.params(record.job)
+                # INVARIANT: nothing that a stranger wrote runs beside the key of whoever replays it.
+                self._jobs[record.job] = loading.load(record.job, params, store, settings.threads, settings.path)
+            self._job_of[record.id] = record.job
+            return PublicData(self._jobs[record.job], store).run_of(ledger, round_, record)
+        except UNDECIDED as error:
+            raise undecided(error) from error
 
     def _replayed(self, known: Known) -> Replay:
         run, record = self._run(known), known[2]
@@ -352,8 +362,8 @@ class Hand:
         self.say(f"replaying {run.transitions} transitions of round {record.round}, {where}")
         try:
             return audit(run, record, self.party.store, lambda t, root: self.go_on(), self._hold(record.id))
-        except UNAVAILABLE as error:
-            raise _undecided(error) from error
+        except UNDECIDED as error:
+            raise undecided(error) from error
 
     def _held(self, game: GameRecord, side: Side, t: int) -> HeldClaim:
         known = self._known(game.claim)
@@ -391,6 +401,9 @@ class Hand:
     def forget(self, claim: ClaimId) -> None:
         """Remove what a claim's games needed: none is open."""
         self._at_hand.pop(claim, None)
+        job = self._job_of.pop(claim, None)
+        if job is not None and job not in self._job_of.values():
+            _end(self._jobs.pop(job, None))
         self.states.forget(claim)
         self._roots_file(claim).unlink(missing_ok=True)
 
@@ -415,11 +428,11 @@ class Hand:
         return tuple(StateRoot(body[i : i + ROOT_BYTES]) for i in range(0, len(body), ROOT_BYTES))
 
 
+def _end(job: Job | None) -> None:
+    """Ends what runs a job's Programs."""
+    if job is not None and job.box is not None:
+        job.box.close()
+
+
 def _whose(state: Game) -> str:
     return "the defender has" if state.phase in DEFENDERS else "the challenger has"
-
-
-def _undecided(error: LockstepError) -> Inconclusive:
-    return Inconclusive(
-        f"the claim's public data cannot be had: {error.message}", hint=error.hint or "try another --storage"
-    )

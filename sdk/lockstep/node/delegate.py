@@ -99,6 +99,7 @@ class Delegate:
         """Stop the replay after its step; what was sent stays sent."""
         self._closing.set()
         self._docket.close()
+        self._hand.close()
         self._cache.close()
 
     def _sit(self) -> None:

@@ -39,7 +39,15 @@ from lockstep.execution.merging import (
 from lockstep.node.ledger import ClaimRecord, JobLedger, RoundLedger
 from lockstep.node.player import HeldClaim
 from lockstep.protocol import merkle
-from lockstep.protocol.errors import BlobMissing, LockstepError, Mismatch, PayloadInvalid, Unreachable
+from lockstep.protocol.errors import (
+    BlobMissing,
+    Crashed,
+    Inconclusive,
+    LockstepError,
+    Mismatch,
+    PayloadInvalid,
+    Unreachable,
+)
 from lockstep.protocol.market.availability import WANTED
 from lockstep.protocol.types import StateRoot
 
@@ -53,6 +61,21 @@ ROOT_BYTES = 32
 
 UNAVAILABLE = (BlobMissing, Unreachable, Mismatch)
 """Errors of `PublicData.run_of` and `audit` when public data cannot be had: they decide neither way."""
+
+
+UNDECIDED = (*UNAVAILABLE, Crashed)
+"""The same where a person asked for the replay: that a job's Programs end what runs them decides nothing either."""
+
+
+def undecided(error: LockstepError) -> Inconclusive:
+    """Returns what a person is told of one of `UNDECIDED`."""
+    if isinstance(error, Crashed):
+        return Inconclusive(
+            f"the claim cannot be replayed here: {error.message}", hint="another machine or build may replay it"
+        )
+    return Inconclusive(
+        f"the claim's public data cannot be had: {error.message}", hint=error.hint or "try another --storage"
+    )
 
 
 class WrongSource(Mismatch):
