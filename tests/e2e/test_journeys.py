@@ -25,8 +25,6 @@ from tests.support.waiting import PATIENCE
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 420
-"""For one command of a journey."""
 ID = {"JOB": re.compile(r"^([0-9a-f]{64})$", re.MULTILINE), "CLAIM": re.compile(r'"claim": "([0-9a-f]{64})"')}
 """Where a reader finds what a document calls JOB and CLAIM."""
 
@@ -69,7 +67,7 @@ class Reader:
                 said = self._wait(process, command, stage.until)
             else:
                 try:
-                    said, _ = process.communicate(timeout=SECONDS)
+                    said, _ = process.communicate(timeout=PATIENCE)
                 except subprocess.TimeoutExpired:
                     os.killpg(process.pid, signal.SIGKILL)
                     raise
@@ -80,7 +78,7 @@ class Reader:
 
     def _wait(self, process: subprocess.Popen[str], command: str, text: str) -> str:
         self.beside.append((command, process))
-        timer = threading.Timer(SECONDS, lambda: os.killpg(process.pid, signal.SIGKILL))
+        timer = threading.Timer(PATIENCE, lambda: os.killpg(process.pid, signal.SIGKILL))
         timer.start()
         out = ""
         assert process.stdout is not None
