@@ -309,7 +309,7 @@ RULES = (
     *(Cheat("squatter", form, "leave", inputs.squats(min_slots), "fined", "WrongPhase", CONTRACT, squatted,
             begins=EMPTY,
             gains=lambda gained, p, goes_on=min_slots == 1:
-            gained["worker-0"] == goes_on * (p.role.slot_price + p.merge.price))
+            gained["worker-0"] == p.role.slot_price + goes_on * p.merge.price)
       for form, min_slots in (("silent in a round that goes on", 1), ("silent in a round that fails", 2))),
     refused("unstakeable merge", "sent to the contract", "a job's terms", inputs.unstakeable, "stakes", nothing,
             begins=EMPTY),

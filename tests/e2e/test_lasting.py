@@ -22,7 +22,7 @@ from lockstep.protocol.jobs import JobStatus
 from lockstep.protocol.market.job_rules import GAME_MOVES
 from lockstep.protocol.programs.program import CHUNK, Kind
 from lockstep.protocol.types import Digest, GameId, Seconds, Seed, StateRoot
-from tests.e2e.test_worker import Challenger, Market, Process, events_of, homes_of, ledger_of, reveals, up
+from tests.e2e.test_worker import Challenger, Market, events_of, homes_of, ledger_of, reveals, up
 from tests.support.waiting import PATIENCE, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
@@ -130,9 +130,15 @@ def failed_round(market: Market, workers: list[Path]) -> Attacker:
     return attacker
 
 
-def job_ends(market: Market, attacker: Attacker) -> None:
+def round_fails(market: Market) -> None:
     """The attacker reveals nothing: two of three, and min_slots is three."""
     market.devnet.advance(Seconds(301))
+    wait(lambda: bool(events_of(market, "RoundFailed")), "failure")
+
+
+def job_ends(market: Market, attacker: Attacker) -> None:
+    """The window of the failed round is over."""
+    market.devnet.advance(Seconds(601))
     wait(lambda: market.contracts.market.job(attacker.job.id).status == JobStatus.DONE, "job done")
 
 
@@ -141,16 +147,13 @@ def slot_of(market: Market, process_home: Path) -> int:
     return next(int(e.slot) for e in events_of(market, "Joined") if e.worker == address)
 
 
-def test_claims_are_defended_after_their_job_ended_by_who_stayed_and_by_who_came_back(market: Market) -> None:
+def test_claims_of_a_failed_round_are_defended_by_who_stayed_and_by_who_came_back(market: Market) -> None:
     once, daemon = homes_of(market, "w0", "w1")
     workers = {home: up(market, home, *flags) for home, flags in ((once, ["--once"]), (daemon, []))}
     attacker = failed_round(market, [once, daemon])
     opened = attacker.open(*((0, slot_of(market, home), 1) for home in (once, daemon)))
     wait(lambda: all(attacker.phase(g) == moves.GamePhase.GRAPH_PICK for g in opened), "defences")
-    job_ends(market, attacker)
-    done: list[Process] = list(workers.values())
-    for worker in done:
-        worker.wait_for("done")
+    round_fails(market)
     assert workers[once].popen.poll() is None, "--once stays: its claim is under a game"
     assert list(daemon.glob("work/*/material.json")), "the material is there"
 
@@ -158,8 +161,11 @@ def test_claims_are_defended_after_their_job_ended_by_who_stayed_and_by_who_came
     workers[daemon].popen.wait()
     workers[daemon] = up(market, daemon)
     attacker.point_all(opened)
-    wait(lambda: attacker.answered(opened), "answers after the job's end")
+    wait(lambda: attacker.answered(opened), "answers after the failure")
     assert attacker.ends(opened) == [moves.Verdict.REJECTED] * 2, "nobody is convicted"
+    assert not events_of(market, "Paid"), "its window is open"
+    job_ends(market, attacker)
+    assert len(events_of(market, "Paid")) == 2, "what was revealed is paid"
 
     assert workers[once].popen.wait(PATIENCE) == 0, "--once leaves once nothing is at stake"
     vault = market.contracts.vault

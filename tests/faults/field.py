@@ -177,7 +177,7 @@ class Field:
 
         coordinator = Address(self.world.account("coordinator").address)
         params = toyjob.publish(
-            self.world.store, STEPS, rounds=ROUNDS, max_lead=ROUNDS, aggregator=coordinator, min_slots=2,
+            self.world.store, STEPS, rounds=ROUNDS, max_lead=ROUNDS, aggregator=coordinator, min_slots=1,
             join_seconds=window(120), train_seconds=window(240), reveal_seconds=window(240),
             attest_seconds=window(60), merge_seconds=window(120), challenge_seconds=window(400),
             answer_seconds=window(120), clock_seconds=window(CLOCK), step_seconds=window(10),

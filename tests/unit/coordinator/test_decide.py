@@ -156,7 +156,7 @@ class Coordinated(History):
 @pytest.mark.parametrize("seed", range(12))
 def test_every_decision_is_allowed(seed: int) -> None:
     world = Coordinated.of(seed)
-    world.play(150, lambda: world.obey() if world.dice.random() < 0.5 else None)
+    world.play(250, lambda: world.obey() if world.dice.random() < 0.5 else None)
     assert world.decided > 0
 
 
@@ -327,12 +327,15 @@ def test_sealing_is_left_to_the_workers_for_a_moment() -> None:
 def test_games_and_windows_hold_payment_back() -> None:
     params = PARAMS
     over = Seconds(1_000 - params.windows.challenge_seconds)
-    final = AggregatorRound(0, Phase.LEAD, Round(merged_at=over))
-    assert Finalize(0) in decide(job(final), DECIDER)
-    late = replace(final, stored=Round(merged_at=Seconds(over + 1)))
-    assert Finalize(0) not in decide(job(late), DECIDER)
-    disputed = replace(final, stored=Round(merged_at=over, open_games=1))
-    assert Finalize(0) not in decide(job(disputed), DECIDER)
+    for phase in (Phase.LEAD, Phase.FAILED):
+        final = AggregatorRound(0, phase, Round(phase, merged_at=over))
+        assert Finalize(0) in decide(job(final), DECIDER)
+        late = replace(final, stored=Round(phase, merged_at=Seconds(over + 1)))
+        assert Finalize(0) not in decide(job(late), DECIDER)
+        disputed = replace(final, stored=Round(phase, merged_at=over, open_games=1))
+        assert Finalize(0) not in decide(job(disputed), DECIDER)
+    voided = JobState(AGGREGATOR, JobStatus.VOID, started=1)
+    assert decide(job(final, job=voided), DECIDER) == (Release(0),), "of a void job it is released, in its turn"
 
 
 def test_a_void_rounds_stake_comes_back_once_nothing_restarts_it() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
 from lockstep.chain.events import NO_CID, Cursor, Event, EventBatch
@@ -15,7 +16,8 @@ from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.jobs import ZERO_ADDRESS, ClaimStatus, Phase
 from lockstep.protocol.market.events import EVENTS
 from lockstep.protocol.market.ids import claim_id
-from lockstep.protocol.types import MERGE_SLOT, Address, Digest, JobId, Seconds, Wei
+from lockstep.protocol.market.types import Status
+from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, Digest, JobId, Seconds, Wei
 
 JOB = JobId(b"\7" * 32)
 W0, W1, ME = (Address("0x" + c * 40) for c in "0ab")
@@ -183,12 +185,48 @@ def test_failed_round_leaves_no_checkpoint_and_the_next_one_goes_on_from_before_
     chain.reveal(0, 0, 0)
     chain.merge(0, 0, root(30), mask=0b01)
     chain.start(1, 0, root(30), root(31))
+    claim = chain.reveal(1, 0, 0)
+    chain.say("Frozen", round=1, merge_in=root(8), mask=0b01)
     chain.say("RoundFailed", round=1)
     chain.start(2, 0, root(30), root(31))
     job = chain.ledger.jobs[JOB]
     assert [r.checkpoint for r in job.records_behind(job.rounds[2], SLOTS)] == ["checkpoint-30"]
     assert [r.checkpoint for r in job.records(2, SLOTS)] == ["checkpoint-30", None]
-    assert {status for _, status in job.rounds[1].holders.values()} == {ClaimStatus.ABSENT}
+    statuses = [status for _, status in job.rounds[1].holders.values()]
+    assert statuses == [ClaimStatus.ACCEPTED] + [ClaimStatus.ABSENT] * (SLOTS - 1)
+    assert chain.ledger.awaited(ClaimId(claim)) is not None, "what was revealed is judged"
+    chain.say("RoundFinal", round=1)
+    assert job.rounds[1].holders[0][1] == ClaimStatus.FINAL
+    assert chain.ledger.awaited(ClaimId(claim)) is None
+    assert [r.checkpoint for r in job.records(2, SLOTS)] == ["checkpoint-30", None], "nothing was merged there"
+
+
+def test_a_round_that_fails_before_its_seed_gives_the_stakes_back() -> None:
+    chain = Chain()
+    chain.say("RoundStarted", round=0)
+    chain.say("Joined", round=0, slot=0, worker=W0)
+    chain.say("RoundFailed", round=0)
+    assert chain.ledger.jobs[JOB].rounds[0].holders == {0: (W0, ClaimStatus.VOID)}
+
+
+@pytest.mark.parametrize(
+    ("settled", "becomes"),
+    [
+        (None, ClaimStatus.MISSING),
+        (Status.MISSING, ClaimStatus.MISSING),
+        (Status.ANSWERED, ClaimStatus.EXCLUDED),
+    ],
+    ids=["open at the freeze", "given up", "shown, and named by too few"],
+)
+def test_a_claim_whose_payload_was_demanded_in_vain_is_missing(settled: Status | None, becomes: ClaimStatus) -> None:
+    chain = Chain()
+    chain.start(0, 0, root(10), root(11))
+    claim = chain.reveal(0, 0, 0)
+    chain.say("PayloadDemanded", "Availability", demand=root(50), job=JOB, claim=claim, asker=ME)
+    if settled is not None:
+        chain.say("Settled", "Availability", demand=root(50), subject=claim, status=settled)
+    chain.say("Frozen", round=0, merge_in=root(8), mask=0)
+    assert chain.ledger.jobs[JOB].rounds[0].holders[0] == (W0, becomes)
 
 
 def test_games_run_until_they_are_resolved() -> None:

@@ -146,7 +146,8 @@ MINUTE = replace(PARAMS, windows=replace(PARAMS.windows, challenge_seconds=Secon
 def ledger_of(round_: RoundLedger, later: RoundLedger | None = None) -> Ledger:
     job = JobLedger(JOB, OTHER, 0, {round_.number: round_})
     if later is not None:
-        job.past.append(round_)
+        if later.number == round_.number:
+            job.past.append(round_)
         job.rounds[later.number] = later
     return Ledger({JOB: job})
 
