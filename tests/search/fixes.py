@@ -50,7 +50,7 @@ def h1(stack: ExitStack) -> Machine:
 
 
 def h2(stack: ExitStack) -> Machine:
-    """A worker forgets its claims with the job."""
+    """A worker forgets its claims with the round that failed."""
     return Machine(forgets=True)
 
 
@@ -68,13 +68,6 @@ def h3(stack: ExitStack) -> Machine:
 def h4(stack: ExitStack) -> Machine:
     """A minute is a clock on every chain."""
     _patched(stack, ChainTimes, "clock_floor", property(lambda self: job_rules.MIN_CLOCK))
-    return Machine()
-
-
-def h5(stack: ExitStack) -> Machine:
-    """A merge's stake has no ceiling, and workers do not look at it."""
-    _patched(stack, job_rules, "MERGE_SLOTS", 1 << 40)
-    _patched(stack, honest, "STAKE_THAT_A_WORKER_HAS", 1 << 88)
     return Machine()
 
 
@@ -259,7 +252,7 @@ def k8(stack: ExitStack) -> Machine:
 
 
 FIXES: dict[str, Reversal] = {
-    "H1": h1, "H2": h2, "H3": h3, "H4": h4, "H5": h5, "H6": h6, "M1": m1, "M2": m2, "M3": m3, "M4": m4,
+    "H1": h1, "H2": h2, "H3": h3, "H4": h4, "H6": h6, "M1": m1, "M2": m2, "M3": m3, "M4": m4,
     "K1": k1, "K2": k2, "K3": k3, "K4": k4, "K5": k5, "K6": k6, "K7": k7,
     "K8": k8, "K9": k9, "F1": f1,
 }  # fmt: skip

@@ -53,7 +53,7 @@ class Machine:
     """What an honest party computes with: one game's step at a time."""
 
     forgets: bool = False
-    """Forgets its claims when a job is done: the fix of H2 in docs/threat-model.md, reverted."""
+    """Forgets its claims when their round has failed: the fix of H2 in docs/threat-model.md, reverted."""
     in_line: bool = False
     """Takes games in the order of their opening (a fix of H3, reverted), not the earliest deadline first."""
     done: dict[GameId, int] = field(default_factory=dict)
@@ -120,7 +120,8 @@ class Party:
         for id_, g in s.games.items():
             if g.phase == moves.GamePhase.CLOSED or self.me not in (g.defender, g.challenger):
                 continue
-            if self.machine.forgets and g.defender == self.me and s.jobs[self.scene.job].status == JobStatus.DONE:
+            failed = s.rounds[self.scene.job, s.claims[g.claim].round].phase == Phase.FAILED
+            if self.machine.forgets and g.defender == self.me and failed:
                 continue
             if b.time > g.deadline or not views.live(s, g.claim):
                 yield MarketCall("DisputeGame", "resolve", self.me, (id_, g.standing))
