@@ -116,7 +116,7 @@ contract Availability is IAvailability, Precommitted {
         emit Settled(id, d.subject, Status.Answered, c.worker);
 
         if (_isGame(d)) market.onRejected(ClaimId.wrap(d.subject));
-        // INVARIANT: an answer is paid less than it costs: nobody gains by withholding what others must then demand.
+        // INVARIANT: an answer is paid its gas and no share of a bond: to withhold what others must then demand is no wage.
         uint256 pay = Prices.gasCost(ANSWER_GAS, p.prices.gasPrice, p.prices.feeCap, block.basefee);
         vault.payBond(id, c.worker, pay);
     }

@@ -661,8 +661,8 @@ contract DisputeGame is IDisputeGame {
 
     /// @dev What a call has spent, and what was spent before it.
     function _metered(uint256 before, uint256 begun) private view returns (uint24) {
-        uint256 spent = before + TRANSACTION_GAS + _dataGas() + begun - gasleft();
-        return uint24(Math.min(spent, MAX_SPENT));
+        uint256 data = _dataGas();
+        return uint24(Math.min(before + TRANSACTION_GAS + data + begun - gasleft(), MAX_SPENT));
     }
 
     function _dataGas() private pure returns (uint256) {

@@ -16,7 +16,7 @@ uint256 constant STAKE_PRICES = 10;
 uint256 constant STAKE_GAMES = 4;
 /// @dev Gas of posting one leaf of a row, in the deepest dataset.
 uint256 constant LEAF_GAS = 80_000;
-/// @dev Gas that the answer to a demand for a payload or a carry is paid: less than it takes.
+/// @dev Gas that the answer to a demand for a payload or a carry is paid: the largest takes 1.07 M.
 uint256 constant ANSWER_GAS = 600_000;
 /// @dev A bond holds this many times the gas of the defender, a row's also of its leaves.
 uint256 constant BOND_GAMES = 3;

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
+/// @dev What a transaction's data cost (EIP-2028).
+function dataGas(bytes memory data) pure returns (uint256 gas) {
+    for (uint256 i = 0; i < data.length; i++) gas += data[i] == 0 ? 4 : 16;
+}
+
 /// @title Cheats
 /// @notice The few of forge's cheat codes that the tests use, declared here so that no library is needed.
 interface Cheats {

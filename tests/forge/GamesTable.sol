@@ -14,7 +14,7 @@ import {GameStates} from "../../contracts/libraries/GameStates.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
 import {TestToken} from "../../contracts/test/TestToken.sol";
 import {ClaimId, GameId} from "../../contracts/types/Ids.sol";
-import {CHEATS} from "./Cheats.sol";
+import {CHEATS, dataGas} from "./Cheats.sol";
 import {ClaimDouble} from "./ClaimDouble.sol";
 import {Letters} from "./Letters.sol";
 import {Watching} from "./Watching.sol";
@@ -229,7 +229,7 @@ contract GamesTable is Watching {
     function _checkMeter(GameId id, uint256 before, uint256 used, bytes memory call) private view {
         IDisputeGame.Stored memory stored = game.game(id);
         if (stored.verdict != IDisputeGame.Verdict.None) return;
-        uint256 charged = before + 21_000 + 16 * call.length + used;
+        uint256 charged = before + 21_000 + dataGas(call) + used;
         if (stored.spent > charged || charged > stored.spent + UNSEEN_GAS) revert Metered(stored.spent, charged);
     }
 

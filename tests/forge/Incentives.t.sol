@@ -12,7 +12,7 @@ import {GamesOpen, SlotTaken, WrongPhase} from "../../contracts/libraries/Errors
 import {GameStates} from "../../contracts/libraries/GameStates.sol";
 import {Ids} from "../../contracts/libraries/Ids.sol";
 import {ClaimId, GameId} from "../../contracts/types/Ids.sol";
-import {CHEATS} from "./Cheats.sol";
+import {CHEATS, dataGas} from "./Cheats.sol";
 import {Deployed} from "./Deployed.sol";
 
 /// @title IncentivesTest
@@ -114,12 +114,8 @@ contract IncentivesTest is Deployed {
         gas -= gasleft();
         require(ok, "taken");
         uint256 spent = game.game(abi.decode(id, (GameId))).spent;
-        uint256 data = _dataGas(call);
+        uint256 data = dataGas(call);
         require(spent > TRANSACTION_GAS + data && spent < TRANSACTION_GAS + data + gas, "what it took");
-    }
-
-    function _dataGas(bytes memory data) private pure returns (uint256 gas) {
-        for (uint256 i = 0; i < data.length; i++) gas += data[i] == 0 ? 4 : 16;
     }
 
     // -- what nobody may do any more, or not yet -----------------------------------------------------------------------

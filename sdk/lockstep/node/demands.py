@@ -1,7 +1,7 @@
 """Demands for data: who lacks it asks, who holds it answers, who asked takes the bond back when nobody did. A demand
 for a carry that its asker leaves open is ended by whoever answers demands.
 
-Workers answer for their own payloads, which pays a little less than its gas; everybody, by turns, for rows, which earn
+Workers answer for their own payloads, which pays about its gas; everybody, by turns, for rows, which earn
 60 % of the asker's bond. A row is posted in parts, one a block: whoever copies a part out of the mempool would have to
 have committed to it before.
 """

@@ -111,7 +111,7 @@ def keep_seed(d: Draft, sender: Address, demand: Digest) -> None:
 
 
 def answer(d: Draft, sender: Address, demand: Digest, body: Body, code: Code, shown: Sequence[Shown]) -> None:
-    """Posts the leaves; a little less than its gas to the slot's worker, out of the bond, of which the rest returns."""
+    """Posts the leaves; about their gas to the slot's worker, out of the bond, of which the rest returns."""
     asked_for = _open(d, demand)
     claim = ClaimId(asked_for.subject)
     c = d.claims[claim]
@@ -134,7 +134,7 @@ def answer(d: Draft, sender: Address, demand: Digest, body: Body, code: Code, sh
 
     if _is_game(d, asked_for):
         verdicts.on_rejected(d, d.at.availability, claim)
-    # INVARIANT: an answer is paid less than it costs: nobody gains by withholding what others must then demand.
+    # INVARIANT: an answer is paid its gas and no share of a bond: to withhold what others must then demand is no wage.
     fee, pricing = d.block.base_fee, p.prices
     pay = prices.gas_cost(prices.ANSWER_GAS, pricing.gas_price, pricing.fee_cap, fee)
     vault.pay_bond(d, d.at.availability, demand, c.worker, pay)

@@ -22,7 +22,7 @@ STAKE_GAMES = 4
 LEAF_GAS = 80_000
 """Gas of posting one leaf of a row, in the deepest dataset."""
 ANSWER_GAS = 600_000
-"""Gas that the answer to a demand for a payload or a carry is paid: less than it takes."""
+"""Gas that the answer to a demand for a payload or a carry is paid: the largest takes 1.07 M."""
 BOND_GAMES = 3
 """A bond holds this many times the gas of the defender, a row's also of its leaves."""
 WITNESS_FEES = 20
