@@ -209,6 +209,9 @@ def _roll_back(session: Session, batch: EventBatch) -> int | None:
     if batch.rolled_back_to is None:
         return None
     gone = session.scalar(select(func.count()).select_from(EventRow).where(EventRow.block > batch.rolled_back_to))
+    # INVARIANT: a head that flaps costs what the chain has dropped of the events, and nothing where it dropped none.
+    if not gone:
+        return None
     session.execute(delete(EventRow).where(EventRow.block > batch.rolled_back_to))
     skipped = rebuild(session)
     log.warning("the chain was reorganised", to_block=batch.rolled_back_to, events_gone=gone)

@@ -46,6 +46,7 @@ CATCH_UP = 10_000
 """A client that is further behind than so many events reads anew."""
 STREAMS = 128
 PER_ADDRESS = 64
+"""An address also has no more than half of what the others have left: each new one finds some."""
 ID = re.compile(r"(\d{1,18})-(\d{1,9})-([0-9a-f]{0,8})")
 
 
@@ -109,8 +110,10 @@ class Stream:
         if self._closed:
             raise TryLater("this server stops", hint="come back with Last-Event-ID: nothing is missed")
         key = network(address)
-        # INVARIANT: streams are few, and one address has a part of them.
-        if self.listening >= self._streams or self._listening[key] >= self._per_address:
+        others = self.listening - self._listening[key]
+        share = min(self._per_address, -(-(self._streams - others) // 2))
+        # INVARIANT: streams are few, and however many one address opens, the next one finds some.
+        if self.listening >= self._streams or self._listening[key] >= share:
             raise TryLater("too many streams are open", hint="ask /api/v1/chain now and then", code="quota")
         self._listening[key] += 1
         return key

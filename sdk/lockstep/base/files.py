@@ -4,6 +4,7 @@ write_atomically:  a file beside it -> fsync -> rename -> fsync of the folder
 remove_partials:   what killed processes left of that in a folder that its caller holds
 written_alone:     a file beside it that several processes may want to write, locked while one does
 remove_unlocked:   what killed processes left of that
+open_to_others:    whether somebody else of this machine reaches one
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import fcntl
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -115,3 +117,23 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+SECRETS = Path("/run/secrets")
+"""A container's own: whoever is in it is the program, and what mounts it there gives it mode 0444."""
+OTHERS_FILES, OTHERS_FOLDERS = 0o066, 0o011
+
+
+def open_to_others(path: Path) -> bool:
+    """Tells if another user of this machine could read or write a file: by its own mode, and that of each folder above.
+
+    Raises OSError if it is not there.
+    """
+    found = path.stat()
+    # A pipe, as a shell's <(..), has whoever opened it alone.
+    if not stat.S_ISREG(found.st_mode) or not found.st_mode & OTHERS_FILES:
+        return False
+    whole = path.resolve(strict=True)
+    if whole.is_relative_to(SECRETS):
+        return False
+    return all(folder.stat().st_mode & OTHERS_FOLDERS for folder in whole.parents)

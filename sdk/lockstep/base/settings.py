@@ -19,6 +19,7 @@ import platformdirs
 from lockstep.base import networks, published, trust
 from lockstep.base.amounts import fee_of
 from lockstep.base.decoding import file_bytes, from_toml
+from lockstep.base.files import open_to_others
 from lockstep.base.naming import nearest, refuse_unknown
 from lockstep.base.redaction import hide, redacted
 from lockstep.protocol.errors import DoctorError, KeyStoreError, Malformed, UsageError
@@ -145,7 +146,11 @@ class Settings:
         if not self.password_file:
             raise KeyStoreError("no password file", hint="pass --password-file FILE or set LOCKSTEP_PASSWORD_FILE")
         try:
-            return Path(self.password_file).expanduser().read_text().rstrip("\n")
+            path = Path(self.password_file).expanduser()
+            # INVARIANT: no password is taken that others of this machine can read, as no node key is.
+            if open_to_others(path):
+                raise KeyStoreError(f"others can read {path}", f"chmod 600 {path}, and another password if it is known")
+            return path.read_text().rstrip("\n")
         except OSError as error:
             raise KeyStoreError(
                 f"the password file {self.password_file} cannot be read: {error.strerror}",

@@ -97,7 +97,7 @@ def keep_up(job: Job, require: Require, chain: ChainPace, role: footprint.Role =
     require(job.params, least(job), chain)
     need = role(job.programs, job.params.role.slots)
     # The job is loaded: its constants and a checkpoint are in memory.
-    memory().require(need.total, need.process + need.constants + need.base)
+    memory().require(need.total, need.process + need.child + need.constants + need.base)
     pace = measure(job, merges=role is footprint.worker)
     require(job.params, pace, chain)
     return pace

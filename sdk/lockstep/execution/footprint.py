@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from lockstep.base.machine import memory, readable
+from lockstep.execution.box.confinement import OFFERED
 from lockstep.numerics.built import kernels as _native
 from lockstep.protocol.errors import ProgramInvalid, Unfit
 from lockstep.protocol.merkle import HASH_BYTES, LEAF_ELEMENTS, TensorHeader, ceil_log2
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 WORD_BYTES = 4
 PROCESS_BYTES = 160_000_000
 """Interpreter, libraries and connections of one process without a job: 110 to 150 MB on Linux with Python 3.11."""
+CHILD_BYTES = 50_000_000 if OFFERED else 0
+"""The child that runs a job's Programs, beside what it computes on: its interpreter, its libraries' own data."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class Need:
     shown: int = 0
     """Memory to materialise one step for a game."""
     process: int = PROCESS_BYTES
+    child: int = CHILD_BYTES
 
     @property
     def total(self) -> int:
@@ -71,7 +75,7 @@ class Need:
     @property
     def computing(self) -> int:
         """The part that lies where the job computes; a device's memory must hold it."""
-        return self.total - self.process
+        return self.total - self.process - self.child
 
 
 Role = Callable[["ClaimSchedule", int], Need]
@@ -141,7 +145,8 @@ class Fitting:
                 f"this job takes {readable(total)} of memory, and {readable(self.limit)} are lent",
                 hint="raise --max-memory",
             )
-        memory().require(total, PROCESS_BYTES)
+        # The child has planned it by then.
+        memory().require(total, PROCESS_BYTES + CHILD_BYTES)
 
 
 def fitting(role: Role, limit: int | None = None) -> Fitting:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from lockstep.base import trust
+from lockstep.base import files, trust
 from lockstep.base.settings import DEFAULTS, resolve
 from lockstep.protocol.errors import KeyStoreError, LockstepError, UsageError
 
@@ -84,6 +85,40 @@ def test_a_password_file_that_cannot_be_read_says_why(tmp_path: Path, content: b
         resolve(password_file=str(path)).password()
     assert caught.value.hint
     assert caught.value.exit_code == 4
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o602, 0o660])
+def test_a_password_that_others_can_read_is_refused_unless_its_folder_is_closed(tmp_path: Path, mode: int) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    path = folder / "password"
+    path.write_text("swordfish")
+    path.chmod(mode)
+    assert resolve(password_file=str(path)).password() == "swordfish", "nobody else reaches the folder of this test"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(files, "OTHERS_FOLDERS", 0o777)
+        with pytest.raises(KeyStoreError, match="others can read") as refused:
+            resolve(password_file=str(path)).password()
+        assert "chmod 600" in refused.value.hint
+        link = tmp_path / "link"
+        link.symlink_to(path)
+        with pytest.raises(KeyStoreError, match="others can read"):
+            resolve(password_file=str(link)).password()
+        patched.setattr(files, "SECRETS", folder)
+        assert resolve(password_file=str(path)).password() == "swordfish", "a container's secrets have mode 0444"
+        patched.setattr(files, "SECRETS", Path("/run/secrets"))
+        path.chmod(0o600)
+        assert resolve(password_file=str(path)).password() == "swordfish"
+
+
+def test_a_password_may_come_through_a_pipe() -> None:
+    ours, theirs = os.pipe()
+    os.write(theirs, b"swordfish\n")
+    os.close(theirs)
+    try:
+        assert resolve(password_file=f"/dev/fd/{ours}").password() == "swordfish"
+    finally:
+        os.close(ours)
 
 
 def test_no_password_file_names_the_option() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from sqlalchemy import delete
 
 from coordinator.db import Database
 from coordinator.models import EventRow
-from coordinator.stream import PAGE, Events, Position, Stream, parse
+from coordinator.stream import PAGE, PER_ADDRESS, STREAMS, Events, Position, Stream, parse
 from lockstep.protocol.errors import TryLater, UsageError
 
 from .conftest import JOB, Api
@@ -175,6 +176,18 @@ def test_few_may_listen_and_one_address_has_a_part(database: Database) -> None:
     stream.leave(first)
     stream.enter("10.0.0.3")
     assert stream.listening == 3
+
+
+def test_whoever_comes_after_those_who_take_all_they_can_finds_a_stream(database: Database) -> None:
+    stream = stream_of(database)
+    for k in range(6):
+        before = stream.listening
+        with suppress(TryLater):
+            for _ in range(STREAMS):
+                stream.enter(f"10.0.{k}.1")
+        assert stream.listening > before
+        assert k or stream.listening == PER_ADDRESS, "the first has its whole part"
+    assert stream.listening < STREAMS
 
 
 def test_a_silent_stream_beats_and_a_client_that_goes_gives_its_place_back(database: Database) -> None:
