@@ -5,6 +5,7 @@ Each row gives ops that are put behind a step's own; the step's layout is the ho
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from unittest import mock
@@ -110,6 +111,102 @@ HOSTILE: dict[str, Ops] = {
     "tables of places": tables_of_places,
     "an endless sum": endless_sum,
 }
+
+MOST_TERMS, MOST_ELEMENTS = 1 << 24, (1 << 31) - 1
+"""Of one op."""
+
+
+def drawn(rng: random.Random) -> Ops:
+    """Ops at some limit: of memory, of time, of what a planner or a compiler looks at. `validate` may refuse them."""
+    return rng.choice((_sums, _masks, _tables, _copies, _parts, _instructions))(rng)
+
+
+def _sums(rng: random.Random) -> Ops:
+    """Sums of many terms into many elements, one after the other."""
+    each, terms = _upto(rng, MOST_ELEMENTS), _upto(rng, MOST_TERMS)
+
+    def ops(first: int) -> list[Op]:
+        views = [_state(0, 0), *(_op(first + i, 0, 0) for i in range(_upto(rng, 300) - 1))]
+        return [
+            *(Op(Kind.FOLD, F32, (each,), (view,), (terms,), rng.choice((Fold.SUM, Fold.MAX))) for view in views),
+            Op(Kind.FOLD, F32, (), (_op(first + len(views) - 1, 1),), (each,), Fold.MAX),
+        ]
+
+    return ops
+
+
+def _masks(rng: random.Random) -> Ops:
+    """Selections by conditions that a planner evaluates for every cell of a square."""
+    side, selections = _upto(rng, 4096), _upto(rng, 16)
+
+    def ops(first: int) -> list[Op]:
+        made = [Op(Kind.FOLD, F32, (side, side), (_state(0, 0, 1), _state(0, 0, 1)), (2,), Fold.DOT)]
+        for s in range(selections):
+            chain = [Instr(Opcode.I2F, 2), *(Instr(Opcode.FDIV, 3 + i, 3) for i in range(_upto(rng, 27)))]
+            chain += [Instr(Opcode.IAND, len(chain) + 2, 1), Instr(Opcode.SELECT, len(chain) + 3, 0, 1)]
+            views = (_op(first + s, side, 1), View(Tag.IOTA, 0, 0, (1, 0)), View(Tag.IOTA, 0, 0, (0, 1)))
+            made.append(Op(Kind.MAP, F32, (side, side), views, instrs=tuple(chain)))
+        return [*made, Op(Kind.FOLD, F32, (side,), (_op(first + selections, side, 1),), (side,), Fold.MAX)]
+
+    return ops
+
+
+def _tables(rng: random.Random) -> Ops:
+    """A copy read by a product in windows that lie on one another: a planner may tabulate every row."""
+    rows = 2 * _upto(rng, 1 << 27)
+    return lambda first: [
+        Op(Kind.MAP, F32, (rows, 4), (_state(0, 1),)),
+        Op(Kind.FOLD, F32, (rows // 2, 2), (_op(first, 8, 0, 1), _state(0, 1, 0)), (8,), Fold.DOT),
+        Op(Kind.MAP, F32, (), (_op(first + 1),)),
+    ]
+
+
+def _copies(rng: random.Random) -> Ops:
+    """A chain of copies of large tensors, each seen through the one before it."""
+    size, many = _upto(rng, 1 << 26), _upto(rng, 2000)
+
+    def ops(first: int) -> list[Op]:
+        views = [_state(0), *(_op(first + i, rng.choice((0, 1))) for i in range(many - 1))]
+        return [Op(Kind.MAP, F32, (size,), (view,)) for view in views]
+
+    return ops
+
+
+def _parts(rng: random.Random) -> Ops:
+    """Concats of concats, of one part or of many."""
+    many, parts = _upto(rng, 500), _upto(rng, 64)
+
+    def ops(first: int) -> list[Op]:
+        made = []
+        for i in range(many):
+            view = _state(1) if i == 0 else _op(first + i - 1, 1)
+            made.append(Op(Kind.CONCAT, F32, (8 * parts,), (view,) * parts, p0=0, sizes=(8,) * parts))
+        return made
+
+    return ops
+
+
+def _instructions(rng: random.Random) -> Ops:
+    """Maps of as many instructions as there may be, no two alike: a compiler has each to look at."""
+    many, size = _upto(rng, 300), _upto(rng, 1 << 20)
+
+    def ops(first: int) -> list[Op]:
+        made = []
+        for i in range(many):
+            view = _state(0) if i == 0 else _op(first + i - 1, 1)
+            chain = [
+                Instr(rng.choice((Opcode.FADD, Opcode.FMUL, Opcode.FDIV)), k, rng.randrange(k + 1)) for k in range(31)
+            ]
+            made.append(Op(Kind.MAP, F32, (size,), (view,), instrs=tuple(chain)))
+        return made
+
+    return ops
+
+
+def _upto(rng: random.Random, most: int) -> int:
+    """A size whose number of digits is anything: small ones, and the limit itself."""
+    return most if rng.random() < 0.2 else max(1, int(most ** rng.random()))
+
 
 _ONE = Instr(Opcode.IMM, imm=0x3F800000)
 _SUM = Instr(Opcode.FADD, 0, 1)
