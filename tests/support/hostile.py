@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 from unittest import mock
 
 from lockstep.numerics.validate import validate
@@ -39,11 +40,11 @@ def step_with(ops: Ops, honest: Program) -> Program:
     return program
 
 
-def publish(store: ContentStore, ops: Ops) -> JobParams:
+def publish(store: ContentStore, ops: Ops, **terms: Any) -> JobParams:
     """The toy job with such a step; returns its parameters."""
     honest = toyjob.step_program
     with mock.patch.object(toyjob, "step_program", lambda *a, **k: step_with(ops, honest(*a, **k))):
-        return toyjob.publish(store)
+        return toyjob.publish(store, **terms)
 
 
 def concats_of_one_part(first: int) -> list[Op]:
@@ -100,6 +101,14 @@ def endless_sum(first: int) -> list[Op]:
     return [
         Op(Kind.FOLD, F32, (1 << 30,), (_state(0, 0),), (1 << 24,), Fold.SUM),
         Op(Kind.FOLD, F32, (), (_op(first, 1),), (1 << 24,), Fold.SUM),
+    ]
+
+
+def late_sum(first: int) -> list[Op]:
+    """2^20 terms into each of 2^16 elements: fast enough for who has never measured, and minutes of work."""
+    return [
+        Op(Kind.FOLD, F32, (1 << 16,), (_state(0, 0),), (1 << 20,), Fold.SUM),
+        Op(Kind.FOLD, F32, (), (_op(first, 1),), (1 << 16,), Fold.SUM),
     ]
 
 
