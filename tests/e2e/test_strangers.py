@@ -17,13 +17,13 @@ from lockstep.protocol.types import Address, JobId, Seconds, Wei
 from tests.support import hostile
 
 from .test_public_rpc import begin
-from .test_worker import WITHOUT_AGGREGATOR, Market, Process, events_of, homes_of, up, wait
+from .test_worker import WITHOUT_AGGREGATOR, Market, Process, events_of, homes_of, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain, pytest.mark.timeout(1800)]
 
 DEAR = Wei(600 * 10**18)
 """A stake that two of nobody has: what passes every look is not joined all the same."""
-SHORT = {"train_seconds": Seconds(3), "merge_seconds": Seconds(3)}
+SHORT = {"train_seconds": Seconds(5), "merge_seconds": Seconds(3)}
 """A child that looks has half a minute then."""
 
 
@@ -68,8 +68,9 @@ def test_hostile_jobs_keep_nobody_from_an_honest_one_and_from_its_game(market: M
     ours = ["--jobs-from", market.devnet.account("requester").address]
     coordinator = begin(market, "coordinator", homes[4], market.devnet.url, "--port", "0")
     verifier = begin(market, "verifier", homes[3], market.devnet.url)
-    looker = up(market, homes[1])
-    liar, other = up(market, homes[0], *ours, lie=("one-ulp", 1)), up(market, homes[2], *ours)
+    looker = begin(market, "worker", homes[1], market.devnet.url)
+    liar = begin(market, "worker", homes[0], market.devnet.url, *ours, lie=("one-ulp", 1))
+    other = begin(market, "worker", homes[2], market.devnet.url, *ours)
     job = market.submit(rounds=2, max_lead=2, **{**WITHOUT_AGGREGATOR, "challenge_seconds": Seconds(240)})
 
     wait(lambda: bool(events_of(market, "Opened")), 300, "a game")
@@ -83,7 +84,7 @@ def test_hostile_jobs_keep_nobody_from_an_honest_one_and_from_its_game(market: M
     looked = cache_directory() / "boxes" / strange[LATE].hex()
     before = looked.stat().st_mtime_ns
     assert looker.leave() == 0
-    looker = up(market, homes[1])
+    looker = begin(market, "worker", homes[1], market.devnet.url)
     wait(lambda: bool(refused(looker, strange[LATE])), 60, "its refusal")
     assert refused(looker, strange[LATE]) == ["crashed"]
 

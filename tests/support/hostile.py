@@ -105,10 +105,10 @@ def endless_sum(first: int) -> list[Op]:
 
 
 def late_sum(first: int) -> list[Op]:
-    """2^20 terms into each of 2^16 elements: fast enough for who has never measured, and minutes of work."""
+    """2^20 terms into each of 2^17 elements: fast enough for who has never measured, and minutes of work."""
     return [
-        Op(Kind.FOLD, F32, (1 << 16,), (_state(0, 0),), (1 << 20,), Fold.SUM),
-        Op(Kind.FOLD, F32, (), (_op(first, 1),), (1 << 16,), Fold.SUM),
+        Op(Kind.FOLD, F32, (1 << 17,), (_state(0, 0),), (1 << 20,), Fold.SUM),
+        Op(Kind.FOLD, F32, (), (_op(first, 1),), (1 << 17,), Fold.SUM),
     ]
 
 
