@@ -19,6 +19,7 @@ from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.kubo import multiaddr_of_url
 from lockstep.storage.server import application
 from tests.support.serving import Served
+from tests.support.waiting import PATIENCE
 
 MAX_BYTES = 8 << 20
 """Of a request to a server."""
@@ -90,7 +91,7 @@ class Place:
             self._end(signal.SIGKILL)
         else:
             writer.kill()
-        rest, _ = writer.communicate(timeout=60)
+        rest, _ = writer.communicate(timeout=PATIENCE)
         return [first, *rest.split()]
 
     def close(self) -> None:
@@ -104,7 +105,7 @@ class Place:
             thread.__exit__(None, None, None)
         if process is not None:
             os.kill(process.pid, number)
-            process.wait(timeout=20)
+            process.wait(timeout=PATIENCE)
             if process.stdout is not None:
                 process.stdout.close()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.servers import REQUIRED
+from tests.support.waiting import PATIENCE
 
 
 def faults(folder: Path, name: str, unit: str) -> list[str]:
@@ -22,5 +23,5 @@ def faults(folder: Path, name: str, unit: str) -> list[str]:
         pytest.skip("systemd is not installed")
     file = folder / name
     file.write_text(unit)
-    done = subprocess.run([analyze, "verify", "--man=no", str(file)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([analyze, "verify", "--man=no", str(file)], capture_output=True, text=True, timeout=PATIENCE)
     return [line for line in (done.stdout + done.stderr).splitlines() if "lockstep" in line]

@@ -26,11 +26,12 @@ from lockstep.protocol.programs.program import Const
 from lockstep.protocol.types import Address, Seconds, Wei
 from lockstep.storage.containers import encode_program
 from tests.support import toyjob
+from tests.support.waiting import PATIENCE
 
 
 def test_the_package_is_light_until_its_front_door_is_used() -> None:
     program = "import sys, json, lockstep; print(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert {"web3", "torch", "numpy"} & set(json.loads(done.stdout)) == set()
     assert lockstep.connect is connect
     assert [name for name in lockstep.__all__ if getattr(lockstep, name).__module__.startswith("lockstep.")] == (

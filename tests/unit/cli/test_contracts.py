@@ -13,6 +13,7 @@ import pytest
 
 from lockstep.chain.devnet import Devnet, die_with_parent, find_anvil
 from lockstep.chain.keys import KEYSTORE, load_account
+from tests.support.waiting import PATIENCE
 
 from .conftest import Lockstep
 
@@ -133,7 +134,7 @@ def arbitrum(tmp_path: Path) -> Iterator[str]:
         yield f"http://{found[1]}"
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(10)
+        process.wait(PATIENCE)
 
 
 @pytest.mark.chain

@@ -15,6 +15,7 @@ from lockstep.cli import main as command
 from lockstep.cli import output
 from lockstep.cli.main import build
 from lockstep.protocol.errors import TryLater, UsageError
+from tests.support.waiting import PATIENCE
 
 from .conftest import Lockstep
 
@@ -162,7 +163,7 @@ def test_a_part_that_is_not_installed_is_named_with_its_extra(
     program = f"import sys; sys.modules[{missing!r}] = None; from lockstep.cli.main import main; main(sys.argv[1:])"
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments, "--json"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+        cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert done.returncode == 3, done.stderr
     error = json.loads(done.stdout)["error"]
@@ -181,7 +182,7 @@ def test_help_imports_neither_web3_nor_torch() -> None:
         "assert 'worker' in shown.getvalue()\n"
         "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=True)
     heavy = {"web3", "torch", "eth_account", "sqlalchemy", "celery", "fastapi", "numpy", "safetensors"}
     assert heavy & set(json.loads(done.stdout)) == set()
 
@@ -194,7 +195,7 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     )
     assert running.stdout is not None
     running.stdout.close()
-    told = running.communicate(timeout=60)[1]
+    told = running.communicate(timeout=PATIENCE)[1]
     assert (running.returncode, told) == (0, "")
 
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from lockstep.numerics import compiled, libraries
 from lockstep.numerics.libraries import BuildRecipe
 from lockstep.protocol.errors import DoctorError
+from tests.support.waiting import PATIENCE, wait
 
 pytestmark = pytest.mark.skipif(libraries.find_compiler() is None, reason="no C++ compiler on this machine")
 
@@ -202,7 +202,7 @@ def builder(folder: Path, compiler: Path, processes: int = 1) -> subprocess.Pope
 
 def test_sixteen_processes_at_once_compile_once(cache: Path, tmp_path: Path) -> None:
     compiler = counting_compiler(tmp_path, 1)
-    said, _ = builder(tmp_path, compiler, processes=16).communicate(timeout=120)
+    said, _ = builder(tmp_path, compiler, processes=16).communicate(timeout=PATIENCE)
     assert said.split() == ["42"] * 16
     assert len(list(tmp_path.glob("call-*"))) == 1
     assert not list(cache.glob("build-*"))
@@ -210,9 +210,7 @@ def test_sixteen_processes_at_once_compile_once(cache: Path, tmp_path: Path) -> 
 
 def test_a_builder_that_is_killed_leaves_nothing_that_is_loaded(cache: Path, tmp_path: Path) -> None:
     victim = builder(tmp_path, counting_compiler(tmp_path, 60))
-    end = time.monotonic() + 60
-    while not list(tmp_path.glob("call-*")) and time.monotonic() < end:
-        time.sleep(0.05)
+    wait(lambda: bool(list(tmp_path.glob("call-*"))), "a call of the compiler")
     assert list(cache.glob("build-*")), "it was killed while it built"
     os.killpg(victim.pid, signal.SIGKILL)
     victim.communicate()

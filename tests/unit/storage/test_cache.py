@@ -25,6 +25,7 @@ from lockstep.storage.dagpb import Link
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.store import MAPPED_BYTES
 from lockstep.storage.unixfs import CHUNK_BYTES, MAX_LINKS
+from tests.support.waiting import PATIENCE
 
 MIB = 1 << 20
 SIZE = (MAX_LINKS + 30) * CHUNK_BYTES + 5
@@ -176,7 +177,7 @@ def test_sixteen_that_ask_at_once_fetch_it_once(store: Counted) -> None:
 def test_processes_that_ask_at_once_fetch_it_once(store: Counted) -> None:
     cid = store.whole
     processes = [child(store, cid, SIZE, 0.001) for _ in range(4)]
-    said = [p.communicate(timeout=60)[0] for p in processes]
+    said = [p.communicate(timeout=PATIENCE)[0] for p in processes]
     assert [p.returncode for p in processes] == [0] * 4
     assert all(s.endswith(f"whole {SIZE}\n") for s in said)
     assert sum(s.count("leaf") for s in said) == -(-SIZE // CHUNK_BYTES)
@@ -307,12 +308,12 @@ def test_a_part_that_is_being_fetched_is_not_put_out(store: Counted, tmp_path: P
     def parts() -> Iterator[bytes]:
         yield bytes(2 * MIB)
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(PATIENCE)
         yield bytes(MIB)
 
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(small.made, "slow", 3 * MIB, parts)
-        assert begun.wait(10)
+        assert begun.wait(PATIENCE)
         small.made("fast", 2 * MIB, lambda: [bytes(2 * MIB)])
         (small.folder / "left.part").write_bytes(bytes(MIB))
         small.made("faster", 2 * MIB, lambda: [bytes(2 * MIB)])

@@ -21,6 +21,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from lockstep.storage.connections import Limits, config
+from tests.support.waiting import PATIENCE
 
 HEAD = b"POST /api/v0/version HTTP/1.1\r\nHost: x\r\n"
 QUICK = Limits(
@@ -243,7 +244,7 @@ serve(DirectoryStore({str(folder)!r}), host="127.0.0.1", port=0, max_bytes=1 << 
         yield ask
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(PATIENCE)
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from lockstep.storage.dagpb import FileNode
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.server import application
 from tests.support.serving import Served
+from tests.support.waiting import PATIENCE
 
 SERVE = "from lockstep.cli.storage import storage_app; storage_app()"
 LAYOUT = {"cid-version": "1", "raw-leaves": "true"}
@@ -44,7 +45,7 @@ def ready(server: subprocess.Popen[str]) -> dict[str, Any]:
 
 def end(server: subprocess.Popen[str], number: int = signal.SIGTERM) -> tuple[int, str, str]:
     server.send_signal(number)
-    out, err = server.communicate(timeout=20)
+    out, err = server.communicate(timeout=PATIENCE)
     return server.returncode, out, err
 
 
@@ -119,7 +120,7 @@ def test_stock_ipfshttpclient_adds_cats_and_pins(line: dict[str, Any]) -> None:
     ],
 )
 def test_add_that_would_give_another_name_is_refused(api: str, options: dict[str, str]) -> None:
-    answer = requests.post(f"{api}/add", params=options, files={"file": b"named otherwise"}, timeout=20)
+    answer = requests.post(f"{api}/add", params=options, files={"file": b"named otherwise"}, timeout=PATIENCE)
     assert answer.status_code == 500, "refused"
     assert "this store adds content with" in answer.json()["Message"], "and says why"
 
@@ -133,7 +134,7 @@ def test_add_that_would_give_another_name_is_refused(api: str, options: dict[str
     ],
 )
 def test_add_takes_exactly_one_file(api: str, files: Any) -> None:
-    answer = requests.post(f"{api}/add", params=LAYOUT, files=files, timeout=20)
+    answer = requests.post(f"{api}/add", params=LAYOUT, files=files, timeout=PATIENCE)
     assert answer.status_code in (400, 500), "refused"
 
 
@@ -144,34 +145,34 @@ def test_block_put_takes_known_codecs_alone(api: str) -> None:
         ({"cid-codec": "dag-json"}, 500),
         ({"mhtype": "blake3"}, 500),
     ):
-        answer = requests.post(f"{api}/block/put", params=params, files={"file": b"\xf6"}, timeout=20)
+        answer = requests.post(f"{api}/block/put", params=params, files={"file": b"\xf6"}, timeout=PATIENCE)
         assert answer.status_code == status, params
-    too_large = requests.post(f"{api}/block/put", files={"file": bytes(MIB + 1)}, timeout=20)
+    too_large = requests.post(f"{api}/block/put", files={"file": bytes(MIB + 1)}, timeout=PATIENCE)
     assert too_large.status_code == 500, "1 MiB is the most"
 
 
 @pytest.mark.parametrize("verb", ["cat", "block/get", "block/stat", "pin/add"])
 def test_what_is_no_cid_is_refused(api: str, verb: str) -> None:
     for arg in ("", "../../x", "Qm" + "a" * 44):
-        answer = requests.post(f"{api}/{verb}", params={"arg": arg}, timeout=20)
+        answer = requests.post(f"{api}/{verb}", params={"arg": arg}, timeout=PATIENCE)
         assert (answer.status_code, answer.json()["Type"]) == (500, "error"), arg
 
 
 @pytest.mark.parametrize("value", ["-1", "x", "1.5", ""])
 def test_window_that_is_no_count_is_refused(api: str, value: str) -> None:
-    cid = requests.post(f"{api}/add", params=LAYOUT, files={"file": b"abc"}, timeout=20).json()["Hash"]
-    answer = requests.post(f"{api}/cat", params={"arg": cid, "offset": value}, timeout=20)
+    cid = requests.post(f"{api}/add", params=LAYOUT, files={"file": b"abc"}, timeout=PATIENCE).json()["Hash"]
+    answer = requests.post(f"{api}/cat", params={"arg": cid, "offset": value}, timeout=PATIENCE)
     assert answer.status_code == 500
 
 
 def test_only_post_is_served(api: str) -> None:
-    assert requests.get(f"{api}/version", timeout=20).status_code == 405, "as Kubo"
-    assert requests.post(f"{api}/repo/gc", timeout=20).status_code == 404, "other verbs do not exist"
+    assert requests.get(f"{api}/version", timeout=PATIENCE).status_code == 405, "as Kubo"
+    assert requests.post(f"{api}/repo/gc", timeout=PATIENCE).status_code == 404, "other verbs do not exist"
 
 
 def test_web_pages_are_refused(api: str) -> None:
     page = {"Origin": "https://page.example"}
-    answer = requests.post(f"{api}/add", params=LAYOUT, files={"file": b"junk"}, headers=page, timeout=20)
+    answer = requests.post(f"{api}/add", params=LAYOUT, files={"file": b"junk"}, headers=page, timeout=PATIENCE)
     assert answer.status_code == 403
 
 
@@ -194,7 +195,7 @@ def test_damage_in_the_middle_of_a_stream_breaks_it_off_and_is_logged(tmp_path: 
     cid = store.put(hashlib.shake_256(b"damage").digest(MIB))
     leaf = FileNode.decode(store.fetch_block(cid)).links[2].cid
     (tmp_path / "blocks" / leaf[-3:-1] / leaf).write_bytes(b"damaged")
-    answer = requests.post(f"{url}/api/v0/cat", params={"arg": cid}, timeout=20, stream=True)
+    answer = requests.post(f"{url}/api/v0/cat", params={"arg": cid}, timeout=PATIENCE, stream=True)
     with pytest.raises(requests.RequestException):
         list(answer.iter_content(65536))
     pieces = store.get_stream(cid, max_bytes=MIB)
@@ -225,7 +226,7 @@ def test_request_in_flight_is_answered_before_the_end(tmp_path: Path) -> None:
         f"POST /api/v0/add?cid-version=1&raw-leaves=true HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n"
         f"Content-Type: multipart/form-data; boundary=x\r\nContent-Length: {len(body)}\r\n\r\n"
     )
-    with socket.create_connection((host, int(port)), timeout=20) as client:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE) as client:
         client.sendall(head.encode() + body[:30])
         time.sleep(0.3)
         server.send_signal(signal.SIGTERM)
@@ -233,7 +234,7 @@ def test_request_in_flight_is_answered_before_the_end(tmp_path: Path) -> None:
         client.sendall(body[30:])
         answer = b"".join(iter(lambda: client.recv(65536), b""))
     assert cid_of(b"slow").encode() in answer, "the upload was kept"
-    assert server.wait(timeout=20) == 0, "then it ended"
+    assert server.wait(timeout=PATIENCE) == 0, "then it ended"
     server.communicate()
 
 
