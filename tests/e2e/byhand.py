@@ -39,6 +39,7 @@ from lockstep.protocol.types import Address, Cid, ClaimId, Digest, Seconds, Seed
 from lockstep.storage import ContentStore, open_store
 from lockstep.storage.payload import store_checkpoint
 from tests.support import toyjob
+from tests.support.passing import Passing
 from tests.support.waiting import PATIENCE, wait
 
 WALLET = Wei(1_000 * 10**18)
@@ -107,6 +108,7 @@ class Market:
     devnet: Devnet
     contracts: Contracts
     store: ContentStore
+    passing: Passing
     workers: list[Worker] = field(default_factory=list)
     processes: list[Process] = field(default_factory=list)
 
@@ -117,7 +119,10 @@ class Market:
         (folder / "blocks").mkdir()
         addresses = deploy(devnet.w3, devnet.account("deployer"), unbond_seconds=Seconds(3600))
         addresses.save(folder / "deployment.json")
-        market = Market(folder, devnet, Contracts.at(devnet.w3, addresses), open_store(f"dir://{folder}/blocks"))
+        contracts = Contracts.at(devnet.w3, addresses)
+        passing = Passing(devnet, contracts)
+        passing.start()
+        market = Market(folder, devnet, contracts, open_store(f"dir://{folder}/blocks"), passing)
         names = ["coordinator", "requester", "verifier", *(f"worker{i}" for i in range(workers))]
         market.fund(*names)
         market.workers = [Worker(market, name, slot) for slot, name in enumerate(names[3:])]
@@ -131,6 +136,7 @@ class Market:
                 psutil.wait_procs(children, timeout=PATIENCE)
         for worker in self.workers:
             worker.outbox.close()
+        self.passing.stop()
         self.devnet.stop()
 
     def coordinator(self, lie: Lie | None = None) -> Process:

@@ -409,7 +409,7 @@ def test_a_program_that_could_not_be_defended_is_refused_by_worker_and_coordinat
 
 def test_a_payload_of_another_shape_or_truncated_is_left_out_and_not_paid(town: Town) -> None:
     market = town.market
-    job = market.submit(rounds=1, max_lead=1, min_slots=1, attest_seconds=120, challenge_seconds=120)
+    job = market.submit(rounds=1, max_lead=1, min_slots=1, attest_seconds=120)
     market.workers[0].send(market.contracts.market.start_round(job.id, 0), "start")
     for worker in market.workers:
         worker.join(job, 0)

@@ -15,14 +15,14 @@ from lockstep.node.ledger import ClaimRecord
 from lockstep.node.replay import PublicData, audit
 from lockstep.protocol.jobs import JobStatus, Phase
 from lockstep.protocol.types import MERGE_SLOT, Address
-from tests.e2e.test_worker import WITHOUT_AGGREGATOR, Market, Process, arguments, events_of, homes_of, ledger_of, up
-from tests.support.toyjob import UNHURRIED
+from tests.e2e.test_worker import WATCHED, Market, Process, arguments, events_of, homes_of, ledger_of, up
 from tests.support.waiting import PATIENCE, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
 ROUNDS, STEPS = 4, 300
-TERMS = {**WITHOUT_AGGREGATOR, "challenge_seconds": UNHURRIED["challenge_seconds"], "max_lead": ROUNDS + 1}
+TERMS = {**WATCHED, "max_lead": ROUNDS + 1, "min_slots": 1}
+"""A round of two of three workers goes on."""
 ACTS = {Phase.JOINING: "Joined", Phase.TRAINING: "Committed", Phase.REVEALING: "Revealed"}
 """What ends a phase before its time, once every slot has done it."""
 

@@ -14,8 +14,8 @@ from lockstep.execution.jobs import Job
 from lockstep.numerics.cuda import count_devices
 from lockstep.numerics.cuda.selftest import golden_program
 from lockstep.protocol.errors import UsageError
-from lockstep.protocol.types import Seconds
 from tests.e2e.test_worker import (
+    WATCHED,
     WITHOUT_AGGREGATOR,
     Market,
     Process,
@@ -79,7 +79,7 @@ def test_a_lie_is_convicted_where_worker_and_verifier_compute_on_a_device(
     processes = [liar, *honest, verifier]
     named = [process.named("device")[0]["device"] for process in processes]
     assert named == [device, device, "cpu", device], "each says where it computes"
-    job: Job = market.submit(rounds=4, max_lead=4, **{**WITHOUT_AGGREGATOR, "challenge_seconds": Seconds(300)})
+    job: Job = market.submit(rounds=4, max_lead=4, **WATCHED)
 
     lie = liar.wait_for("lie")["expectation"]
     told = market.folder / "w0" / "lie"

@@ -17,7 +17,7 @@ import lockstep
 from lockstep.execution import jobs
 from lockstep.numerics.trace import tensor_root
 from lockstep.protocol.errors import TryLater
-from lockstep.protocol.jobs import JobStatus
+from lockstep.protocol.jobs import JobStatus, Phase
 from lockstep.protocol.types import JobId
 from lockstep.training.baseline import Sample, flat_parameters
 from lockstep.training.export import load_model, save_model
@@ -25,15 +25,15 @@ from lockstep.training.models import GPT, GPTConfig, describe, next_token_loss
 from lockstep.training.parameters import initial_parameters, layout_of
 from tests.support import evaluations
 from tests.support.toyjob import TOY_TERMS
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, wait
 
 from .test_carry import verifying, wait_for_audit, where
-from .test_worker import WITHOUT_AGGREGATOR, Market, homes_of, ledger_of, up
+from .test_worker import WATCHED, Market, homes_of, ledger_of, up
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
 ROUNDS, SLOTS = 2, 2
-TERMS = replace(TOY_TERMS, **{**WITHOUT_AGGREGATOR, "max_lead": ROUNDS})
+TERMS = replace(TOY_TERMS, **{**WATCHED, "max_lead": ROUNDS})
 
 
 @pytest.fixture
@@ -58,12 +58,18 @@ def test_a_loss_is_claimed_merged_audited_paid_and_read(market: Market, tmp_path
     with pytest.raises(TryLater):
         handle.metrics()
 
+    wait(lambda: net.contracts.market.phase(handle.id, ROUNDS - 1) == Phase.LEAD, "merge of the last round")
+    rounds = ledger_of(market).jobs[handle.id].rounds
+    for claim in (c for r in rounds.values() for c in r.claims.values()):
+        assert wait_for_audit(verifier, claim)["verdict"] == "match"
+    assert verifier.stop() == 0
+    market.devnet.advance(TERMS.challenge_seconds)
     assert [w.popen.wait(PATIENCE) for w in workers] == [0, 0]
     books = net.contracts.market.job(handle.id)
     assert (books.status, books.paid) == (JobStatus.DONE, ROUNDS * quote.params.round_pay)
 
     # What the chain names is what anybody computes again, to the last bit, and what eager PyTorch says of these rows.
-    rounds, payloads, eager = ledger_of(market).jobs[handle.id].rounds, [], []
+    payloads, eager = [], []
     for r in range(ROUNDS):
         for slot in range(SLOTS):
             *_, (_, final, _) = jobs.slot_run(handle.parts, quote.job.genesis, rounds[r].seed, r, slot).states()
@@ -79,10 +85,6 @@ def test_a_loss_is_claimed_merged_audited_paid_and_read(market: Market, tmp_path
     assert found.loss == pytest.approx(np.mean(eager), rel=1e-5)
     assert found.perplexity == pytest.approx(math.exp(found.loss))
     assert (found.batches, found.rows) == (len(eager), len(eager) * evaluations.BATCH.rows)
-
-    for claim in (c for r in rounds.values() for c in r.claims.values()):
-        assert wait_for_audit(verifier, claim)["verdict"] == "match"
-    assert verifier.stop() == 0
 
     # The model that was evaluated comes back as it went in; the command says what the SDK says.
     handle.download(tmp_path / "model")

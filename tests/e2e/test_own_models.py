@@ -12,7 +12,7 @@ import lockstep
 from lockstep.execution.jobs import slot_run
 from lockstep.execution.merging import base_checkpoint
 from lockstep.protocol.jobs import JobStatus
-from lockstep.protocol.types import Seconds, Seed
+from lockstep.protocol.types import Seed
 from lockstep.training.export import load_model
 from lockstep.training.strategies import diloco
 from tests.e2e.test_carry import verifying, wait_for_audit
@@ -41,7 +41,7 @@ def test_running_statistics_are_trained_merged_audited_and_downloaded(market: Ma
         rpc=market.devnet.url, storage=market.store.url, deployment=tmp_path / "deployment.json",
         account=market.devnet.account("requester"), home=homes[4],
     )  # fmt: skip
-    terms = replace(TOY_TERMS, **{**WITHOUT_AGGREGATOR, "challenge_seconds": Seconds(12), "max_lead": ROUNDS})
+    terms = replace(TOY_TERMS, **{**WITHOUT_AGGREGATOR, "max_lead": ROUNDS})
     spec = diloco.Spec(inner_steps=own_models.STEPS, payload="int8-block")
     job = own_models.job(own_models.normed(), spec, rounds=ROUNDS, terms=terms)
     quote = net.quote(job)

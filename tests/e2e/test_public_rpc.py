@@ -21,6 +21,7 @@ from lockstep.protocol.errors import LockstepError, Unreachable
 from lockstep.protocol.jobs import JobStatus
 from lockstep.protocol.types import Address, Seconds, Wei
 from tests.e2e.test_worker import (
+    WATCHED,
     WITHOUT_AGGREGATOR,
     Market,
     Process,
@@ -44,7 +45,7 @@ OUTAGE_BLOCK_SECONDS = 12
 REORG_BLOCKS = 3
 PATIENT = replace(
     toyjob.TOY_TERMS, join_seconds=Seconds(120), train_seconds=Seconds(900), reveal_seconds=Seconds(900),
-    attest_seconds=Seconds(900), merge_seconds=Seconds(900), challenge_seconds=Seconds(900),
+    attest_seconds=Seconds(900), merge_seconds=Seconds(900), challenge_seconds=Seconds(1000),
     clock_seconds=Seconds(900), max_lead=1,
 )  # fmt: skip
 """Windows and clocks that ten minutes do not use up, though most of them."""
@@ -254,7 +255,7 @@ def test_a_game_ends_rightly_though_the_chain_takes_three_blocks_back(market: Ma
     liar = begin(market, "worker", homes[0], market.devnet.url, lie=("one-ulp", 1))
     others = [begin(market, "worker", home, market.devnet.url) for home in homes[1:3]]
     verifier = begin(market, "verifier", homes[3], market.devnet.url)
-    market.submit(rounds=4, max_lead=4, **{**WITHOUT_AGGREGATOR, "challenge_seconds": Seconds(300)})
+    market.submit(rounds=4, max_lead=4, **WATCHED)
     wait(lambda: bool(events_of(market, event)), event, every=0.05)
     market.devnet._request("anvil_reorg", [REORG_BLOCKS, []])
     assert not events_of(market, event), "the move was taken back"

@@ -113,7 +113,7 @@ def hand_over(url: str, worker: Worker, job: Job, r: int, signer: LocalAccount |
 @NOBODY_BY_HAND
 def test_one_transaction_carries_the_receipts_of_a_round(market: Market) -> None:
     # Who waited for its own turn would wait for five minutes.
-    job = market.submit(rounds=2, max_lead=2, attest_seconds=Seconds(600), challenge_seconds=Seconds(600))
+    job = market.submit(rounds=2, max_lead=2, attest_seconds=Seconds(600))
     coordinator = market.coordinator()
     me = Address(market.devnet.account("coordinator").address)
     names = ["w0", "w1", "w2"]
@@ -131,7 +131,7 @@ def test_one_transaction_carries_the_receipts_of_a_round(market: Market) -> None
 @NOBODY_BY_HAND
 def test_a_coordinator_that_swallows_receipts_delays_a_round_by_half_a_window(market: Market) -> None:
     """.. though one of the owners is killed after it has handed its receipt over."""
-    job = market.submit(rounds=1, max_lead=1, attest_seconds=Seconds(40), challenge_seconds=Seconds(40))
+    job = market.submit(rounds=1, max_lead=1, attest_seconds=Seconds(40))
     market.coordinator()
     names = ["w0", "w1", "w2"]
     market.fund(*names)
@@ -153,7 +153,7 @@ def test_a_coordinator_that_swallows_receipts_delays_a_round_by_half_a_window(ma
 
 
 def test_a_coordinator_that_is_killed_forgets_no_receipt(market: Market) -> None:
-    job = market.submit(rounds=1, max_lead=1, attest_seconds=Seconds(600), challenge_seconds=Seconds(600))
+    job = market.submit(rounds=1, max_lead=1, attest_seconds=Seconds(600))
     coordinator = market.coordinator()
     url = coordinator.wait_for("ready")["url"]
     market.claim_round(job, 0, job.genesis)
@@ -172,7 +172,7 @@ def test_a_coordinator_that_is_killed_forgets_no_receipt(market: Market) -> None
 
 def test_a_receipt_that_became_worthless_keeps_no_other(market: Market) -> None:
     """Its owner has let the delegate who signed it go: the contract would refuse the batch."""
-    job = market.submit(rounds=1, max_lead=1, attest_seconds=Seconds(40), challenge_seconds=Seconds(40))
+    job = market.submit(rounds=1, max_lead=1, attest_seconds=Seconds(40))
     url = market.coordinator().wait_for("ready")["url"]
     vault, delegate = market.contracts.vault, market.devnet.account("delegate")
     market.claim_round(job, 0, job.genesis)

@@ -27,7 +27,7 @@ def market(tmp_path: Path, index: str) -> Iterator[Market]:
 
 
 def test_the_aggregators_coordinator_is_killed_and_workers_and_the_other_go_on(market: Market) -> None:
-    job = market.submit(rounds=1, max_lead=1, attest_seconds=600, challenge_seconds=600)
+    job = market.submit(rounds=1, max_lead=1, attest_seconds=600)
     first = market.coordinator()
     second = market.serve("second", ["coordinator", "up", "--port", "0"])
     urls = [process.wait_for("ready")["url"] for process in (first, second)]

@@ -16,7 +16,7 @@ from lockstep.protocol.types import Cid, Digest, JobId, Seconds, StateRoot, Trac
 from tests.support import toyjob
 from tests.support.waiting import PATIENCE, wait
 
-from .test_worker import WALLET, WITHOUT_AGGREGATOR, Challenger, Market, Process, events_of, homes_of, up
+from .test_worker import WALLET, WATCHED, Challenger, Market, Process, events_of, homes_of, up
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
@@ -98,7 +98,7 @@ def test_a_reveal_that_is_no_text_ends_no_process(market: Market) -> None:
         assert lives(process)
         assert process.stop() == 0, process.log.read_text()[-2000:]
     again = [up(market, worker_home), verifier_up(market, verifier_home)]
-    params = toyjob.publish(market.store, min_slots=1, rounds=1, max_lead=1, **WITHOUT_AGGREGATOR)
+    params = toyjob.publish(market.store, **{**WATCHED, "rounds": 1, "max_lead": 1, "slots": 1})
     mallory.create(2, params)
     again[0].wait_for("revealed")
     wait(lambda: any(e["verdict"] == "match" for e in again[1].named("audited")), "the honest claim audited")

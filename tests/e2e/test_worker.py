@@ -36,6 +36,7 @@ from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.types import Address, GameId, Seconds, Seed, Wei
 from lockstep.storage import ContentStore, open_store
 from tests.support import toyjob
+from tests.support.passing import Passing
 from tests.support.waiting import PATIENCE, wait
 from worker.bases import RETRY_SECONDS
 
@@ -89,6 +90,7 @@ class Market:
     devnet: Devnet
     contracts: Contracts
     store: ContentStore
+    passing: Passing
     processes: list[Process] = field(default_factory=list)
 
     @staticmethod
@@ -96,7 +98,10 @@ class Market:
         devnet = Devnet(folder / "chain")
         addresses = deploy(devnet.w3, devnet.account("deployer"), unbond_seconds=Seconds(3600), chain=chain)
         addresses.save(folder / "deployment.json")
-        return Market(folder, devnet, Contracts.at(devnet.w3, addresses), open_store(f"dir://{folder}/blocks"))
+        contracts = Contracts.at(devnet.w3, addresses)
+        passing = Passing(devnet, contracts)
+        passing.start()
+        return Market(folder, devnet, contracts, open_store(f"dir://{folder}/blocks"), passing)
 
     def start(
         self, name: str, arguments: list[str], env: Mapping[str, str] | None = None, lie: Lie | None = None
@@ -138,6 +143,7 @@ class Market:
             if process.popen.poll() is None:
                 process.popen.kill()
                 process.popen.wait()
+        self.passing.stop()
         self.devnet.stop()
 
 
@@ -207,9 +213,12 @@ def maps(process: Process) -> str:
 
 
 WITHOUT_AGGREGATOR: dict[str, Any] = {
-    **toyjob.UNHURRIED, "attest_seconds": Seconds(600), "challenge_seconds": Seconds(8),
-}  # fmt: skip
-"""`--once` leaves after the last window."""
+    **toyjob.UNHURRIED,
+    **dict.fromkeys(("attest_seconds", "merge_seconds", "challenge_seconds"), Seconds(300)),
+}
+"""`--once` leaves after the last window, which `Passing` passes."""
+WATCHED = {**WITHOUT_AGGREGATOR, "challenge_seconds": toyjob.UNHURRIED["challenge_seconds"]}
+"""Somebody challenges."""
 ALONE = {**WITHOUT_AGGREGATOR, "rounds": 2, "max_lead": 2, "slots": 1, "attest_seconds": Seconds(1)}
 """Whoever joins waits for nobody."""
 
@@ -287,7 +296,7 @@ def test_a_liar_defends_itself_down_to_the_leaf_and_loses_where_it_declared(mark
     homes = homes_of(market, "w0", "w1", "w2")
     liar = up(market, homes[0], lie=("one-ulp", 1))
     others = [up(market, home) for home in homes[1:]]
-    job = market.submit(rounds=4, max_lead=4, **{**WITHOUT_AGGREGATOR, "challenge_seconds": Seconds(300)})
+    job = market.submit(rounds=4, max_lead=4, **WATCHED)
     liar.wait_for("lie")
     assert not liar.named("disputed"), "declared beforehand"
     told = market.folder / "w0" / "lie"

@@ -301,7 +301,8 @@ class Field:
         params, now = self.job.params, self.market.now()
         books = self.world.contracts.market.job(self.job.id)
         rounds = [self.world.contracts.market.round(self.job.id, r) for r in range(books.settled, books.started)]
-        ends = [r.merged_at + params.windows.challenge_seconds + 1 for r in rounds if r.phase == Phase.LEAD]
+        decided = [r for r in rounds if r.phase in (Phase.LEAD, Phase.FAILED)]
+        ends = [r.merged_at + params.windows.challenge_seconds + 1 for r in decided]
         clocks = [g.deadline + 1 for g in self._open()]
         if ahead := max([0, *(at - now for at in (*ends, *clocks))]):
             self.told.append(f"time moves on by {ahead} s")

@@ -1,0 +1,76 @@
+"""A local chain's clock moved past what nobody can shorten: attesting in which all have spoken, unwatched windows."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from lockstep.chain.contracts import Contracts
+from lockstep.chain.devnet import Local
+from lockstep.chain.events import EventReader
+from lockstep.node.ledger import Watcher
+from lockstep.protocol.jobs import NEVER, JobParams, Phase, Round
+from lockstep.protocol.market.receipts import DEMAND_INCLUSIONS, DEMAND_PARTS
+from lockstep.protocol.types import JobId, Seconds
+
+ACTING = frozenset(Phase) - {Phase.NONE, Phase.ATTESTING, Phase.LEAD, Phase.FINAL, Phase.FAILED, Phase.VOID}
+"""Phases that end when everybody has acted."""
+
+
+@dataclass
+class Passing:
+    """Moves the clock whenever every round only waits for it, in a thread of its own.
+
+    A job's challenge window is passed only if it is as short as the job's other windows let it be: nobody watches such
+    a job. No move is longer than half of a window in which somebody acts, so that one who begins meanwhile is in time.
+    """
+
+    devnet: Local
+    contracts: Contracts
+    _over: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread = threading.Thread(target=self._run, name="passing", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, before the chain does."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        watcher = Watcher(EventReader(self.devnet.w3, self.contracts.addresses))
+        while not self._over.wait(0.5):
+            watcher.poll()
+            ends = [end for job in watcher.ledger.jobs for end in self._ends(job, bool(watcher.ledger.games))]
+            now = Seconds(self.devnet.w3.eth.get_block("latest")["timestamp"])
+            if None not in ends and (ahead := [end for end in ends if end is not None and end > now]):
+                self.devnet.advance(Seconds(min(ahead) - now))
+
+    def _ends(self, job: JobId, played: bool) -> list[Seconds | None]:
+        """The times at which what a job's rounds wait for is over; None for a round in which somebody has to act."""
+        market = self.contracts.market
+        state, params = market.job(job), market.params(job)
+        ends: list[Seconds | None] = []
+        for r in range(state.settled, state.started):
+            stored, phase = market.round(job, r), market.phase(job, r)
+            if phase in ACTING or (phase == Phase.ATTESTING and not _all_spoke(stored, params)):
+                ends.append(None)
+            elif phase == Phase.ATTESTING:
+                part = (stored.attest_ends - stored.reveal_ends) // DEMAND_PARTS
+                ends.append(Seconds(stored.reveal_ends + max(part, DEMAND_INCLUSIONS * market.chain_times().inclusion)))
+            elif stored.merged_at != NEVER and not played and _unwatched(params):
+                ends.append(Seconds(stored.merged_at + params.windows.challenge_seconds))
+        return ends
+
+
+def _all_spoke(stored: Round, params: JobParams) -> bool:
+    drawn = params.role.witnesses == 0 or stored.drawn
+    return drawn and stored.spoke.bit_count() + stored.silent == stored.revealed + stored.witnesses
+
+
+def _unwatched(params: JobParams) -> bool:
+    return params.windows.challenge_seconds == max(params.role.attest_seconds, params.merge.turn_seconds)
