@@ -11,15 +11,15 @@ import pytest
 import lockstep
 from lockstep.execution.jobs import slot_run
 from lockstep.execution.merging import base_checkpoint
-from lockstep.protocol.jobs import JobStatus
+from lockstep.protocol.jobs import JobStatus, Phase
 from lockstep.protocol.types import Seed
 from lockstep.training.export import load_model
 from lockstep.training.strategies import diloco
 from tests.e2e.test_carry import verifying, wait_for_audit
-from tests.e2e.test_worker import WITHOUT_AGGREGATOR, Market, homes_of, ledger_of, maps, up
+from tests.e2e.test_worker import WATCHED, Market, homes_of, ledger_of, maps, up
 from tests.support import own_models
 from tests.support.toyjob import TOY_TERMS
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
@@ -41,20 +41,21 @@ def test_running_statistics_are_trained_merged_audited_and_downloaded(market: Ma
         rpc=market.devnet.url, storage=market.store.url, deployment=tmp_path / "deployment.json",
         account=market.devnet.account("requester"), home=homes[4],
     )  # fmt: skip
-    terms = replace(TOY_TERMS, **{**WITHOUT_AGGREGATOR, "max_lead": ROUNDS})
+    terms = replace(TOY_TERMS, **{**WATCHED, "max_lead": ROUNDS})
     spec = diloco.Spec(inner_steps=own_models.STEPS, payload="int8-block")
     job = own_models.job(own_models.normed(), spec, rounds=ROUNDS, terms=terms)
     quote = net.quote(job)
     handle = net.submit(quote, budget=quote.debit)
-    assert [w.popen.wait(PATIENCE) for w in workers] == [0, 0, 0]
-    assert market.contracts.market.job(handle.id).status == JobStatus.DONE
-
+    wait(lambda: market.contracts.market.phase(handle.id, ROUNDS - 1) == Phase.LEAD, "merge of the last round")
     ledger, parts = ledger_of(market).jobs[handle.id], handle.parts
     claims = [c for r in ledger.rounds.values() for c in r.claims.values()]
     assert len(claims) == 3 * ROUNDS
     for record in claims:
         assert wait_for_audit(verifier, record)["verdict"] == "match"
     assert "torch" not in maps(verifier)
+    market.devnet.advance(terms.challenge_seconds)
+    assert [w.popen.wait(PATIENCE) for w in workers] == [0, 0, 0]
+    assert market.contracts.market.job(handle.id).status == JobStatus.DONE
 
     base = base_checkpoint(parts, market.store, ledger.records(ROUNDS - 1, 3))
     sent = []
