@@ -545,7 +545,7 @@ class Court:
         """What everybody has gained since `reset`, checked to the last unit.
 
         `losers`: what stakes and bonds the guilty have lost. Everybody else has what it was paid, and what it won from
-        those who challenged it in vain; the requester paid for accepted work and for nothing else; whoever challenged
+        those who challenged it in vain; the requester paid for revealed work and for nothing else; whoever challenged
         lost nothing; of every slashed stake at least half was burned; and the sum of all, with what was burned, is 0.
         """
         losers = losers or {}
@@ -572,11 +572,18 @@ class Court:
             assert gained[name] >= earned[name], f"{name} is honest and lost {earned[name] - gained[name]}"
             if name.startswith(("worker", "aggregator")):
                 assert gained[name] == earned[name], f"{name} gained {gained[name] - earned[name]} beside its pay"
-        assert gained["requester"] >= -sum(e.amount for e in paid), "the requester pays for accepted work alone"
+        saved = self._left_out() * self.params.role.slot_price
+        assert gained["requester"] >= -sum(e.amount for e in paid) - saved, "the requester pays for revealed work alone"
         for e in events["Slashed"]:
             shared = e.amount - e.owed
             assert 2 * e.burned >= shared, f"of {shared} only {e.burned} were burned"
         return gained
+
+    def _left_out(self) -> int:
+        """Claims that nobody convicted, and that the receipts kept from the merge: their price is burned."""
+        rounds = self.ledger().jobs[self.job_id].rounds.values()
+        claims = [(r, s) for r in rounds if r.phase == Phase.FINAL for s, c in r.claims.items() if not c.convicted]
+        return sum(not r.mask >> s & 1 and s not in r.missing for r, s in claims)
 
     def settle_void(self, prover: str, over: Callable[[], None] = lambda: None) -> None:
         """End a job that was proven invalid, and check who has what: the requester's deposit pays each committed claim

@@ -62,6 +62,16 @@ def squatted(p: JobParams) -> Mapping[str, int]:
     return {"mallory": 2 * p.role.slot_price}
 
 
+def silence(p: JobParams) -> Mapping[str, int]:
+    """What was demanded in vain costs the price of a slot, and earns nothing."""
+    return {"worker-0": p.role.slot_price}
+
+
+def unpaid(p: JobParams) -> Mapping[str, int]:
+    """What is left out earns nothing, and its stake comes back."""
+    return {"worker-0": 0}
+
+
 def unrewarded(gained: Mapping[str, int], p: JobParams) -> bool:
     """Who showed it has its gas back, which costs nothing here, and no prize."""
     return gained["verifier"] == 0
@@ -197,12 +207,13 @@ PAYLOADS = (
     ),
     row("better loss in an evaluation", "found out after the merge", Place(models.EVALUATED, entry(0), 0),
         models.found_out_later, begins=models.EVALUATION),
-    *(Cheat("payload withheld", form, "reveal", story, "excluded", "slot 0",
-            gains=lambda gained, _: (gained["worker-0"], gained["verifier"]) == (0, 0))
-      for form, story in (
-          ("one leaf hidden", withheld.one_leaf), ("hidden by colluding receipts", withheld.hidden_by_receipts),
-          ("stored nowhere", withheld.unfetchable(lambda _: NOWHERE)),
-          ("not a payload", withheld.unfetchable(lambda court: court.store.put(b"not a payload"))),
+    *(Cheat("payload withheld", form, "reveal", story, "excluded", "slot 0", loses=loses,
+            gains=lambda gained, _: gained["verifier"] == 0)
+      for form, story, loses in (
+          ("one leaf hidden", withheld.one_leaf, silence),
+          ("hidden by colluding receipts", withheld.hidden_by_receipts, silence),
+          ("stored nowhere", withheld.unfetchable(lambda _: NOWHERE), unpaid),
+          ("not a payload", withheld.unfetchable(lambda court: court.store.put(b"not a payload")), unpaid),
       )),
     row("carry withheld", "demanded, and nobody shows it", "reveal", withheld.unanswered, "timeout", rule="slot 0",
         begins=CARRYING, gains=lambda gained, p: gained["verifier"] == p.role.slot_stake * 30 // 100),

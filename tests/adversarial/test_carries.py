@@ -15,7 +15,7 @@ from lockstep.protocol.market.types import Status
 from lockstep.protocol.types import ClaimId, Seconds
 from lockstep.storage.payload import load_carry, load_payload
 from tests.adversarial.claims import moments
-from tests.adversarial.court import Court
+from tests.adversarial.court import WALLET, Court
 from tests.adversarial.table import CARRYING
 from tests.adversarial.withheld import answer_of, demands_carry, due, without_carry
 from tests.support import games
@@ -54,11 +54,11 @@ def left_out(memory: Court, claim: ClaimId) -> None:
     memory.advance(memory.params.windows.answer_seconds + 1)
     memory.merge(r=1)
     market = memory.contracts.market
-    assert market.claim(claim).status == ClaimStatus.EXCLUDED
+    assert market.claim(claim).status == ClaimStatus.MISSING
     assert market.round(memory.job_id, 1).open_games == 1, "the round is not final while the demand is open"
 
 
-def test_who_shows_its_carry_late_keeps_its_stake_and_is_left_out(memory: Court, demanded: ClaimId) -> None:
+def test_who_shows_its_carry_late_pays_for_its_silence_and_is_left_out(memory: Court, demanded: ClaimId) -> None:
     left_out(memory, demanded)
     market = memory.contracts.market
     (answer,) = due(memory, "worker-1")
@@ -67,6 +67,8 @@ def test_who_shows_its_carry_late_keeps_its_stake_and_is_left_out(memory: Court,
     memory.settle()
     assert market.claim(demanded).status == ClaimStatus.FINAL
     assert [e.round for e in memory.events("Paid") if e.slot == 1] == [0]
+    earned = sum(e.amount for e in memory.events("Paid") if e.account == memory.address("worker-1"))
+    assert memory.wealth("worker-1") == WALLET + earned - memory.params.role.slot_price
 
 
 def test_a_demand_that_nobody_ends_holds_up_no_round(memory: Court, demanded: ClaimId) -> None:
@@ -86,9 +88,8 @@ def test_a_demand_that_nobody_ends_holds_up_no_round(memory: Court, demanded: Cl
     assert [e.slot for e in memory.events("Paid") if e.round == 1 and e.slot < 3] == [0, 2]
 
 
-def test_who_demands_a_carry_that_is_there_pays_for_the_answer(memory: Court, demanded: ClaimId) -> None:
+def test_who_demands_a_carry_that_is_there_pays_the_gas_of_the_answer(memory: Court, demanded: ClaimId) -> None:
     demands, job, asked = memory.contracts.demands, memory.job, payload_demand_id(demanded, 0)
-    bond = memory.contracts.market.bond_of(memory.job_id)
     memory.devnet.mine(2)
     ledger = memory.ledger().jobs[memory.job_id]
     before, now = ledger.rounds[0].claims[1], ledger.rounds[1].claims[1]
@@ -105,7 +106,9 @@ def test_who_demands_a_carry_that_is_there_pays_for_the_answer(memory: Court, de
     answered = demands.demand(asked)
     assert answered is not None
     assert answered.status == Status.ANSWERED
-    assert memory.contracts.vault.credits(memory.address("worker-1")) == bond * 60 // 100
+    assert memory.contracts.vault.credits(memory.address("worker-1")) == 0, "gas, which costs nothing here"
+    assert memory.contracts.vault.lock_of(asked) is None
+    assert memory.wealth("mallory") == WALLET, "the bond is back"
     memory.merge(r=1)
     assert memory.contracts.market.round(memory.job_id, 1).mask == 0b111
 

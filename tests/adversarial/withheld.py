@@ -38,7 +38,8 @@ from worker.progress import Material
 
 
 def left_out(court: Court) -> str:
-    """Slot 0 is not merged; its claim is right, so its stake comes back."""
+    """Slot 0 is not merged; its claim is right, so its stake comes back, less a slot's price if it was
+    demanded in vain."""
     court.settle()
     market = court.contracts.market
     assert market.round(court.job_id, 0).mask == 0b110

@@ -54,17 +54,19 @@ def test_owner_answers_for_its_payload_and_whoever_has_the_data_for_a_row(market
     owner, asker, third = market.workers
     claims = market.claim([market.run(slot) for slot in range(toyjob.SLOTS)])
     demands, vault = market.contracts.demands, market.contracts.vault
+    free = vault.free(Address(asker.account.address))
     asker.outbox.send(demands.unavailable(market.job_id, 0, 0, 5), "unavailable")
     asker.outbox.send(demands.demand_row(market.job_id, 7), "row")
     market.devnet.mine(2)
 
-    bond, row_bond = market.contracts.market.bond_of(market.job_id), demands.row_bond_of(market.job_id, 7)
+    row_bond = demands.row_bond_of(market.job_id, 7)
     market.devnet.advance(Seconds(ANSWER // 2))
     assert send_all(market, third, third.outbox) == ["commit"], "the row; the payload is another's"
     assert send_all(market, third, third.outbox) == ["answer"], "once the commitment is mined"
     assert vault.credits(Address(third.account.address)) == Wei(row_bond * 60 // 100)
     assert send_all(market, owner, owner.outbox) == ["answer"], "the payload; the row is posted"
-    assert vault.credits(Address(owner.account.address)) == Wei(bond * 60 // 100)
+    assert vault.credits(Address(owner.account.address)) == 0, "its gas, which costs nothing here, and no prize"
+    assert vault.free(Address(asker.account.address)) == free - row_bond, "the payload's bond is back"
     assert demands.demand(payload_demand_id(claims[0], 0)).status == Status.ANSWERED  # type: ignore[union-attr]
     assert demands.demand(row_demand_id(market.job_id, 7)).status == Status.ANSWERED  # type: ignore[union-attr]
     assert demands.missing(claims[0]) is False

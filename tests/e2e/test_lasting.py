@@ -148,6 +148,7 @@ def test_claims_of_a_failed_round_are_defended_by_who_stayed_and_by_who_came_bac
     opened = attacker.open(*((0, slot_of(market, home), 1) for home in (once, daemon)))
     wait(lambda: all(attacker.phase(g) == moves.GamePhase.GRAPH_PICK for g in opened), "defences")
     round_fails(market, attacker)
+    assert workers[once].popen.poll() is None, "--once stays: its claim is under a game"
     assert list(daemon.glob("work/*/material.json")), "the material is there"
 
     workers[daemon].popen.send_signal(signal.SIGKILL)
