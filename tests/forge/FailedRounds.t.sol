@@ -43,6 +43,7 @@ contract FailedRoundsTest is Deployed {
         terms.roles[0].minSlots = 4;
         _revealed(0);
         for (uint32 s = 0; s < SLOTS; s++) _attest(0, s, s < 3 ? 0 : ALL);
+        CHEATS.warp(market.round(job, 0).attestEnds);
         market.freeze(job, 0, _bodies(0));
         require(market.round(job, 0).mask == ALL, "half of the others name everybody");
     }
@@ -198,6 +199,7 @@ contract FailedRoundsTest is Deployed {
         _joinSeal(r, WORKERS);
         _commitReveal(r, WORKERS);
         for (uint32 s = 0; s < SLOTS; s++) _attest(r, s, s < 2 ? ALL : ALL ^ 3);
+        CHEATS.warp(market.round(job, r).attestEnds);
         market.freeze(job, r, _bodies(r));
     }
 

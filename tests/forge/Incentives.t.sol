@@ -202,11 +202,11 @@ contract IncentivesTest is Deployed {
         market.join(job, 1, 0);
     }
 
-    // -- draws that an escrow cannot pay -----------------------------------------------------------------------------
+    // -- a round that is drawn again ---------------------------------------------------------------------------------
 
     uint256 internal constant WITNESSES = 200;
 
-    /// The second round failed after its draw, its base fell, and it is drawn again, with nothing left to pay four duties more.
+    /// The second round failed after its draw, its base fell, and it is drawn again.
     function _drawnAgain() private {
         _begin(4);
         (terms.roles[0].minSlots, terms.roles[0].witnesses, terms.windows.auditSeconds) = (4, 4, 3600);
@@ -243,7 +243,7 @@ contract IncentivesTest is Deployed {
         require(market.round(job, r).witnesses == 4, "four duties");
     }
 
-    /// @dev Of the first slot: with it, more than a third of those who speak leave everybody out.
+    /// @dev Of the first slot, which speaks alone: it leaves out all others.
     function _namesNobody() private view returns (IJobMarket.Receipt[] memory one) {
         one = new IJobMarket.Receipt[](1);
         one[0] = _receipt(1, 0, KEY + WORKERS, 0);
@@ -256,28 +256,19 @@ contract IncentivesTest is Deployed {
         return IJobMarket.Receipt(who, mask, abi.encodePacked(sr, ss, v));
     }
 
-    function test_a_draw_that_nobody_can_pay_is_made_and_has_no_duties() external {
+    /// A duty that only gives up its fee waits for no draw, and a round that runs again has its fees back, failed or not.
+    function testFuzz_a_round_that_is_drawn_again_has_all_of_its_duties(uint8 given) external {
         _drawnAgain();
-        CHEATS.roll(block.number + 2);
-        witnesses.draw(job, 1);
-        require(witnesses.audit(Draws.auditId(job, 1, 1)).status == IWitnesses.AuditStatus.Drawn, "drawn");
-        require(market.round(job, 1).drawn && market.round(job, 1).witnesses == 0, "nobody owes a word");
-    }
-
-    /// A duty that only gives up its fee waits for no draw, and a draw has as many duties as fees came free.
-    function testFuzz_a_draw_has_as_many_duties_as_are_paid(uint8 given) external {
-        _drawnAgain();
-        uint16 free = given % 5;
-        for (uint16 i = 0; i < free; i++) {
+        uint16 settled = given % 5;
+        for (uint16 i = 0; i < settled; i++) {
             require(witnesses.settle(Draws.auditId(job, 1, 0), i) == IWitnesses.Outcome.Void, "before the beacon's block");
         }
         CHEATS.roll(block.number + 2);
         witnesses.draw(job, 1);
-        require(market.round(job, 1).witnesses == free, "paid");
-        require(witnesses.audit(Draws.auditId(job, 1, 1)).duties == free, "and drawn");
-        for (uint16 i = 0; i < 5; i++) {
-            bool drawn = witnesses.duty(Draws.auditId(job, 1, 1), i).status == IWitnesses.DutyStatus.Drawn;
-            require(drawn == (i < free), "the first of them");
+        require(market.round(job, 1).witnesses == 4, "paid");
+        require(witnesses.audit(Draws.auditId(job, 1, 1)).duties == 4, "and drawn");
+        for (uint16 i = 0; i < 4; i++) {
+            require(witnesses.duty(Draws.auditId(job, 1, 1), i).status == IWitnesses.DutyStatus.Drawn, "all of them");
         }
     }
 }
