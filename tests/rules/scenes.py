@@ -570,6 +570,7 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "failed and final": ("failed, window over", lambda w: w.then("poor", "market.finalize", JOB, 0)),
     "unnamed, one silent": ("one unrevealed", lambda w: w.attest(slots=(0, 1), mask=0).until(w.round().attest_ends)),
     "one left out, window over": ("frozen without one", lambda w: _shut_(w.merge())),
+    "one left out, final": ("one left out, window over", lambda w: w.then("poor", "market.finalize", JOB, 0)),
     "game outlives": ("under game", lambda w: w.later(300)),
     "final": ("merged", lambda w: w.finalize()),
     "second round": ("backed", lambda w: w.later(1).start(1)),

@@ -1236,6 +1236,7 @@ RULES: dict[str, list[Row]] = {
         row(f"RoundFinal {2 * 'Unlocked Paid Credited '}Unlocked Unlocked Paid Credited(aggregator, 57) "
             f"Credited({BURN}, 101)", "poor", "market.finalize", JOB, 0),
     ],
+    "one left out, final": [row("", "poor", "market.job", JOB)],
     "failed under game": [
         row("", "game", "market.onRejected", claim(0)), row("", "game", "market.onOpen", claim(0), body(0)),
         row("", "poor", "market.windowOpen", claim(1)), row("WrongPhase", "poor", "market.release", JOB, 0),
