@@ -23,6 +23,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.chain, pytest.mark.timeout(1800)]
 
 DEAR = Wei(600 * 10**18)
 """A stake that two of nobody has: what passes every look is not joined all the same."""
+CLOCK = Seconds(1200)
+"""Of the honest job's games: whatever else the machine does, nobody loses one by it."""
 SHORT = {"train_seconds": Seconds(5), "merge_seconds": Seconds(3)}
 """A child that looks has half a minute then."""
 
@@ -71,7 +73,9 @@ def test_hostile_jobs_keep_nobody_from_an_honest_one_and_from_its_game(market: M
     looker = begin(market, "worker", homes[1], market.devnet.url)
     liar = begin(market, "worker", homes[0], market.devnet.url, *ours, lie=("one-ulp", 1))
     other = begin(market, "worker", homes[2], market.devnet.url, *ours)
-    job = market.submit(rounds=2, max_lead=2, **{**WITHOUT_AGGREGATOR, "challenge_seconds": Seconds(240)})
+    job = market.submit(
+        rounds=2, max_lead=2, **{**WITHOUT_AGGREGATOR, "challenge_seconds": Seconds(240), "clock_seconds": CLOCK}
+    )
 
     wait(lambda: bool(events_of(market, "Opened")), 300, "a game")
     wait(lambda: all(refused(looker, one) for one in strange.values()), 900, "a refusal of every hostile job")
