@@ -45,7 +45,7 @@ def model(user: User) -> Path:
     try:
         user.run("train", "init", "--example")
         job_file = user.folder / "job.toml"
-        text = job_file.read_text().replace("rounds = 6", "rounds = 2").replace("min_slots = 2", "min_slots = 3")
+        text = job_file.read_text().replace("rounds = 6", "rounds = 2").replace("min_slots = 1", "min_slots = 3")
         job_file.write_text(text)
         job = user.run("train", "run", "job.toml", "--budget", "60")["job"]
         wait(lambda: bool(user.run("train", "status", job)["started"] == 2), "the last round", every=1)

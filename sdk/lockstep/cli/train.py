@@ -30,7 +30,7 @@ texts = "texts"            # folder of *.txt, UTF-8; one file is a document
 seed = 0                   # of the first weights
 rounds = 6
 slots = 3
-min_slots = 2
+min_slots = 1              # fewer fail a round; so does a roster of fewer than 2 x min_slots - 1
 terms = "devnet"           # windows and prices; or "local", "mainnet"
 aggregator = ""            # address that merges first; empty: slot owners alone
 

@@ -41,6 +41,12 @@ def test_init_writes_a_description_that_train_reads(lockstep: Lockstep) -> None:
     assert set(tomllib.loads(TEMPLATE)) <= KEYS
 
 
+def test_the_job_that_init_writes_goes_on_with_two_workers() -> None:
+    """docs/tutorials/worker.md leaves its third slot to a reader who takes some time."""
+    written = tomllib.loads(TEMPLATE)
+    assert min(written["slots"], 2 * written["min_slots"] - 1) <= 2
+
+
 def test_init_writes_over_nothing(lockstep: Lockstep) -> None:
     Path("job.toml").write_text("mine")
     for path in ("job.toml", ".", "no/such/folder/job.toml"):
