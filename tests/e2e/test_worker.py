@@ -90,18 +90,21 @@ class Market:
     devnet: Devnet
     contracts: Contracts
     store: ContentStore
-    passing: Passing
     processes: list[Process] = field(default_factory=list)
+    passing: Passing = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.passing = Passing(self.devnet, self.contracts)
 
     @staticmethod
     def build(folder: Path, chain: ChainTimes = CHAINS["devnet"]) -> Market:
         devnet = Devnet(folder / "chain")
         addresses = deploy(devnet.w3, devnet.account("deployer"), unbond_seconds=Seconds(3600), chain=chain)
         addresses.save(folder / "deployment.json")
-        contracts = Contracts.at(devnet.w3, addresses)
-        passing = Passing(devnet, contracts)
-        passing.start()
-        return Market(folder, devnet, contracts, open_store(f"dir://{folder}/blocks"), passing)
+        store = open_store(f"dir://{folder}/blocks")
+        market = Market(folder, devnet, Contracts.at(devnet.w3, addresses), store)
+        market.passing.start()
+        return market
 
     def start(
         self, name: str, arguments: list[str], env: Mapping[str, str] | None = None, lie: Lie | None = None
