@@ -60,13 +60,15 @@ def test_moments_are_carried_and_who_was_away_starts_from_zero(market: Market) -
     assert not [e for e in workers[2].named("trained") if e["round"] == 2], "killed in the middle of its round"
     workers[2] = up(market, homes[2], "--once")
     wait(lambda: phase(ROUNDS - 1) == Phase.LEAD, "merge of the last round")
+    claims = revealed(market, job)
+    for record in claims:
+        assert wait_for_audit(verifier, record)["verdict"] == "match", "an honest verifier finds nothing"
     market.devnet.advance(TERMS["challenge_seconds"])
     assert [w.popen.wait(PATIENCE) for w in workers] == [0, 0, 0]
     resumed = [e["resumed_from"] for e in workers[2].named("trained") if e["round"] == 2]
     assert resumed[0] > 0, "it went on where it was killed"
 
     assert market.contracts.market.job(job.id).status == JobStatus.DONE
-    claims = revealed(market, job)
     masks = [ledger_of(market).jobs[job.id].rounds[r].mask for r in range(ROUNDS)]
     away = {slot for slot in range(3) if not masks[1] >> slot & 1}
     assert len(away) == 1, "one slot was not accepted in round 1"
@@ -80,9 +82,6 @@ def test_moments_are_carried_and_who_was_away_starts_from_zero(market: Market) -
         assert (run.carried is None) == fresh, f"round {record.round}, slot {record.slot}"
         moments = run.start[4:6]
         assert all(np.any(m) for m in moments) != fresh, "zeros, or what was carried"
-    for record in claims:
-        told = wait_for_audit(verifier, record)
-        assert told["verdict"] == "match", "an honest verifier finds nothing"
     last = max(claims, key=lambda c: (c.round, c.slot))
     replay = market.start("replay", ["replay", last.id.hex(), *where(market)])
     assert replay.popen.wait(PATIENCE) == 0, replay.log.read_text()
