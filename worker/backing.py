@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from worker.policy import Policy
 
 
-ANSWER_GAS = 1_000_000
-"""Gas of the dearest answer to a demand for a payload: eight leaves of the deepest tensors (docs/economics.md)."""
-
-
 @dataclass(frozen=True)
 class Funds:
     """An account's tokens that a job may lock."""
@@ -50,17 +46,17 @@ def least_stake(params: JobParams) -> Wei:
 
 
 def answer_unpaid(params: JobParams, base_fee: int) -> str:
-    """Returns the reason why whoever answers a demand of this job pays more at a base fee than it earns; empty if it
-    does not, or if gas costs nothing."""
+    """Returns the reason why a base fee is more than this job pays whoever answers a demand; empty if it is not, or if
+    gas costs nothing."""
     p = params.prices
-    earns, _ = prices.split_bond(prices.bond_of(p.bond, p.gas_price, p.fee_cap, base_fee))
-    # What gas is worth to the job; above its cap, more than it pays.
-    costs = prices.ceil_div(ANSWER_GAS * p.gas_price * base_fee, p.fee_cap)
+    gas = prices.ANSWER_GAS
     # INVARIANT: a worker joins no job in which others have it answer demands at its own cost.
     if base_fee and not p.gas_price:
-        return f"it pays nothing for gas: an answer earns {tokens(earns, 4)} and takes {ANSWER_GAS:,} of gas"
-    if earns < costs:
-        return f"an answer to a demand earns {tokens(earns, 4)}, and its gas now is worth {tokens(costs, 4)} to the job"
+        return f"it pays nothing for gas: an answer to a demand takes {gas:,} of it and more"
+    if base_fee > p.fee_cap:
+        paid = prices.gas_cost(gas, p.gas_price, p.fee_cap, base_fee)
+        costs = prices.ceil_div(gas * p.gas_price * base_fee, p.fee_cap)
+        return f"an answer to a demand is paid {tokens(paid, 4)}, and its gas now is worth {tokens(costs, 4)}"
     return ""
 
 
