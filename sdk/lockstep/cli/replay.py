@@ -182,7 +182,7 @@ def prepared(
         job = load(record.job, params, store, threads, path)
         with ExitStack() as stack:
             if job.box is not None:
-                stack.enter_context(job.box)
+                stack.callback(job.box.close)
             public = PublicData(job, store)
             yield public, public.run_of(ledger, round_, record)
     except UNDECIDED as error:
