@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from lockstep.node.ledger import Ledger
     from lockstep.protocol.types import Address
 
-UNPAID = frozenset({"excluded", "round_failed"})
-"""Reasons of rounds whose work was public and is not paid."""
 FORGIVEN = 10
 """So many rounds that were paid forgive one that was not."""
 
@@ -35,7 +33,7 @@ class Dealings:
 
 
 def dealings(ledger: Ledger, requester: Address, me: Address) -> Dealings:
-    """Returns an account's rounds with a requester, in all of its jobs."""
+    """Returns an account's rounds with a requester, in all of its jobs; unpaid is public work that was left out."""
     paid = frozenset((p.job, p.round, p.slot) for p in ledger.pays if p.account == me)
     found = [
         reason_of(job, r, slot, paid)
@@ -45,4 +43,4 @@ def dealings(ledger: Ledger, requester: Address, me: Address) -> Dealings:
         for slot, claim in r.claims.items()
         if claim.worker == me
     ]
-    return Dealings(found.count("paid"), sum(code in UNPAID for code in found))
+    return Dealings(found.count("paid"), found.count("excluded"))
