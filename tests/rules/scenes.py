@@ -526,6 +526,10 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "differed from what fell": ("differing word", lambda w: _convicted(
         _shows(w, state=StateRoot(keccak(b"garbage")), agrees=False), 0)),
     "differed, final": ("differed from what fell", _final),
+    "failed with a differing word": ("differing word", lambda w: _shows(
+        w, state=StateRoot(keccak(b"garbage")), agrees=False).attest(mask=0).freeze()),
+    "failed, differed from what fell": ("failed with a differing word", lambda w: _convicted(w, 0)),
+    "failed, differed, final": ("failed, differed from what fell", lambda w: w.finalize()),
     "drawn for a void job": ("word committed", lambda w: w.then("validator", "market.onInvalid", JOB, "verifier")),
     "three enrolled": ("enrolled", lambda w: w.then("verifier", "witnesses.enrol", JOB, preimage(0)).then(
         "mallory", "witnesses.enrol", JOB, preimage(0))),
@@ -628,6 +632,7 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "period over": ("carrying", _over),
     "first of a period over": ("backed", _shut_),
     "second failed": ("carrying", lambda w: w.attest(1, mask=0).freeze(1)),
+    "second failed, first's window over": ("second failed", lambda w: _shut_(w)),
     "second failed, window over": ("second failed", lambda w: _shut_(w, 1)),
     "next round failed": ("backed", lambda w: _failed(w.later(), 1).later(300)),
     "run again": ("carrying", _again),

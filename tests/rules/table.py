@@ -850,6 +850,11 @@ RULES: dict[str, list[Row]] = {
     ],
     "differed from what fell": [row("DutyOpen", "poor", "witnesses.settle", audit, 0)],
     "differed, final": [row("DutyClosed Credited(witness, 11)", "poor", "witnesses.settle", audit, 0)],
+    **{
+        scene: [row("DutyOpen", "poor", "witnesses.settle", audit, 0)]
+        for scene in ("failed with a differing word", "failed, differed from what fell")
+    },
+    "failed, differed, final": [row("DutyClosed Credited(witness, 11)", "poor", "witnesses.settle", audit, 0)],
     "drawn for a void job": [row("DutyClosed", "poor", "witnesses.settle", audit, 0)],
     "three enrolled": [row("Retired Unlocked", "witness", "witnesses.retire", JOB)],
     "first retired": [
@@ -1030,6 +1035,9 @@ RULES: dict[str, list[Row]] = {
     "second failed": [
         row("TooEarly", "poor", "market.finalize", JOB, 0), row("", "game", "market.onOpen", claim(0), body(0)),
         row("", "game", "market.onOpen", claim(0, 1), body(0, 1)),
+    ],
+    "second failed, first's window over": [
+        row("TooEarly", "poor", "market.finalize", JOB, 0), row("", "game", "market.onOpen", claim(0), body(0)),
     ],
     "second failed, window over": [
         row(paid(3), "poor", "market.finalize", JOB, 0), row("WrongPhase", "poor", "market.finalize", JOB, 1),
