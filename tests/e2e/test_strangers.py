@@ -16,10 +16,9 @@ from lockstep.protocol.market.ids import job_id
 from lockstep.protocol.types import Address, JobId, Seconds, Wei
 from tests.support import hostile
 
-from .test_public_rpc import begin
-from .test_worker import WITHOUT_AGGREGATOR, Market, Process, events_of, homes_of, wait
+from .test_worker import WITHOUT_AGGREGATOR, Market, Process, arguments, events_of, homes_of, wait
 
-pytestmark = [pytest.mark.slow, pytest.mark.chain, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.chain, pytest.mark.timeout(3600)]
 
 DEAR = Wei(600 * 10**18)
 """A stake that two of nobody has: what passes every look is not joined all the same."""
@@ -59,6 +58,13 @@ def published(market: Market, names: list[str]) -> dict[str, JobId]:
 LATE = "a sum that is late"
 
 
+def begin(market: Market, program: str, home: Path, *more: str, lie: tuple[str, int] | None = None) -> Process:
+    """A program that is ready, however busy its machine is with what strangers wrote."""
+    process = market.start(home.name, [program, *arguments(market, home, *more)[1:]], lie=lie)
+    process.wait_for("ready", 300)
+    return process
+
+
 def refused(worker: Process, job: JobId) -> list[str]:
     """The codes with which a worker refuses a job, in order."""
     return [e["code"] for e in worker.named("refused") if e["job"] == job.hex()]
@@ -68,16 +74,16 @@ def test_hostile_jobs_keep_nobody_from_an_honest_one_and_from_its_game(market: M
     homes = homes_of(market, "w0", "w1", "w2", "v", "coordinator")
     strange = published(market, [*hostile.HOSTILE, LATE])
     ours = ["--jobs-from", market.devnet.account("requester").address]
-    coordinator = begin(market, "coordinator", homes[4], market.devnet.url, "--port", "0")
-    verifier = begin(market, "verifier", homes[3], market.devnet.url)
-    looker = begin(market, "worker", homes[1], market.devnet.url)
-    liar = begin(market, "worker", homes[0], market.devnet.url, *ours, lie=("one-ulp", 1))
-    other = begin(market, "worker", homes[2], market.devnet.url, *ours)
+    coordinator = begin(market, "coordinator", homes[4], "--port", "0")
+    verifier = begin(market, "verifier", homes[3])
+    looker = begin(market, "worker", homes[1])
+    liar = begin(market, "worker", homes[0], *ours, lie=("one-ulp", 1))
+    other = begin(market, "worker", homes[2], *ours)
     job = market.submit(
         rounds=2, max_lead=2, **{**WITHOUT_AGGREGATOR, "challenge_seconds": Seconds(240), "clock_seconds": CLOCK}
     )
 
-    wait(lambda: bool(events_of(market, "Opened")), 300, "a game")
+    wait(lambda: bool(events_of(market, "Opened")), 600, "a game")
     wait(lambda: all(refused(looker, one) for one in strange.values()), 900, "a refusal of every hostile job")
     assert refused(looker, strange[LATE]) == ["crashed"]
     refusal = Refusals(homes[1]).of(strange[LATE])
@@ -88,11 +94,11 @@ def test_hostile_jobs_keep_nobody_from_an_honest_one_and_from_its_game(market: M
     looked = cache_directory() / "boxes" / strange[LATE].hex()
     before = looked.stat().st_mtime_ns
     assert looker.leave() == 0
-    looker = begin(market, "worker", homes[1], market.devnet.url)
-    wait(lambda: bool(refused(looker, strange[LATE])), 60, "its refusal")
+    looker = begin(market, "worker", homes[1])
+    wait(lambda: bool(refused(looker, strange[LATE])), 300, "its refusal")
     assert refused(looker, strange[LATE]) == ["crashed"]
 
-    wait(lambda: bool(events_of(market, "Resolved")), 300, "a verdict")
+    wait(lambda: bool(events_of(market, "Resolved")), 900, "a verdict")
     (resolved,) = events_of(market, "Resolved")
     assert moves.Verdict(resolved.verdict) == moves.Verdict.FRAUD
     assert resolved.winner == Address(market.devnet.account("v").address)
