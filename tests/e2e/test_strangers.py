@@ -93,7 +93,7 @@ def test_hostile_jobs_keep_nobody_from_an_honest_one_and_from_its_game(market: M
     # After a restart it is not looked at again.
     looked = cache_directory() / "boxes" / strange[LATE].hex()
     before = looked.stat().st_mtime_ns
-    assert looker.leave() == 0
+    assert looker.leave(300) == 0
     looker = begin(market, "worker", homes[1])
     wait(lambda: bool(refused(looker, strange[LATE])), 300, "its refusal")
     assert refused(looker, strange[LATE]) == ["crashed"]
