@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import economics as command
 from benchmarks.attacks import DAY, Attack, Market
-from lockstep.presets import CHAINS, MAINNET, Terms
+from lockstep.presets import CHAINS, DEVNET, MAINNET, Terms
 from lockstep.protocol.dispute import game
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.jobs import JobParams, Phase
@@ -183,10 +183,9 @@ def test_the_table_of_chains_is_that_of_the_presets() -> None:
 @pytest.mark.parametrize("name", CHAINS)
 def test_the_windows_of_a_chain_are_accepted_there(name: str) -> None:
     windows, chain = command.WINDOWS[name], CHAINS[name]
-    sized = amended(params_of(random.Random(0)), slots=64, inner_steps=500)
-    preset = {**asdict(MAINNET), "step_seconds": Seconds(min(MAINNET.step_seconds, windows.clock // 4))}
-    if windows.challenge < MAINNET.challenge_seconds:
-        preset |= {"witnesses": 0}
+    sized = amended(params_of(random.Random(0)), slots=64, min_slots=16, inner_steps=500)
+    terms = DEVNET if windows.challenge < MAINNET.challenge_seconds else MAINNET
+    preset = {**asdict(terms), "step_seconds": Seconds(min(terms.step_seconds, windows.clock // 4))}
     params = amended(
         sized, **preset | {
             "clock_seconds": windows.clock, "challenge_seconds": windows.challenge, "answer_seconds": windows.answer,

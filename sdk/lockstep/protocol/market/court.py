@@ -263,12 +263,12 @@ def _spend(d: Draft, id_: GameId) -> None:
 
 
 def _metered(d: Draft, before: int) -> int:
-    """What a call has spent, and what was spent before it."""
+    """Gas of a call, and of what was spent before it."""
     return min(before + TRANSACTION_GAS + data_gas(d.data) + d.gas, MAX_SPENT)
 
 
 def data_gas(data: bytes) -> int:
-    """What a transaction's data costs."""
+    """Gas of a transaction's data."""
     # INVARIANT: nobody is refunded more for a call's data than it costs: zeros behind the arguments earn nothing.
     return BYTE_GAS * len(data) - (BYTE_GAS - ZERO_GAS) * data.count(0)
 

@@ -437,7 +437,7 @@ def _decide(d: Draft, job: JobId, r: int, p: JobParams, ro: Round) -> int:
 
 
 def _payloads(d: Draft, job: JobId, r: int, p: JobParams, ro: Round, bodies: Sequence[Body]) -> list[bytes]:
-    """What is merged of each slot; of one that is not accepted, the zero payload."""
+    """The payload that is merged of each slot; the zero payload for one that is not accepted."""
     payloads: list[bytes] = [p.role.zero_payload] * p.role.slots
     said = iter(bodies)
     for s in range(p.role.slots):
