@@ -301,7 +301,9 @@ def test_the_figures_of_the_threat_model(repository: Path) -> None:
     audit, text = AuditPlan(64, 5, 501), " ".join((repository / "docs/threat-model.md").read_text().split())
     assert round(economics.chosen_detection(audit, 1, 4), 4) == economics.VOLUNTEERS, "from four on they are alone"
     for share, blocks in ((0.01, 75), (0.001, 75)):
-        assert f"{100 * economics.chosen_turn(share, blocks):.0f} %" in text, "a block of its own in the time of reveals"
+        assert f"{100 * economics.chosen_turn(share, blocks):.0f} %" in text, (
+            "a block of its own in the time of reveals"
+        )
     assert f"below a stake of {economics.chosen_stake(audit, 1, 10**6):.0f} prices" in text
     assert f"at {100 * economics.volunteers_for(audit, 40, 1, 10**6):.2f} % of claims replayed, 40 prices" in text
 
