@@ -33,7 +33,7 @@ from lockstep.chain.devnet import Devnet
 from tests.support import published, recordings, servers
 
 ROOT = Path(__file__).resolve().parent.parent
-HANGING = 1_800
+HANGING = 7_200
 """Seconds after which a slow test is ended; the limit of the others is pyproject.toml's. No test counts on either."""
 METERED = ("game",)
 """Views that tell the gas of moves, which no other machine repeats to the unit: not recorded."""
