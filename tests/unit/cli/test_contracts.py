@@ -32,7 +32,7 @@ def test_a_dry_run_prices_deployment_job_and_game_offline(lockstep: Lockstep, fe
 def test_a_dry_run_in_words_has_money_where_a_coin_has_a_price(lockstep: Lockstep) -> None:
     ended = lockstep("contracts", "deploy", "--dry-run", "--fees", "mainnet", "--base-fee", "1", "--coin-price", "3000")
     assert (ended.code, ended.err) == (0, "")
-    found = re.search(r"deployment +10 +([\d,]+) +[\d,]+ +(0\.\d+) ETH +([\d.]+)", ended.out)
+    found = re.search(r"deployment +11 +([\d,]+) +[\d,]+ +(0\.\d+) ETH +([\d.]+)", ended.out)
     assert found is not None, ended.out
     gas, coins, money = (float(part.replace(",", "")) for part in found.groups())
     assert (coins, money) == (pytest.approx(gas * 1e-9, rel=1e-3), pytest.approx(gas * 3e-6, abs=0.01))
