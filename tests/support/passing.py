@@ -10,7 +10,7 @@ from lockstep.chain.devnet import Local
 from lockstep.chain.events import EventReader
 from lockstep.node.ledger import Watcher
 from lockstep.protocol.jobs import NEVER, JobParams, Phase, Round
-from lockstep.protocol.market.receipts import DEMAND_INCLUSIONS, DEMAND_PARTS
+from lockstep.protocol.market.receipts import demands_end
 from lockstep.protocol.types import JobId, Seconds
 
 ACTING = frozenset(Phase) - {Phase.NONE, Phase.ATTESTING, Phase.LEAD, Phase.FINAL, Phase.FAILED, Phase.VOID}
@@ -60,8 +60,8 @@ class Passing:
             if phase in ACTING or (phase == Phase.ATTESTING and not _all_spoke(stored, params)):
                 ends.append(None)
             elif phase == Phase.ATTESTING:
-                part = (stored.attest_ends - stored.reveal_ends) // DEMAND_PARTS
-                ends.append(Seconds(stored.reveal_ends + max(part, DEMAND_INCLUSIONS * market.chain_times().inclusion)))
+                inclusion = market.chain_times().inclusion
+                ends.append(Seconds(demands_end(stored.reveal_ends, stored.attest_ends, inclusion)))
             elif stored.merged_at != NEVER and not played and _unwatched(params):
                 ends.append(Seconds(stored.merged_at + params.windows.challenge_seconds))
         return ends

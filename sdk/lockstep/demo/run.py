@@ -45,6 +45,7 @@ from lockstep.node.following import Follower
 from lockstep.protocol.dispute.moves import Wrong
 from lockstep.protocol.errors import Mismatch, TryLater, UsageError
 from lockstep.protocol.jobs import Phase
+from lockstep.protocol.market.receipts import demands_end
 from lockstep.protocol.types import Address, Seconds
 from lockstep.storage.payload import stored_length
 
@@ -303,9 +304,10 @@ class Course:
             if any(e.name == "JobDone" for e in self.events) and self._named("DutyDrawn") == self._named("DutyClosed"):
                 return
             self.world.group.check()
-            # INVARIANT: time moves only while no game is open and every open claim was audited.
+            # INVARIANT: windows pass only while no game is open and every open claim was audited.
             if self.quiet() and self._waits_for_time():
                 self._advance()
+            self._pass_demands()
             time.sleep(POLL_SECONDS)
         raise TryLater(f"the job is not done after {limit:.0f} s", hint=f"see the logs in {self.world.folder}")
 
@@ -341,6 +343,23 @@ class Course:
         ahead = max(merged, default=now) + params.windows.challenge_seconds + 1 - now
         if ahead > 0:
             self.say(Line(f"all claims are audited, no game is open: chain time moves on by {ahead} s", QUIET))
+            self.world.devnet.advance(Seconds(ahead))
+
+    def _pass_demands(self) -> None:
+        """Moves the chain's clock past the rest of the time for demands, once everybody has given a receipt."""
+        told = [e for e in self.events if e.contract == "JobMarket"]
+        if not told or told[-1].name != "Attested":
+            return
+        market, job, r = self.world.contracts.market, self.handle.id, told[-1].args["round"]
+        stored, witnesses = market.round(job, r), market.params(job).role.witnesses
+        spoken = stored.spoke.bit_count() + stored.silent == stored.revealed + stored.witnesses
+        if not spoken or (witnesses and not stored.drawn) or market.phase(job, r) != Phase.ATTESTING:
+            return
+        inclusion = market.chain_times().inclusion
+        ends = demands_end(stored.reveal_ends, stored.attest_ends, inclusion)
+        ahead = ends - self.world.devnet.w3.eth.get_block("latest")["timestamp"]
+        # Who plays a game has a clock that is many times as long.
+        if ahead > 0:
             self.world.devnet.advance(Seconds(ahead))
 
     def _tell(self, event: Event) -> None:

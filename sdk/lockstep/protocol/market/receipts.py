@@ -35,6 +35,11 @@ def accepts(named: tuple[int, int], spoke: int, receipts: int, s: int) -> bool:
     return QUORUM_OF * count >= QUORUM * others
 
 
+def demands_end(reveal_ends: int, attest_ends: int, inclusion: int) -> int:
+    """Returns the time until which a round is attested, whoever has spoken."""
+    return reveal_ends + max((attest_ends - reveal_ends) // DEMAND_PARTS, DEMAND_INCLUSIONS * inclusion)
+
+
 class Report(Enum):
     """The result of fetching and decoding a revealed payload."""
 

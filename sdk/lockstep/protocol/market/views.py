@@ -94,9 +94,8 @@ def phase(s: Reader, block: Block, job: JobId, r: int) -> Phase:
     if not everybody:
         return at
     # INVARIANT: whoever has spoken, every payload can be demanded for some time after the last reveal.
-    part = (ro.attest_ends - ro.reveal_ends) // receipts.DEMAND_PARTS
-    least = max(part, receipts.DEMAND_INCLUSIONS * s.at.chain.inclusion)
-    return at if block.time < ro.reveal_ends + least else Phase.FREEZING
+    least = receipts.demands_end(ro.reveal_ends, ro.attest_ends, s.at.chain.inclusion)
+    return at if block.time < least else Phase.FREEZING
 
 
 # -- what a verb would take now
