@@ -27,7 +27,7 @@ def status(job, claim):
     return job.market.claim(claim)["status"]
 
 
-REVEALED, ACCEPTED, EXCLUDED, ABSENT, FINAL, CONVICTED, VOID = range(3, 10)
+REVEALED, ACCEPTED, EXCLUDED, MISSING, ABSENT, FINAL, CONVICTED, VOID = range(3, 11)
 
 
 def books(parts):

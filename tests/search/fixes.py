@@ -15,7 +15,7 @@ from unittest import mock
 
 from lockstep.protocol import transition
 from lockstep.protocol.dispute import game
-from lockstep.protocol.jobs import NO_CLAIM, NO_STATE, ClaimStatus, JobStatus, Phase, Round
+from lockstep.protocol.jobs import NO_CLAIM, NO_STATE, ClaimStatus, Phase, Round
 from lockstep.protocol.market import availability, job_rules, rounds, settling, vault, verdicts, views
 from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.market.state import Draft
@@ -74,21 +74,6 @@ def h4(stack: ExitStack) -> Machine:
 def h6(stack: ExitStack) -> Machine:
     """An answer's window does not grow with the row."""
     _patched(stack, job_rules, "answer_floor", lambda row_length, inclusion: Seconds(0))
-    return Machine()
-
-
-def m1(stack: ExitStack) -> Machine:
-    """`finish` takes a void job's name away, and its claims live again."""
-
-    def is_void(s: Any, id_: Any, c: Any) -> bool:
-        if c.status >= ClaimStatus.ABSENT:
-            return bool(c.status == ClaimStatus.VOID)
-        ro = s.rounds[c.job, c.round]
-        standing = ro.merge_claim == id_ if c.is_merge else ro.attempt == c.attempt
-        void_round = ro.phase == Phase.VOID and not c.open_games
-        return not standing or void_round or s.jobs[c.job].status == JobStatus.VOID
-
-    _patched(stack, views, "is_void", is_void)
     return Machine()
 
 
@@ -252,7 +237,7 @@ def k8(stack: ExitStack) -> Machine:
 
 
 FIXES: dict[str, Reversal] = {
-    "H1": h1, "H2": h2, "H3": h3, "H4": h4, "H6": h6, "M1": m1, "M2": m2, "M3": m3, "M4": m4,
+    "H1": h1, "H2": h2, "H3": h3, "H4": h4, "H6": h6, "M2": m2, "M3": m3, "M4": m4,
     "K1": k1, "K2": k2, "K3": k3, "K4": k4, "K5": k5, "K6": k6, "K7": k7,
     "K8": k8, "K9": k9, "F1": f1,
 }  # fmt: skip

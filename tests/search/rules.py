@@ -34,7 +34,7 @@ from lockstep.protocol.market import availability, ids, views
 from lockstep.protocol.market.calls import Emitted, MarketCall
 from lockstep.protocol.market.prices import ANSWER_GAS, PROVER_PERCENT, gas_cost
 from lockstep.protocol.market.types import BURN, Demand, Status
-from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, JobId
+from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, Digest, JobId
 from tests.search.carrying import CarryClaim
 from tests.search.known import NamedWanderer
 from tests.search.scene import ACCOUNTS, COLD, HEIRS, REQUESTER, Scene
@@ -295,7 +295,7 @@ class Watch:
         """(a), (b), (f): when nothing goes on any more."""
         s, scene = self.scene.state, self.scene
         setting = scene.setting
-        left = [lock for lock in s.locks.values() if lock.amount]
+        left = [lock for key, lock in s.locks.items() if lock.amount and not self._given_up(Digest(key))]
         if left or s.jobs[scene.job].status != JobStatus.DONE:
             raise Violation(
                 "f", f"after {self.bound()} s {len(left)} locks are left, the job is {s.jobs[scene.job].status.name}"
@@ -313,6 +313,15 @@ class Watch:
         total = sum(map(scene.wealth, ACCOUNTS)) + s.credits[BURN] + elsewhere + given + s.total_escrow
         if total != self.supply:
             raise Violation("g", f"{self.supply - total} tokens are nobody's")
+
+    def _given_up(self, key: Digest) -> bool:
+        """Tells if a lock is the bond of a demand about a claim that fell, which its asker, one of the coalition, could
+        take back at any time and leaves: nothing and nobody waits for it."""
+        s, demand = self.scene.state, self.scene.state.demands[key]
+        if demand.status != Status.OPEN or not demand.beacon or demand.asker in self.scene.setting.honest:
+            return False
+        fallen = s.claims[ClaimId(demand.subject)].status == ClaimStatus.CONVICTED
+        return fallen and self.scene.block.time > demand.deadline
 
     def _looked_at(self) -> None:
         """(j)."""
