@@ -20,13 +20,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from measure import Training
+from measure import OneProgram, Training
 from step import MODELS
 
 from lockstep.execution.box.confinement import Allowance
 from lockstep.execution.box.executable import BoxedExecutable
 from lockstep.execution.box.handle import Box
-from lockstep.execution.box.loading import JobBox
 from lockstep.protocol.programs.program import Program
 from lockstep.storage.containers import encode_program
 from lockstep.storage.directory import DirectoryStore
@@ -48,19 +47,6 @@ class BoxCost:
     ratio: float
 
 
-class OneProgram(JobBox):
-    """A child that has one Program and no job."""
-
-    _step_seconds = SECONDS  # type: ignore[assignment]
-
-    def __init__(self, box: Box) -> None:
-        self.child = box
-        super().__init__(None, None, None, 1, "auto", None)  # type: ignore[arg-type]
-
-    def _at_work(self) -> Box:
-        return self.child
-
-
 @contextmanager
 def boxed(program: Program, threads: int) -> Iterator[tuple[Box, BoxedExecutable, Path]]:
     """A child that has planned a Program."""
@@ -71,7 +57,7 @@ def boxed(program: Program, threads: int) -> Iterator[tuple[Box, BoxedExecutable
         own.mkdir(mode=0o700)
         with Box(Allowance(8 << 30, 8 << 30), store, own) as box:
             box.call("decode", seconds=SECONDS, cid=cid, threads=threads)
-            yield box, BoxedExecutable(program, threads, box=OneProgram(box)), own
+            yield box, BoxedExecutable(program, threads, box=OneProgram(box, SECONDS)), own
 
 
 def processor_ms(box: Box | None = None) -> float:

@@ -23,8 +23,8 @@ WORK = 0.8
 """The cost of a claim's work."""
 SEAT_GAS = 313_000
 """Join, commit, reveal, and a receipt in a batch of eight (chain/costs.json)."""
-WITNESS_LIST = 600
-"""Enrolled accounts of the job that is drawn from."""
+ENROLLED = 600
+"""Accounts in the list of the job that is drawn from."""
 LIAR = Address("0x" + "ff" * 20)
 
 
@@ -47,10 +47,10 @@ class Coalition:
     audit: AuditPlan
     """Its `cartel` is the coalition's share of the enrolled witnesses."""
     stake: float
-    """Of a slot."""
+    """The stake of a slot, in prices."""
     min_slots: int
     gas: float = 0.0
-    """A seat's."""
+    """The gas of a seat, in prices."""
     work: float = WORK
 
     def fails(self, *, judged: bool) -> bool:
@@ -92,11 +92,11 @@ class Coalition:
         return (way, gains[way]) if gains[way] > 0 else (Way.WORK, gains[way])
 
 
-class Enrolled:
+class WitnessList:
     """A job's witnesses in the order of enrolment, which nobody arranges; every third, say, is the coalition's."""
 
     def __init__(self, audit: AuditPlan, seed: int) -> None:
-        accounts = [Address(f"0x{i + 1:040x}") for i in range(WITNESS_LIST)]
+        accounts = [Address(f"0x{i + 1:040x}") for i in range(ENROLLED)]
         self._audit, self._slots = audit, list(range(audit.slots))
         self._bought = frozenset(accounts[: round(audit.cartel * len(accounts))])
         self._order = [accounts[i] for i in np.random.default_rng(seed).permutation(len(accounts))]

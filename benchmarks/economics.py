@@ -29,7 +29,7 @@ import numpy as np
 
 from benchmarks.attacks import INTEREST, Harm, Market
 from benchmarks.charts import Chart, Line
-from benchmarks.coalitions import SEAT_GAS, Enrolled, Way, coalitions
+from benchmarks.coalitions import SEAT_GAS, Way, WitnessList, coalitions
 from benchmarks.society import Kind, Play, Rules, Society
 from lockstep import economics
 from lockstep.economics import AuditPlan
@@ -336,7 +336,7 @@ def choice_lines(seed: int) -> list[str]:
 
 def chosen(audit: AuditPlan, lies: int, draws: int, seed: int, trials: int = 2_000) -> float:
     """The mean of the fewest lies that an honest witness is drawn for, over so many beacons."""
-    enrolled, total = Enrolled(audit, seed), 0
+    enrolled, total = WitnessList(audit, seed), 0
     for trial in range(trials):
         fewest = lies
         for k in range(draws):
@@ -353,7 +353,7 @@ def coalition_lines(seed: int) -> list[str]:
     market = Market()
     stake = MAINNET.slot_stake / MAINNET.slot_price
     for one in coalitions(AUDIT, stake, SLOTS - 1, market.gas(SEAT_GAS)):
-        enrolled = Enrolled(one.audit, seed)
+        enrolled = WitnessList(one.audit, seed)
         seen = [enrolled.seen(f"{seed}/{trial}", one.seats) for trial in range(COALITION_TRIALS)]
         profits = [one.expected(Way.WORK, judged=True)]
         for way, judged in ((Way.LIE, True), (Way.ESCAPE, False), (Way.ESCAPE, True)):

@@ -27,10 +27,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.measure import OneProgram  # noqa: E402
 from lockstep.execution.box.confinement import Allowance  # noqa: E402
 from lockstep.execution.box.executable import BoxedExecutable  # noqa: E402
 from lockstep.execution.box.handle import Box  # noqa: E402
-from lockstep.execution.box.loading import JobBox  # noqa: E402
 from lockstep.numerics.arrays import Array, StepContext  # noqa: E402
 from lockstep.protocol.errors import Crashed, LockstepError  # noqa: E402
 from lockstep.protocol.programs.program import Program  # noqa: E402
@@ -51,7 +51,7 @@ WALKED = ("anything", "changed", "nearly", "unruled")
 
 @dataclass
 class Suffered:
-    """What became of the Programs, and of the process that had them run."""
+    """The ends of the Programs, and the cost to the process that had them run."""
 
     draws: int = 0
     children: int = 0
@@ -61,19 +61,6 @@ class Suffered:
     """The most memory of its own that the parent held, above what it had at first."""
     silence_seconds: float = 0.0
     """The longest time in which a thread of the parent that wanted to run did not."""
-
-
-class OneProgram(JobBox):
-    """A child that has some Programs and no job."""
-
-    _step_seconds = SECONDS  # type: ignore[assignment]
-
-    def __init__(self, box: Box) -> None:
-        self.child = box
-        super().__init__(None, None, None, 1, "auto", None)  # type: ignore[arg-type]
-
-    def _at_work(self) -> Box:
-        return self.child
 
 
 def drawn(seed: int) -> tuple[str, Program, tuple[Array | None, ...], Array | None]:
@@ -127,11 +114,11 @@ def suffer(seeds: range) -> Suffered:
 def what_became(
     box: Box, store: DirectoryStore, cid: str, program: Program, state: tuple[Array | None, ...], dataset: Array | None
 ) -> str:
-    """What a child made of a Program, in words; its parent decodes it, too, once the child has."""
+    """Has a child run a Program; returns the end of it in words. The parent decodes it, too, once the child has."""
     try:
         box.call("decode", seconds=SECONDS, cid=cid, threads=1)
         load_program(store, cid)
-        BoxedExecutable(program, 1, box=OneProgram(box)).roots(state, CONTEXT, dataset)
+        BoxedExecutable(program, 1, box=OneProgram(box, SECONDS)).roots(state, CONTEXT, dataset)
     except Crashed as error:
         why = error.message
         return "late" if "not done" in why else "memory" if "memory" in why else f"died ({why.rpartition(': ')[2]})"

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from lockstep.execution.box.handle import Box
+from lockstep.execution.box.loading import JobBox
 from lockstep.numerics import arrays, paths
 from lockstep.numerics.arrays import Array, StepContext
 from lockstep.numerics.trace import layout_root
@@ -84,6 +86,22 @@ class Training:
         """One after the other."""
         self.step()
         self.root()
+
+
+class OneProgram(JobBox):
+    """A child that has a Program, or several, and no job."""
+
+    def __init__(self, child: Box, seconds: float) -> None:
+        """`seconds`: its time for one order."""
+        super().__init__(None, None, None, 1, "auto", None)  # type: ignore[arg-type]
+        self._child, self._seconds = child, seconds
+
+    @property
+    def _step_seconds(self) -> float:
+        return self._seconds
+
+    def _at_work(self) -> Box:
+        return self._child
 
 
 def resident(field: str = "VmRSS") -> float:

@@ -63,17 +63,17 @@ def squatted(p: JobParams) -> Mapping[str, int]:
 
 
 def silence(p: JobParams) -> Mapping[str, int]:
-    """What was demanded in vain costs the price of a slot, and earns nothing."""
+    """A payload that was demanded in vain costs the price of a slot, and earns nothing."""
     return {"worker-0": p.role.slot_price}
 
 
 def unpaid(p: JobParams) -> Mapping[str, int]:
-    """What is left out earns nothing, and its stake comes back."""
+    """A claim that is left out earns nothing, and its stake comes back."""
     return {"worker-0": 0}
 
 
 def unrewarded(gained: Mapping[str, int], p: JobParams) -> bool:
-    """Who showed it has its gas back, which costs nothing here, and no prize."""
+    """The sender has its gas back, which costs nothing here, and no prize."""
     return gained["verifier"] == 0
 
 

@@ -9,8 +9,9 @@ from lockstep.chain.contracts import Contracts
 from lockstep.chain.devnet import Local
 from lockstep.chain.events import EventReader
 from lockstep.node.ledger import Watcher
-from lockstep.protocol.jobs import NEVER, JobParams, Phase, Round
+from lockstep.protocol.jobs import NEVER, JobParams, Phase
 from lockstep.protocol.market.receipts import demands_end
+from lockstep.protocol.market.views import all_spoken
 from lockstep.protocol.types import JobId, Seconds
 
 ACTING = frozenset(Phase) - {Phase.NONE, Phase.ATTESTING, Phase.LEAD, Phase.FINAL, Phase.FAILED, Phase.VOID}
@@ -57,7 +58,8 @@ class Passing:
         ends: list[Seconds | None] = []
         for r in range(state.settled, state.started):
             stored, phase = market.round(job, r), market.phase(job, r)
-            if phase in ACTING or (phase == Phase.ATTESTING and not _all_spoke(stored, params)):
+            spoken = all_spoken(stored, params.role.witnesses)
+            if phase in ACTING or (phase == Phase.ATTESTING and not spoken):
                 ends.append(None)
             elif phase == Phase.ATTESTING:
                 inclusion = market.chain_times().inclusion
@@ -65,11 +67,6 @@ class Passing:
             elif stored.merged_at != NEVER and not played and _unwatched(params):
                 ends.append(Seconds(stored.merged_at + params.windows.challenge_seconds))
         return ends
-
-
-def _all_spoke(stored: Round, params: JobParams) -> bool:
-    drawn = params.role.witnesses == 0 or stored.drawn
-    return drawn and stored.spoke.bit_count() + stored.silent == stored.revealed + stored.witnesses
 
 
 def _unwatched(params: JobParams) -> bool:

@@ -46,6 +46,7 @@ from lockstep.protocol.dispute.moves import Wrong
 from lockstep.protocol.errors import Mismatch, TryLater, UsageError
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.market.receipts import demands_end
+from lockstep.protocol.market.views import all_spoken
 from lockstep.protocol.types import Address, Seconds
 from lockstep.storage.payload import stored_length
 
@@ -338,12 +339,15 @@ class Course:
     def _advance(self) -> None:
         market, job = self.world.contracts.market, self.handle.id
         params, books = market.params(job), market.job(job)
-        now = self.world.devnet.w3.eth.get_block("latest")["timestamp"]
+        now = self._chain_time()
         merged = [market.round(job, r).merged_at for r in range(books.settled, books.started)]
         ahead = max(merged, default=now) + params.windows.challenge_seconds + 1 - now
         if ahead > 0:
             self.say(Line(f"all claims are audited, no game is open: chain time moves on by {ahead} s", QUIET))
             self.world.devnet.advance(Seconds(ahead))
+
+    def _chain_time(self) -> int:
+        return int(self.world.devnet.w3.eth.get_block("latest")["timestamp"])
 
     def _pass_demands(self) -> None:
         """Moves the chain's clock past the rest of the time for demands, once everybody has given a receipt."""
@@ -352,12 +356,11 @@ class Course:
             return
         market, job, r = self.world.contracts.market, self.handle.id, told[-1].args["round"]
         stored, witnesses = market.round(job, r), market.params(job).role.witnesses
-        spoken = stored.spoke.bit_count() + stored.silent == stored.revealed + stored.witnesses
-        if not spoken or (witnesses and not stored.drawn) or market.phase(job, r) != Phase.ATTESTING:
+        if not all_spoken(stored, witnesses) or market.phase(job, r) != Phase.ATTESTING:
             return
         inclusion = market.chain_times().inclusion
         ends = demands_end(stored.reveal_ends, stored.attest_ends, inclusion)
-        ahead = ends - self.world.devnet.w3.eth.get_block("latest")["timestamp"]
+        ahead = ends - self._chain_time()
         # Who plays a game has a clock that is many times as long.
         if ahead > 0:
             self.world.devnet.advance(Seconds(ahead))

@@ -24,10 +24,10 @@ from lockstep.base.published import MAX_BYTES, fetched
 from lockstep.base.redaction import redacted, urls_of
 from lockstep.chain.addresses import CONTRACTS, Addresses
 from lockstep.chain.contracts import Contracts
+from lockstep.chain.devnet import CHAIN_ID
 from lockstep.chain.keys import KEYSTORE, NODE_KEY, load_account, load_node_key
 from lockstep.chain.rpc import connect
 from lockstep.node.guard import lock
-from lockstep.node.party import DEVNET
 from lockstep.node.purse import Holdings
 from lockstep.protocol.errors import (
     ChainError,
@@ -226,7 +226,7 @@ class Examination:
         ahead = int(self._w3.eth.get_block("latest")["timestamp"]) - int(time.time())
         told = f"the latest block is {abs(ahead)} s {'ahead of' if ahead > 0 else 'behind'} this machine's clock"
         # Its time is moved by whoever tests on it.
-        if self._addresses.chain_id == DEVNET:
+        if self._addresses.chain_id == CHAIN_ID:
             return f"{told}; a local chain's time is moved at will"
         if ahead > SKEW_SECONDS:
             raise DoctorError(told, "set this machine's clock: run an NTP client")

@@ -16,6 +16,7 @@ from lockstep.chain import logcache
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.crosscheck import CrossCheck
+from lockstep.chain.devnet import CHAIN_ID
 from lockstep.chain.finality import relied_block
 from lockstep.chain.gas import fees_now
 from lockstep.chain.keys import KEYSTORE, load_account
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from lockstep.chain.contracts import Call, Market
     from lockstep.storage import ContentStore
 
-DEVNET = 31337
-"""The chain id of devnets."""
 MINED_SECONDS = 30.0
 LOOKS_A_BLOCK = 4
 LOOK_SECONDS = 3.0
@@ -182,7 +181,7 @@ class Party:
 
 def base_fee_of(w3: Web3, chain_id: int) -> int:
     """Wei of coin for a unit of gas now; 0 on a devnet, whose coin is worth nothing."""
-    return 0 if chain_id == DEVNET else fees_now(w3).base
+    return 0 if chain_id == CHAIN_ID else fees_now(w3).base
 
 
 def pace_of(w3: Web3, market: Market) -> ChainPace:

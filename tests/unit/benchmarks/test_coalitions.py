@@ -7,7 +7,7 @@ from math import sqrt
 
 import pytest
 
-from benchmarks.coalitions import Coalition, Enrolled, Way, coalitions
+from benchmarks.coalitions import Coalition, Way, WitnessList, coalitions
 from lockstep import economics
 from lockstep.economics import AuditPlan
 from lockstep.presets import MAINNET
@@ -53,7 +53,7 @@ def test_half_of_the_others_voices_exclude_nobody() -> None:
 @pytest.mark.parametrize("seats", [2, 23])
 def test_what_is_computed_is_what_the_contracts_draw_gives(seats: int) -> None:
     one = Coalition(seats, replace(AUDIT, cartel=economics.CARTEL), STAKE, AUDIT.slots - 1)
-    enrolled, rounds = Enrolled(one.audit, seed=1), 1_000
+    enrolled, rounds = WitnessList(one.audit, seed=1), 1_000
     seen = [enrolled.seen(str(i), seats) for i in range(rounds)]
     chances = economics.seen_lies(one.audit, seats)
     mean = sum(x * chance for x, chance in enumerate(chances))

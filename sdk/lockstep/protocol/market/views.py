@@ -89,13 +89,17 @@ def phase(s: Reader, block: Block, job: JobId, r: int) -> Phase:
     if at != Phase.ATTESTING:
         return at
     # Attesting is over when everybody who may has spoken, and some time later.
-    role = params(s, job).role
-    everybody = ro.spoke.bit_count() + ro.silent == ro.revealed + ro.witnesses and (role.witnesses == 0 or ro.drawn)
-    if not everybody:
+    if not all_spoken(ro, params(s, job).role.witnesses):
         return at
     # INVARIANT: whoever has spoken, every payload can be demanded for some time after the last reveal.
     least = receipts.demands_end(ro.reveal_ends, ro.attest_ends, s.at.chain.inclusion)
     return at if block.time < least else Phase.FREEZING
+
+
+def all_spoken(ro: Round, witnesses: int) -> bool:
+    """Returns True if every owner of a revealed slot and every witness has given a receipt, convicted owners left out;
+    `witnesses`: those that the job draws."""
+    return ro.spoke.bit_count() + ro.silent == ro.revealed + ro.witnesses and (witnesses == 0 or ro.drawn)
 
 
 # -- what a verb would take now
