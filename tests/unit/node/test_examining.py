@@ -114,11 +114,11 @@ def test_an_account_without_coin_or_tokens_is_told_what_to_send(settings: Settin
 def test_a_clock_that_differs_is_wrong_but_on_a_local_chain(
     settings: Settings, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(examining, "DEVNET", 0)
-    for ahead, bad in ((0, set()), (-3600, {"clock"}), (3600, {"clock"}), (600, set())):
-        monkeypatch.setattr(time, "time", lambda ahead=ahead: float(world.now + ahead))
-        assert failed(settings) == bad, ahead
-    monkeypatch.setattr(examining, "DEVNET", 31337)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(examining, "CHAIN_ID", 0)
+        for ahead, bad in ((0, set()), (-3600, {"clock"}), (3600, {"clock"}), (600, set())):
+            elsewhere.setattr(time, "time", lambda ahead=ahead: float(world.now + ahead))
+            assert failed(settings) == bad, ahead
     monkeypatch.setattr(time, "time", lambda: 0.0)
     assert failed(settings) == set()
 
