@@ -13,7 +13,8 @@ import numpy as np
 
 from lockstep.chain import games
 from lockstep.chain.contracts import Call
-from lockstep.demo.cheats.lies import DEVNET_CHAIN_ID, LyingRun, cheat_of, inserted, wrong_partials
+from lockstep.chain.devnet import CHAIN_ID
+from lockstep.demo.cheats.lies import LyingRun, cheat_of, inserted, wrong_partials
 from lockstep.execution.jobs import ClaimRun, payload_of, slot_run
 from lockstep.node.player import HeldClaim, Side
 from lockstep.node.replay import computed_word
@@ -174,7 +175,7 @@ def demo(name: str, first: int = 0) -> Liar:
 
     def liar(honest: ClaimRun, court: Court) -> ClaimRun:
         for seed in count(first):
-            lie = cheat_of(name, honest.job.programs, honest.job.params, seed, DEVNET_CHAIN_ID)
+            lie = cheat_of(name, honest.job.programs, honest.job.params, seed, CHAIN_ID)
             made = lie.run(honest)
             if lie.expectation.step > 1 or lie.stale or _first_root(made) != _first_root(honest):
                 return made

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 import torch
 
-from lockstep.demo.cheats.lies import DEVNET_CHAIN_ID, cheat_of
+from lockstep.chain.devnet import CHAIN_ID
+from lockstep.demo.cheats.lies import cheat_of
 from lockstep.execution.jobs import TrainingJob
 from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.paths import compile  # noqa: A004
@@ -499,7 +500,7 @@ def test_a_lie_of_a_slot_that_carries_is_convicted_on_the_chain_in_memory(told: 
     court.claim()
     court.merge()
     court.seal(1)
-    cheat = cheat_of(name, court.job.programs, court.params, 0, DEVNET_CHAIN_ID)
+    cheat = cheat_of(name, court.job.programs, court.params, 0, CHAIN_ID)
     claims = court.claim({2: cheat.run(court.run(2, 1))}, r=1)
     (game,) = court.audit_and_play()
     assert court.convicted(claims[2])

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["CHAIN_ID", "HARDFORK", "Devnet", "Local", "deploy", "find_anvil", "key_of"]
 
 CHAIN_ID = 31_337
+"""Anvil's."""
 HARDFORK = "prague"
 FUNDING_WEI = 10**22
 BLOCKS_A_REQUEST = 200

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.base.amounts import tokens
 from lockstep.base.naming import short
-from lockstep.chain.devnet import Devnet
+from lockstep.chain.devnet import CHAIN_ID, Devnet
 from lockstep.chain.events import Cursor, Event, EventReader
 from lockstep.cli.dispute_text import line, named_clocks, state
 from lockstep.cli.narrator import (
@@ -36,7 +36,7 @@ from lockstep.cli.narrator import (
 from lockstep.cli.progress import Progress, windows_of
 from lockstep.client import JobHandle, Network
 from lockstep.demo import local, report
-from lockstep.demo.cheats.lies import DEVNET_CHAIN_ID, OF_MERGES, OF_SLOTS, cheat_of
+from lockstep.demo.cheats.lies import OF_MERGES, OF_SLOTS, cheat_of
 from lockstep.demo.processes import Group, Lie, Process
 from lockstep.demo.world import READY_SECONDS, World, build
 from lockstep.node import disputes
@@ -189,7 +189,7 @@ def run(options: DemoOptions, screen: Screen) -> dict[str, Any]:
         quote = requester.quote(job)
         if options.cheat in OF_SLOTS | OF_MERGES:
             # A lie that cannot be told of this job is refused before anybody pays for one.
-            cheat_of(options.cheat, job.programs, quote.params, options.seed, DEVNET_CHAIN_ID)
+            cheat_of(options.cheat, job.programs, quote.params, options.seed, CHAIN_ID)
         handle = requester.submit(quote, budget=quote.debit)
         escrowed = f"{tokens(quote.escrow, 6)}, deposit {tokens(quote.deposit, 6)}"
         say(Line(f"job {short(handle.id)} is escrowed: {escrowed}", STRONG))

@@ -26,8 +26,9 @@ from coordinator.settings import CoordinatorSettings, resolve_coordinator
 from lockstep.base import trust
 from lockstep.base.settings import DEFAULTS
 from lockstep.chain.addresses import Addresses
+from lockstep.chain.devnet import CHAIN_ID
 from lockstep.cli.main import main
-from lockstep.demo.cheats.lies import DEVNET_CHAIN_ID, cheat_of
+from lockstep.demo.cheats.lies import cheat_of
 from lockstep.execution.jobs import ClaimRun
 from lockstep.numerics.trace import StepTrace
 from lockstep.protocol.dispute.moves import Convicted
@@ -208,7 +209,7 @@ class Lie:
 def lying(court: Court) -> ClaimRun:
     honest = court.run(0)
     for seed in range(100):
-        run = cheat_of("one-ulp", court.job.programs, court.job.params, seed, DEVNET_CHAIN_ID).run(honest)
+        run = cheat_of("one-ulp", court.job.programs, court.job.params, seed, CHAIN_ID).run(honest)
         if run.root(1, run.advance(1, honest.start)) != honest.root(1, honest.advance(1, honest.start)):
             return run
     raise AssertionError("no lie shows")

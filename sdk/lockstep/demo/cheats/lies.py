@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.chain.devnet import CHAIN_ID
 from lockstep.execution.jobs import ClaimRun, ClaimSchedule, State
 from lockstep.numerics import codes, scalar
 from lockstep.numerics.arrays import Array, to_array, to_bytes
@@ -42,9 +43,6 @@ from lockstep.protocol.types import TensorRoot
 
 Lies = Mapping[tuple[int, int], tuple[int, ...]]
 """Partials that combine to a lie, by (op, element)."""
-
-DEVNET_CHAIN_ID = 31337
-"""Anvil's."""
 
 INTEGERS = 'they are about jobs with products = "int8"'
 """The hint of a lie about codes."""
@@ -425,8 +423,8 @@ OF_MERGES: dict[str, Lie] = {"lying-aggregator": lying_aggregator}
 def require_devnet(chain_id: int) -> None:
     """Raises UsageError off devnets."""
     # INVARIANT: lies run on devnets alone.
-    if chain_id != DEVNET_CHAIN_ID:
-        raise UsageError(f"cheats refuse chain {chain_id}", hint=f"they are for devnets (chain {DEVNET_CHAIN_ID})")
+    if chain_id != CHAIN_ID:
+        raise UsageError(f"cheats refuse chain {chain_id}", hint=f"they are for devnets (chain {CHAIN_ID})")
 
 
 def cheat_of(name: str, programs: ClaimSchedule, params: JobParams, seed: int, chain_id: int, draw: int = 0) -> Cheat:

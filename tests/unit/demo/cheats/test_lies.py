@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockstep.chain.devnet import CHAIN_ID
 from lockstep.demo.cheats.lies import (
-    DEVNET_CHAIN_ID,
     OF_SLOTS,
     Cheat,
     LyingRun,
@@ -60,7 +60,7 @@ def honest_told(told: Job) -> ClaimRun:
 
 
 def lie_of(name: str, seed: int, job: Job) -> Cheat:
-    return cheat_of(name, job.programs, job.params, seed, DEVNET_CHAIN_ID)
+    return cheat_of(name, job.programs, job.params, seed, CHAIN_ID)
 
 
 def claim_of(run: ClaimRun, held: HeldClaim) -> game.DisputedClaim:
@@ -179,7 +179,7 @@ def test_a_lie_that_does_not_show_is_known_before_the_run(
 
 
 def test_a_lie_of_one_seed_has_as_many_places_as_are_drawn(toy: Job) -> None:
-    places = [cheat_of("one-ulp", toy.programs, toy.params, 0, DEVNET_CHAIN_ID, draw).expectation for draw in range(8)]
+    places = [cheat_of("one-ulp", toy.programs, toy.params, 0, CHAIN_ID, draw).expectation for draw in range(8)]
     assert places[0] == lie_of("one-ulp", 0, toy).expectation
     assert len({(e.op_index, e.element) for e in places}) > 4
 
