@@ -61,7 +61,7 @@ LATE = "a sum that is late"
 def begin(market: Market, program: str, home: Path, *more: str, lie: tuple[str, int] | None = None) -> Process:
     """A program that is ready, however busy its machine is with what strangers wrote."""
     process = market.start(home.name, [program, *arguments(market, home, *more)[1:]], lie=lie)
-    process.wait_for("ready", 300)
+    process.wait_for("ready")
     return process
 
 
@@ -83,8 +83,8 @@ def test_hostile_jobs_keep_nobody_from_an_honest_one_and_from_its_game(market: M
         rounds=2, max_lead=2, **{**WITHOUT_AGGREGATOR, "challenge_seconds": Seconds(240), "clock_seconds": CLOCK}
     )
 
-    wait(lambda: bool(events_of(market, "Opened")), 600, "a game")
-    wait(lambda: all(refused(looker, one) for one in strange.values()), 900, "a refusal of every hostile job")
+    wait(lambda: bool(events_of(market, "Opened")), "a game")
+    wait(lambda: all(refused(looker, one) for one in strange.values()), "a refusal of every hostile job")
     assert refused(looker, strange[LATE]) == ["crashed"]
     refusal = Refusals(homes[1]).of(strange[LATE])
     assert refusal is not None
@@ -93,20 +93,20 @@ def test_hostile_jobs_keep_nobody_from_an_honest_one_and_from_its_game(market: M
     # After a restart it is not looked at again.
     looked = cache_directory() / "boxes" / strange[LATE].hex()
     before = looked.stat().st_mtime_ns
-    assert looker.leave(300) == 0
+    assert looker.leave() == 0
     looker = begin(market, "worker", homes[1])
-    wait(lambda: bool(refused(looker, strange[LATE])), 300, "its refusal")
+    wait(lambda: bool(refused(looker, strange[LATE])), "its refusal")
     assert refused(looker, strange[LATE]) == ["crashed"]
 
-    wait(lambda: bool(events_of(market, "Resolved")), 900, "a verdict")
+    wait(lambda: bool(events_of(market, "Resolved")), "a verdict")
     (resolved,) = events_of(market, "Resolved")
     assert moves.Verdict(resolved.verdict) == moves.Verdict.FRAUD
     assert resolved.winner == Address(market.devnet.account("v").address)
-    wait(lambda: bool(verifier.named("won")), 60, "the verifier's word")
+    wait(lambda: bool(verifier.named("won")), "the verifier's word")
     chain = market.contracts.market
-    wait(lambda: chain.phase(job.id, 1) == Phase.LEAD, 300, "the last round's merge")
+    wait(lambda: chain.phase(job.id, 1) == Phase.LEAD, "the last round's merge")
     market.devnet.advance(Seconds(241))
-    wait(lambda: chain.job(job.id).status == JobStatus.DONE, 120, "the end of the honest job")
+    wait(lambda: chain.job(job.id).status == JobStatus.DONE, "the end of the honest job")
     books = chain.job(job.id)
     assert books.paid > 0
     assert books.escrow == books.paid + books.refunded

@@ -200,10 +200,10 @@ class Watch:
         """(h)."""
         s = self.scene.state
         for event in events:
-            account = event.values[0] if event.contract == "StakeVault" and event.values else None
-            owner = self.owners.get(account)  # type: ignore[arg-type]
-            if owner is None or event.name not in OWNERS:
+            if event.contract != "StakeVault" or event.name not in OWNERS or event.values[0] not in self.owners:
                 continue
+            account = event.values[0]
+            owner = self.owners[account]
             if event.name == "OwnerSet":
                 if call.function != "acceptOwner" or call.sender != self.offered.pop(account, None):
                     raise Violation("h", f"{account} is taken from its owner by {call.function} of {call.sender}")

@@ -32,7 +32,7 @@ def strings(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
     elif isinstance(node, ast.JoinedStr):
-        yield "".join(v.value if isinstance(v, ast.Constant) else VALUE for v in node.values)
+        yield "".join(str(v.value) if isinstance(v, ast.Constant) else VALUE for v in node.values)
         for value in node.values:
             if isinstance(value, ast.FormattedValue):
                 yield from strings(value.value)
