@@ -28,6 +28,8 @@ from lockstep.storage.unixfs import CHUNK_BYTES, MAX_BLOCK_BYTES
 CONTENT = b"content"
 CID = cid_of(CONTENT)
 SECONDS = 0.5
+LONG = 60
+"""Seconds that a busy machine may take for that, and much less than what gateways here would have a reader wait."""
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
@@ -111,8 +113,8 @@ def endless(request: BaseHTTPRequestHandler) -> None:
 
 
 def silent(request: BaseHTTPRequestHandler) -> None:
-    """Nothing at all, for long."""
-    time.sleep(4 * SECONDS)
+    """Nothing at all, until the reader goes."""
+    request.rfile.read(1)
     request.close_connection = True
 
 
@@ -121,7 +123,7 @@ def dripping(request: BaseHTTPRequestHandler) -> None:
     request.send_response(200)
     request.send_header("Content-Length", "100000")
     request.end_headers()
-    for _ in range(40):
+    for _ in range(4_000):
         request.wfile.write(b"x")
         request.wfile.flush()
         time.sleep(SECONDS / 10)
@@ -130,7 +132,7 @@ def dripping(request: BaseHTTPRequestHandler) -> None:
 def dripping_head(request: BaseHTTPRequestHandler) -> None:
     """A head that does not end."""
     request.wfile.write(b"HTTP/1.1 200 OK\r\n")
-    for number in range(40):
+    for number in range(4_000):
         request.wfile.write(f"X-{number}: x\r\n".encode())
         request.wfile.flush()
         time.sleep(SECONDS / 10)
@@ -164,7 +166,7 @@ def test_no_gateway_makes_a_reader_wait_longer_than_for_a_block(after: str) -> N
         began = time.monotonic()
         with pytest.raises(Unreachable):
             store.get(CID, max_bytes=100)
-        assert time.monotonic() - began < SECONDS + 2
+        assert time.monotonic() - began < LONG
 
 
 @pytest.mark.sampled(8)
@@ -201,7 +203,7 @@ def test_an_answer_has_one_meaning_in_time(answer: Answer, expected: type[Lockst
                 store.get(CID, max_bytes=100)
             assert type(error.value) is expected, "exactly that"
             assert error.value.hint, "with a hint"
-        assert time.monotonic() - began < 2 * SECONDS + 1
+        assert time.monotonic() - began < LONG
         assert served.paths == [f"/ipfs/{CID}?format=raw"], "one request, and none elsewhere"
 
 
