@@ -22,6 +22,9 @@ FEE_SHARE = 0.2
 OPEN_GAS = 340_000
 """Gas of `open`; a game that nobody plays needs no other move."""
 JOIN_GAS = 155_000
+MERGE_GAS = 281_000
+ANSWER_SPENT = 1_000_000
+"""Gas of an answer to a demand of a payload; `prices.ANSWER_GAS` of it are paid."""
 LONGEST_STEP = Seconds(30 * DAY)
 """Without the rule: the longest stepSeconds that a job could set."""
 
@@ -67,7 +70,7 @@ class Market:
     """A job that is attacked at its fullest: as many rounds in flight as may be."""
 
     slots: int = 64
-    min_slots: int = 32
+    min_slots: int = 16
     terms: Terms = MAINNET
 
     def price(self, amount: float) -> float:
@@ -133,6 +136,9 @@ class Market:
         yield self.void_own_job(others=True)
         yield from self.self_games()
         yield self.squatter()
+        yield self.unbacked()
+        yield self.withheld()
+        yield self.left_out()
 
     def self_conviction(self, *, requester: bool) -> Attack:
         """A merger convicts itself of a right merge under a full pipeline; it is its own challenger.
@@ -197,3 +203,36 @@ class Market:
         joins = seats * self.gas(JOIN_GAS)
         name = f"a squatter fails a round ({seats} of {self.slots} slots)"
         return Attack(name, Harm(joins, 0.0), Harm(joins + seats, self.slots - seats))
+
+    def unbacked(self) -> Attack:
+        """A merger backs no round, so that the next one waits: for the merge's window, or for a turn, as whoever is
+        next then merges again. The round's other stakes earn no interest meanwhile, nor does its pay in the escrow.
+        """
+        terms = self.terms
+        seconds = terms.merge_seconds
+
+        def interest(amount: int, seconds: int) -> float:
+            return self.price(amount) * INTEREST * seconds / YEAR
+
+        idle = self.slots * terms.slot_stake + self.round_pay
+        saved, window = self.round_pay, terms.challenge_seconds
+        without = Harm(-interest(saved, window), interest(idle, window))
+        lost = self.price(terms.merge_price) + self.gas(MERGE_GAS) - interest(saved, seconds)
+        return Attack("a merger backs no later round", without, Harm(lost, interest(idle, seconds)))
+
+    def withheld(self) -> Attack:
+        """An owner shows its payload to nobody until a demand has it post leaves; who asks loses what is paid for that.
+
+        Without the rule the owner earned its part of the bond, and the asker had none of it back.
+        """
+        terms = self.terms
+        bond = prices.bond_of(terms.bond, terms.gas_price, terms.fee_cap, round(FEE_SHARE * terms.fee_cap))
+        spent, paid = self.gas(ANSWER_SPENT), self.gas(prices.ANSWER_GAS)
+        without = Harm(spent - self.price(prices.split_bond(bond)[0]), self.price(bond))
+        return Attack("an owner withholds until it is asked on chain", without, Harm(spent - paid, paid))
+
+    def left_out(self) -> Attack:
+        """Receipts of a majority leave out everybody else, whose prices are burned: no rule tells why."""
+        alone = (self.slots - self.terms.witnesses) // 2
+        name = f"{self.slots - alone} of {self.slots} slots leave out the others"
+        return Attack(name, None, Harm(0.0, float(alone)))

@@ -309,7 +309,7 @@ def attack_lines() -> list[str]:
     def shown(harm: Harm | None) -> tuple[str, str, str]:
         if harm is None:
             return ("", "", "")
-        factor = "gain" if harm.factor == inf else f"{harm.factor:.2f}"
+        factor = ("free" if harm.cost == 0 else "gain") if harm.factor == inf else f"{harm.factor:.2f}"
         return (f"{harm.cost:,.2f}", f"{harm.damage:,.2f}", factor)
 
     cells = [(a.name, *shown(a.without), *shown(a.now)) for a in Market().attacks()]

@@ -112,6 +112,20 @@ def test_a_squatter_is_fined_what_is_computed() -> None:
     assert world.state.jobs[world.job].paid == attack.now.damage * FULL.role.slot_price, "for what is not merged"
 
 
+def test_a_majority_leaves_out_what_is_computed_and_gains_nothing() -> None:
+    attack = priced(FULL).left_out()
+    world = begun().create(FULL).to_revealed()
+    world.attest(slots=(0, 1), mask=0b011).attest(slots=(2,)).freeze().merge()
+    finish(world, 1)
+    assert world.state.credits[BURN] == attack.now.damage * FULL.role.slot_price
+    assert [wealth(world, [worker]) - STAKE for worker in WORKERS] == [FULL.role.slot_price, FULL.role.slot_price, 0]
+
+
+def test_what_is_left_to_griefing_is_named() -> None:
+    dear = {name for name, attack in named().items() if attack.now.factor > 5}
+    assert dear == {"a day of games with oneself, two clocks long", "35 of 64 slots leave out the others"}
+
+
 def test_a_day_more_takes_as_many_games_as_steps_fit_into_it() -> None:
     terms = MAINNET
     at = game.DisputedClaim.__new__(game.DisputedClaim)
