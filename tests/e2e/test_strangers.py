@@ -16,14 +16,12 @@ from lockstep.protocol.market.ids import job_id
 from lockstep.protocol.types import Address, JobId, Seconds, Wei
 from tests.support import hostile
 
-from .test_worker import WITHOUT_AGGREGATOR, Market, Process, arguments, events_of, homes_of, wait
+from .test_worker import WATCHED, Market, Process, arguments, events_of, homes_of, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain, pytest.mark.timeout(3600)]
 
 DEAR = Wei(600 * 10**18)
 """A stake that two of nobody has: what passes every look is not joined all the same."""
-CLOCK = Seconds(1200)
-"""Of the honest job's games: whatever else the machine does, nobody loses one by it."""
 SHORT = {"train_seconds": Seconds(5), "merge_seconds": Seconds(3)}
 """A child that looks has half a minute then."""
 
@@ -79,9 +77,7 @@ def test_hostile_jobs_keep_nobody_from_an_honest_one_and_from_its_game(market: M
     looker = begin(market, "worker", homes[1])
     liar = begin(market, "worker", homes[0], *ours, lie=("one-ulp", 1))
     other = begin(market, "worker", homes[2], *ours)
-    job = market.submit(
-        rounds=2, max_lead=2, **{**WITHOUT_AGGREGATOR, "challenge_seconds": Seconds(240), "clock_seconds": CLOCK}
-    )
+    job = market.submit(rounds=2, max_lead=2, **WATCHED)
 
     wait(lambda: bool(events_of(market, "Opened")), "a game")
     wait(lambda: all(refused(looker, one) for one in strange.values()), "a refusal of every hostile job")
@@ -105,7 +101,7 @@ def test_hostile_jobs_keep_nobody_from_an_honest_one_and_from_its_game(market: M
     wait(lambda: bool(verifier.named("won")), "the verifier's word")
     chain = market.contracts.market
     wait(lambda: chain.phase(job.id, 1) == Phase.LEAD, "the last round's merge")
-    market.devnet.advance(Seconds(241))
+    market.devnet.advance(Seconds(WATCHED["challenge_seconds"] + 1))
     wait(lambda: chain.job(job.id).status == JobStatus.DONE, "the end of the honest job")
     books = chain.job(job.id)
     assert books.paid > 0
