@@ -157,9 +157,11 @@ interface IJobMarket {
 
     /// @dev What every claim reads and writes is one word: phase to attestEnds.
     /// @param phase As stored: Joining to Freezing are all `Joining` until `freeze`; `phase(job, r)` tells them apart.
-    /// @param turn Merge turns passed over by convictions: 0 is the aggregator's, k the k-th accepted slot in seed order.
+    /// @param turn Merge turns passed over by convictions, or the turn of the merge that stands: 0 is the aggregator's, k the k-th
+    ///        accepted slot in seed order.
     /// @param silent Owners of slots that were convicted before they gave a receipt: nobody waits for theirs.
     /// @param receipts How many were given. `spoke` has the bits of who gave one (s: the owner of slot s, 64 + i: the i-th witness).
+    /// @param mergeOpens When its merge turns began; of a Failed round, when it failed.
     /// @param mergedAt When it was merged; of a Failed round in which claims were revealed, when it failed.
     /// @param witnesses Drawn, once `drawn`.
     /// @param demands For payloads of this round, answered or not.
@@ -355,7 +357,8 @@ interface IJobMarket {
     function leave(JobId job, uint32 round, uint32 slot) external;
     function commit(JobId job, uint32 round, uint32 slot, bytes32 commitment) external;
     function reveal(JobId job, uint32 round, uint32 slot, Reveal calldata opened) external;
-    /// @notice Claims the merge; locks mergeStake, and the pay of `rounds` later rounds, which may start on it.
+    /// @notice Claims the merge; locks mergeStake, and the pay of `rounds` later rounds, which may start on it. A merge whose backing alone
+    /// keeps the next round from starting is merged again, with the same outputs, by the turns after its merger's: it is then Void.
     function merge(
         JobId job, uint32 round, bytes32 out, bytes32 out2, bytes calldata checkpointCid, uint16 rounds
     ) external;
@@ -402,7 +405,7 @@ interface IJobMarket {
     function claim(ClaimId claim) external view returns (Claim memory);
     /// @notice The id of the current attempt's claim of a slot; slot 0xffffffff: of the standing merge (0 if none).
     function claimIdOf(JobId job, uint32 round, uint32 slot) external view returns (ClaimId);
-    /// @notice Who may merge now: 0 if nobody (turn passed to a convicted or barred owner, or all turns over).
+    /// @notice Who may merge now, or merge again: 0 if nobody (turn passed to a convicted or barred owner, or all turns over).
     function mergerOf(JobId job, uint32 round) external view returns (address);
 
     /// @notice What a game on a claim of the job costs its challenger now.

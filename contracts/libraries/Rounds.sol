@@ -66,9 +66,7 @@ library Rounds {
         IJobMarket.Round storage ro = b.rounds[jobId][r];
         if (j.status != IJobMarket.JobStatus.Active) revert WrongJobStatus(jobId);
         // INVARIANT: rounds start in order, on a merged or carried-over base, at most maxLead ahead of the last settled one.
-        if (r != j.started || r >= p.schedule.rounds || j.failed > p.schedule.maxFail || r - j.settled >= p.schedule.maxLead) {
-            revert RoundNotStartable(r);
-        }
+        if (r != j.started || !_hasNext(j, p)) revert RoundNotStartable(r);
         // INVARIANT: what a game on voided work argues about stands still until the game is over.
         if (j.lingering != 0) revert GamesOpen(j.lingering);
         _requireBacked(b, jobId, j.settled, r);
@@ -210,19 +208,14 @@ library Rounds {
         uint16 rounds
     ) external {
         requireCid(checkpointCid);
-        IJobMarket.Job storage j = b.jobs[jobId];
-        (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Merging);
-        // INVARIANT: the aggregator merges until its time is over, then slot owners in seed order; no convicted one.
-        address merger = mergerOf(b, jobId, r);
-        if (msg.sender != merger) revert NotYourTurn(merger);
-        ClaimId claimId = Ids.claim(jobId, r, j.attempt, MERGE);
-        IJobMarket.Claim storage c = b.claims[claimId];
+        IJobMarket.JobParams memory p = params(b, jobId);
+        IJobMarket.Round storage ro = b.rounds[jobId][r];
+        uint16 at = _requireTurn(b, jobId, p, r, ro);
+        if (ro.phase == IJobMarket.Phase.Lead) _replace(b, vault, jobId, r, out, out2, rounds);
 
-        _write(c, jobId, r, j.attempt, MERGE, 1);
-        c.status = IJobMarket.ClaimStatus.Accepted;
-        c.claimedAt = uint40(block.timestamp);
+        (ClaimId claimId, IJobMarket.Claim storage c) = _writeMerge(b, jobId, r);
         c.digest = Ids.body(IJobMarket.Body(Merkle.leaf(Merkle.node(out, out2)), out, out2));
-        ro.turn = uint16(turn(p, ro));
+        ro.turn = at;
         ro.phase = IJobMarket.Phase.Lead;
         ro.mergedAt = uint64(block.timestamp);
         ro.mergeClaim = claimId;
@@ -385,12 +378,12 @@ library Rounds {
         return IJobMarket.Phase.Freezing;
     }
 
-    function mergerOf(Book storage b, JobId jobId, uint32 r) internal view returns (address merger) {
+    function mergerOf(Book storage b, JobId jobId, uint32 r) public view returns (address merger) {
         IJobMarket.JobParams memory p = params(b, jobId);
         IJobMarket.Role memory role = p.roles[0];
         IJobMarket.Round storage ro = b.rounds[jobId][r];
-        if (ro.phase != IJobMarket.Phase.Merging) return address(0);
-        uint256 left = turn(p, ro);
+        (bool open, uint256 left) = _turnOf(b, jobId, p, r, ro);
+        if (!open) return address(0);
         if (left == 0) {
             merger = p.merge.aggregator;
         } else {
@@ -403,7 +396,8 @@ library Rounds {
                 if (left == 0 && c.status != IJobMarket.ClaimStatus.Convicted) merger = c.worker;
             }
         }
-        if (b.barred[jobId][merger]) merger = address(0);
+        // INVARIANT: who has not backed its merge does not merge again.
+        if (b.barred[jobId][merger] || merger == b.claims[ro.mergeClaim].worker) merger = address(0);
     }
 
     function live(Book storage b, ClaimId claimId) internal view returns (bool) {
@@ -478,6 +472,13 @@ library Rounds {
         (, IJobMarket.Claim storage earlier) = Settling.claimAt(b, jobId, r - 1, before, slot);
         return before.phase == IJobMarket.Phase.Lead && earlier.status == IJobMarket.ClaimStatus.Accepted
             && earlier.worker != msg.sender;
+    }
+
+    /// @dev Whether the job has a next round that its books let start.
+    function _hasNext(IJobMarket.Job storage j, IJobMarket.JobParams memory p) private view returns (bool) {
+        uint32 next = j.started;
+        bool left = next < p.schedule.rounds && j.failed <= p.schedule.maxFail;
+        return j.status == IJobMarket.JobStatus.Active && left && next - j.settled < p.schedule.maxLead;
     }
 
     /// @dev Reverts unless round r - 1 is merged, final or failed.
@@ -576,9 +577,70 @@ library Rounds {
         }
     }
 
+    /// @dev Reverts unless it is the caller's turn to merge the round; returns the turn.
+    function _requireTurn(Book storage b, JobId jobId, IJobMarket.JobParams memory p, uint32 r, IJobMarket.Round storage ro)
+        private
+        view
+        returns (uint16)
+    {
+        (bool open, uint256 at) = _turnOf(b, jobId, p, r, ro);
+        // INVARIANT: a round is merged once, and again only while nothing but its merge's backing keeps the next one from starting.
+        if (!open || isVoided(b.jobs[jobId])) revert WrongPhase(jobId, r);
+        // INVARIANT: the aggregator merges until its time is over, then slot owners in seed order; no convicted one.
+        address merger = mergerOf(b, jobId, r);
+        if (msg.sender != merger) revert NotYourTurn(merger);
+        return uint16(at);
+    }
+
+    /// @dev The merge that stands gives way to one of the same outputs: its stake returns, and it is not paid.
+    function _replace(Book storage b, IStakeVault vault, JobId jobId, uint32 r, bytes32 out, bytes32 out2, uint16 rounds) private {
+        IJobMarket.Job storage j = b.jobs[jobId];
+        IJobMarket.Round storage ro = b.rounds[jobId][r];
+        // INVARIANT: who merges again claims the same outputs: what stands on them stays.
+        if (out != ro.nextShared || out2 != ro.nextOuter) revert CommitmentMismatch();
+        // INVARIANT: who merges again lets the next round start.
+        if (r + rounds < j.started) revert NotBacked(r);
+
+        // INVARIANT: no two claims share an id: what is claimed after a merge that gave way carries a higher attempt.
+        j.attempt += 1;
+        Settling.giveBack(vault, ro.mergeClaim, b.claims[ro.mergeClaim], IJobMarket.ClaimStatus.Void);
+    }
+
     /// @dev The merge turn now: each lasts mergeSeconds.
     function turn(IJobMarket.JobParams memory p, IJobMarket.Round storage ro) internal view returns (uint256) {
         return uint256(ro.turn) + (block.timestamp - ro.mergeOpens) / p.merge.turnSeconds;
+    }
+
+    /// @dev The turn of a round that is to be merged, or merged again: then the turns after its merger's go round until its window is over.
+    function _turnOf(Book storage b, JobId jobId, IJobMarket.JobParams memory p, uint32 r, IJobMarket.Round storage ro)
+        private
+        view
+        returns (bool open, uint256 at)
+    {
+        if (ro.phase == IJobMarket.Phase.Merging) return (true, turn(p, ro));
+        uint256 since = _unbackedSince(b, jobId, p, r, ro);
+        if (since == 0) return (false, 0);
+        uint256 passed = (block.timestamp - since) / p.merge.turnSeconds;
+        return (passed != 0, (ro.turn + passed) % (uint256(ro.accepted) + 1));
+    }
+
+    /// @dev When nothing but a merge's backing began to keep the next round from starting; 0: something else does, or nothing.
+    function _unbackedSince(Book storage b, JobId jobId, IJobMarket.JobParams memory p, uint32 r, IJobMarket.Round storage ro)
+        private
+        view
+        returns (uint256 since)
+    {
+        IJobMarket.Job storage j = b.jobs[jobId];
+        uint32 next = j.started;
+        if (ro.phase != IJobMarket.Phase.Lead || r + ro.backed >= next || !_hasNext(j, p) || j.lingering != 0) return 0;
+        IJobMarket.Round storage last = b.rounds[jobId][next - 1];
+        if (last.phase != IJobMarket.Phase.Lead && last.phase != IJobMarket.Phase.Failed) return 0;
+        // INVARIANT: a merge that is being judged stays until the verdict, and one that can be final stays for good.
+        (, uint256 over) = Settling.overAt(b, jobId, p, r);
+        if (b.claims[ro.mergeClaim].openGames != 0 || block.timestamp >= over) return 0;
+        since = last.mergeOpens;
+        if (since < last.mergedAt) since = last.mergedAt;
+        if (since < ro.mergedAt) since = ro.mergedAt;
     }
 
     /// @dev A convicted merge: what was built on it is void without fault, and the round merges again from the same mergeIn.
@@ -647,6 +709,15 @@ library Rounds {
         c.slot = slot;
         c.status = IJobMarket.ClaimStatus.Joined;
         c.transitions = transitions;
+    }
+
+    function _writeMerge(Book storage b, JobId jobId, uint32 r) private returns (ClaimId claimId, IJobMarket.Claim storage c) {
+        uint32 attempt = b.jobs[jobId].attempt;
+        claimId = Ids.claim(jobId, r, attempt, MERGE);
+        c = b.claims[claimId];
+        _write(c, jobId, r, attempt, MERGE, 1);
+        c.status = IJobMarket.ClaimStatus.Accepted;
+        c.claimedAt = uint40(block.timestamp);
     }
 
     function ownClaim(Book storage b, JobId jobId, uint32 r, IJobMarket.Round storage ro, uint32 slot)

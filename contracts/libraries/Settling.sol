@@ -83,6 +83,7 @@ library Settling {
         (ro.nextShared, ro.nextOuter) = (ro.base, ro.outer);
         // INVARIANT: what was revealed is judged, whatever becomes of its round.
         ro.mergedAt = ro.revealed == 0 ? 0 : uint64(block.timestamp);
+        ro.mergeOpens = uint64(block.timestamp);
         j.failed += 1;
 
         emit IJobMarket.RoundFailed(jobId, r);

@@ -6,8 +6,9 @@ import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
 import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
 import {Draws} from "../../contracts/libraries/Draws.sol";
-import {TooEarly, WindowClosed} from "../../contracts/libraries/Errors.sol";
+import {NotBacked, TooEarly, WindowClosed} from "../../contracts/libraries/Errors.sol";
 import {GameStates} from "../../contracts/libraries/GameStates.sol";
+import {Ids} from "../../contracts/libraries/Ids.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
 import {AuditId, ClaimId, GameId} from "../../contracts/types/Ids.sol";
 import {CHEATS} from "./Cheats.sol";
@@ -186,7 +187,64 @@ contract FailedRoundsTest is Deployed {
         market.finalize(job, 0);
     }
 
+    // -- a merge that nobody backs
+
+    function test_a_merge_that_nobody_backs_is_merged_again_by_the_next_turn() external {
+        _create(REQUESTER, 0);
+        uint256 who = _mergedAgain();
+        ClaimId first = Ids.claim(job, 0, 0, MERGE);
+        require(market.claim(first).status == IJobMarket.ClaimStatus.Void && !market.live(first), "the first is void");
+        require(vault.free(acc(AGGREGATOR)) == DEPOSIT, "its stake is back");
+        market.startRound(job, 1);
+        _final(0);
+        require(vault.credits(acc(AGGREGATOR)) == 0, "and it is not paid");
+        require(vault.credits(acc(who)) == terms.roles[0].slotPrice + terms.merge.price, "the second is");
+        require(vault.free(acc(who)) == DEPOSIT, "all stakes are free");
+    }
+
+    function test_who_merged_again_answers_for_what_stands_on_it() external {
+        _create(REQUESTER, 0);
+        uint256 who = _mergedAgain();
+        _joinSeal(1, WORKERS);
+        _commitReveal(1, WORKERS);
+        (IDisputeGame.Work memory w, IDisputeGame.Signed memory a, IDisputeGame.Signed memory b) = _pair(0, 0, KEY + AGGREGATOR);
+        (bool taken,) = address(game).call(abi.encodeCall(game.equivocate, (w, a, b)));
+        require(!taken, "the first answers for nothing any more");
+        (w, a, b) = _pair(0, 1, KEY + who);
+        game.equivocate(w, a, b);
+        require(market.phase(job, 0) == IJobMarket.Phase.Merging && market.barred(job, acc(who)), "it merges again");
+        require(market.phase(job, 1) == IJobMarket.Phase.Void, "from there");
+        uint256 before = _sum(WORKERS, SLOTS);
+        market.release(job, 1);
+        require(_sum(WORKERS, SLOTS) - before == SLOTS * uint256(terms.roles[0].slotPrice), "from its stake");
+    }
+
+    function testFuzz_turns_go_round_until_the_window_is_over(uint256 passed) external {
+        _create(REQUESTER, 0);
+        backed = 0;
+        _lead(0, WORKERS, AGGREGATOR);
+        uint256 window = terms.windows.challengeSeconds;
+        CHEATS.warp(block.timestamp + passed % (window + 3600));
+        uint256 at = passed % (window + 3600) / terms.merge.turnSeconds % (SLOTS + 1);
+        bool open = passed % (window + 3600) < window && at != 0;
+        uint256 slot = (uint256(market.round(job, 0).seed) + at - 1) % SLOTS;
+        require(market.mergerOf(job, 0) == (open ? acc(WORKERS + slot) : address(0)), "another's turn");
+    }
+
     // -- inside
+
+    /// @dev The aggregator backs no round, and when its turn is over the next one in the order backs them all.
+    function _mergedAgain() private returns (uint256 who) {
+        backed = 0;
+        _lead(0, WORKERS, AGGREGATOR);
+        (bool started, bytes memory why) = address(market).call(abi.encodeCall(market.startRound, (job, 1)));
+        require(!started && keccak256(why) == keccak256(abi.encodeWithSelector(NotBacked.selector, 0)), "not backed");
+        CHEATS.warp(block.timestamp + terms.merge.turnSeconds);
+        who = WORKERS + uint256(market.round(job, 0).seed) % SLOTS;
+        require(market.mergerOf(job, 0) == acc(who), "the first in the order");
+        backed = 7;
+        _merge(0, who);
+    }
 
     function _revealed(uint32 r) private {
         if (r == 0) _create(REQUESTER, 0);

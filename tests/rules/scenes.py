@@ -360,9 +360,14 @@ def _convict_merge(w: World) -> World:
     return w.then("game", "market.onConvicted", w.claim(MERGE_SLOT), 1, [ACCOUNTS["verifier"]], [])
 
 
-def merger(w: World) -> str:
+def merger(w: World, r: int = 0) -> str:
     """Whoever's turn it is to merge."""
-    return NAMES[views.merger_of(w.state, w.block, w.job, 0)]
+    return NAMES[views.merger_of(w.state, w.block, w.job, r)]
+
+
+def _turns(w: World, count: int = 1) -> World:
+    """So many turns after a merge that nobody backs: the next call is in the first second of the next."""
+    return w.later(count * PARAMS.merge.turn_seconds - 1)
 
 
 def _lingering(w: World) -> None:
@@ -394,6 +399,12 @@ def _ahead(w: World) -> None:
     """As many rounds are merged and not final as may be."""
     w.create(AHEAD, 4)
     w.to_merged(rounds=2).later().to_merged(1, rounds=1)
+
+
+def _unbacked_ahead(w: World) -> None:
+    """The same, and the last one is not backed."""
+    w.create(AHEAD, 4)
+    _turns(w.to_merged(rounds=2).later(60).to_merged(1))
 
 
 def _two_duties(w: World) -> None:
@@ -606,6 +617,32 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "seat voided": ("second round", lambda w: _rewound(w.seal(1).commit(1, slots=(0,)))),
     "two liars": ("rewound", lambda w: _convict_merge(w.merge(by=merger(w)))),
     "third merge": ("two liars", lambda w: w.merge(by=merger(w), rounds=2)),
+    "unbacked, its turn": ("merging", lambda w: _turns(w.merge()).later(-1)),
+    "unbacked": ("merging", lambda w: _turns(w.merge())),
+    "unbacked, second turn": ("merging", lambda w: _turns(w.merge(), 2)),
+    "unbacked, once round": ("merging", lambda w: _turns(w.merge(), 4)),
+    "unbacked, window over": ("merging", lambda w: _shut(w.merge())),
+    "unbacked by an owner": ("owners merge", lambda w: _turns(w.merge(by=merger(w)), 3)),
+    "unbacked after a conviction": ("rewound", lambda w: _turns(w.merge(by=merger(w)), 3)),
+    "unbacked, next of the order convicted": ("unbacked", lambda w: _fallen(
+        w, views.seed_order(PARAMS, w.round())[0])),
+    "unbacked, judged": ("unbacked", lambda w: w.then(
+        "game", "market.onOpen", w.claim(MERGE_SLOT), w.held[w.claim(MERGE_SLOT)].body)),
+    "unbacked, defended": ("unbacked, judged", lambda w: w.then("game", "market.onRejected", w.claim(MERGE_SLOT))),
+    "unbacked, cancelled": ("unbacked", lambda w: w.then("requester", "market.cancel", JOB)),
+    "unbacked, void": ("unbacked", _void),
+    "backed for one": ("merging", lambda w: w.merge(rounds=1)),
+    "unbacked, next under way": ("backed for one", lambda w: _turns(w.later().start(1))),
+    "unbacked, next failed": ("backed for one", lambda w: _turns(_failed(w.later(120), 1))),
+    "unbacked, next failed now": ("unbacked, next failed", lambda w: w.later(-2)),
+    "unbacked, next failed, none to come": ("failed once", lambda w: _turns(
+        _failed(w.to_merged(1, rounds=1).later(), 2))),
+    "merged again": ("unbacked", lambda w: w.merge(by=merger(w), rounds=1)),
+    "merged again, first's window over": ("unbacked, second turn", lambda w: w.merge(by=merger(w), rounds=1).later(
+        PARAMS.windows.challenge_seconds - PARAMS.merge.turn_seconds)),
+    "merged again, over": ("merged again", _shut_),
+    "merged again, second round": ("merged again", lambda w: w.later().start(1)),
+    "merged again, carrying": ("merged again, second round", lambda w: w.seal(1).commit(1, carries=True)),
     "liars passed over": ("third merge", lambda w: w.start(1).seal(1).commit(1).reveal(1).attest(1).freeze(1)),
     "first turn over": ("liars passed over", lambda w: w.later(60)),
     "second turn over": ("first turn over", lambda w: w.later(60)),
@@ -658,6 +695,9 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "liar voided": ("lingering", lambda w: w.then(
         "game", "market.onConvicted", w.claim(0, 1), 0, [ACCOUNTS["verifier"]], [])),
     "lingering, one merges": ("lingering", lambda w: w.merge(by=merger(w), rounds=2)),
+    "lingering, unbacked": ("lingering", lambda w: _turns(w.merge(by=merger(w)))),
+    "lingering, unbacked, no more": ("lingering, unbacked", lambda w: w.then(
+        "game", "market.onRejected", w.claim(0, 1))),
     "lingering no more": ("lingering, one merges", lambda w: w.then("game", "market.onRejected", w.claim(0, 1))),
     "lingering, nobody merges": ("lingering", lambda w: w.later(300)),
     "carry demanded": ("carrying", lambda w: w.then("verifier", "demands.carryUnavailable", JOB, 1, 0, 0).later(2, 2)),
@@ -677,6 +717,9 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "distinct job": ("begun", lambda w: w.create(DISTINCT, 2)),
     "short job": ("begun", lambda w: w.create(SHORT, 2)),
     "two rounds ahead": ("begun", _ahead),
+    "two rounds ahead, unbacked": ("begun", _unbacked_ahead),
+    "one round settled, unbacked": ("two rounds ahead, unbacked", lambda w: w.finalize()),
+    "short job, unbacked": ("short job", lambda w: _turns(w.to_merged())),
     "one round settled": ("two rounds ahead", lambda w: w.finalize()),
     "alone": ("begun", _alone),
     "all spoken": ("short job", lambda w: w.to_revealed().attest().later(8)),

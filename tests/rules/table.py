@@ -50,7 +50,7 @@ from tests.rules.scenes import (
     shown,
     word,
 )  # fmt: skip
-from tests.support.market.twin import ACCOUNTS, PARAMS, STAKE, World, job_of, signature
+from tests.support.market.twin import ACCOUNTS, NAMES, PARAMS, STAKE, World, job_of, signature
 from tests.support.params import amended
 
 OTHER = Digest(keccak(b"another"))
@@ -71,6 +71,16 @@ def claim(slot: int, r: int = 0) -> Callable[[World], Any]:
 def body(slot: int, r: int = 0) -> Callable[[World], Any]:
     """What a slot claims; MERGE_SLOT: what the merge does."""
     return lambda w: w.held[w.claim(slot, r)].body
+
+
+def again(r: int = 0) -> tuple[Callable[[World], Any], ...]:
+    """The outputs of the merge that stands."""
+    return tuple(lambda w, out=out: getattr(body(MERGE_SLOT, r)(w), out) for out in ("out", "out2"))
+
+
+def replaced(w: World) -> Any:
+    """The id of the merge that was made first."""
+    return ids.claim_id(w.job, 0, 0, MERGE_SLOT)
 
 
 def second_audit(w: World) -> Any:
@@ -921,6 +931,72 @@ RULES: dict[str, list[Row]] = {
         row("", "game", "market.onOpen", claim(MERGE_SLOT), body(MERGE_SLOT)),
         *(row("", "poor", "market.factsOf", claim(slot), t, []) for slot, t in ((2, 1), (2, 2), (MERGE_SLOT, 1))),
         row("ProofInvalid", "poor", "market.factsOf", claim(MERGE_SLOT), 2, []),
+    ],
+    # the merge again
+    **{
+        scene: [
+            row("Unlocked Merged Locked", merger, "market.merge", JOB, 0, *again(), "again", least),
+            row("StakeTooLow", merger, "market.merge", JOB, 0, *again(), "again", 60_000),
+            row("NotBacked(0)", merger, "market.merge", JOB, 0, *again(), "again", least - 1),
+            row("CommitmentMismatch", merger, "market.merge", JOB, 0, OTHER, again()[1], "again", least),
+            row("CommitmentMismatch", merger, "market.merge", JOB, 0, again()[0], OTHER, "again", least),
+            row("NotYourTurn", "mallory", "market.merge", JOB, 0, *again(), "again", least),
+        ]
+        for scene, least in (
+            ("unbacked", 1), ("unbacked, second turn", 1), ("unbacked by an owner", 1), ("unbacked, defended", 1),
+            ("unbacked, next failed", 2), ("lingering, unbacked, no more", 1),
+        )
+    },
+    **{
+        scene: [row(f"NotYourTurn({ZERO})", "aggregator", "market.merge", JOB, 0, *again(), "again", 1)]
+        for scene in (
+            "unbacked, once round", "unbacked after a conviction", "unbacked, next of the order convicted",
+        )
+    },
+    **{
+        scene: [row("WrongPhase", who, "market.merge", JOB, 0, *again(), "again", 2)
+            for who in ("aggregator", "worker-0", "worker-1", "worker-2")]
+        for scene in (
+            "unbacked, its turn", "unbacked, window over", "unbacked, judged", "unbacked, cancelled", "unbacked, void",
+            "backed for one", "unbacked, next under way", "unbacked, next failed now", "lingering, unbacked",
+        )
+    },
+    "unbacked, next failed, none to come": [
+        row("WrongPhase", who, "market.merge", JOB, 1, *again(1), "again", 2)
+        for who in ("aggregator", "worker-0", "worker-1", "worker-2")
+    ],
+    "short job, unbacked": [
+        row("WrongPhase", f"worker-{s}", "market.merge", job_of(SHORT, 2), 0, *again(), "", 1)
+        for s in range(3)
+    ],
+    "two rounds ahead, unbacked": [
+        row("WrongPhase", f"worker-{s}", "market.merge", job_of(AHEAD, 4), 1, *again(1), "", 1)
+        for s in range(3)
+    ],
+    "one round settled, unbacked": [
+        row("Unlocked Merged Locked", lambda w: merger(w, 1), "market.merge", job_of(AHEAD, 4), 1, *again(1), "", 1),
+    ],
+    "merged again": [
+        row("RoundStarted", "poor", "market.startRound", JOB, 1),
+        row("NotYourTurn", "aggregator", "market.back", JOB, 0, 1),
+        row("Backed Locked", lambda w: NAMES[w.state.claims[w.claim(MERGE_SLOT)].worker], "market.back", JOB, 0, 1),
+        *(row("WrongPhase", f"worker-{s}", "market.merge", JOB, 0, *again(), "", 2) for s in range(3)),
+        row("WindowClosed", "game", "market.onOpen", replaced, body(MERGE_SLOT)),
+        row("ClaimClosed", "game", "market.onConvicted", replaced, 1, [ACCOUNTS["verifier"]], []),
+        row("", "game", "market.onOpen", claim(MERGE_SLOT), body(MERGE_SLOT)),
+        row("TooEarly", "poor", "market.finalize", JOB, 0),
+    ],
+    "merged again, first's window over": [
+        row("TooEarly", "poor", "market.finalize", JOB, 0),
+        row("", "game", "market.onOpen", claim(MERGE_SLOT), body(MERGE_SLOT)),
+    ],
+    "merged again, over": [row(paid(3), "poor", "market.finalize", JOB, 0)],
+    "merged again, second round": [
+        row("Convicted RoundVoid Credited Credited Slashed", "game", "market.onConvicted", claim(MERGE_SLOT), 1,
+            [ACCOUNTS["verifier"]], []),
+    ],
+    "merged again, carrying": [
+        row("Revealed Carried", "worker-0", "market.reveal", JOB, 1, 0, opened(0, 1, carries=True)),
     ],
     "last second": [
         row("TooEarly", "poor", "market.finalize", JOB, 0),

@@ -312,7 +312,8 @@ class Round:
     revealed: int = 0
     accepted: int = 0
     turn: int = 0
-    """Merge turns passed over: 0 is the aggregator's, k the k-th accepted slot's in seed order."""
+    """Merge turns passed over, or the turn of the merge that stands: 0 is the aggregator's, k the k-th accepted slot's
+    in seed order."""
     commit_ends: Seconds = NEVER
     reveal_ends: Seconds = NEVER
     attest_ends: Seconds = NEVER
@@ -320,6 +321,7 @@ class Round:
     seed_block: int = 0
     open_games: int = 0
     merge_opens: Seconds = NEVER
+    """The time at which its merge turns began, or at which it failed."""
     silent: int = 0
     """Owners of slots that were convicted before they gave a receipt."""
     merged_at: Seconds = NEVER

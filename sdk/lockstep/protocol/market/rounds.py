@@ -26,11 +26,12 @@ from lockstep.protocol.jobs import (
 from lockstep.protocol.market import ids, prices, receipts, state_roots, vault
 from lockstep.protocol.market.calls import HASH_BLOCKS
 from lockstep.protocol.market.ids import claim_id
-from lockstep.protocol.market.settling import absent, carried_from, claim_at, fail, release_all
+from lockstep.protocol.market.settling import absent, carried_from, claim_at, fail, give_back, release_all
 from lockstep.protocol.market.state import Draft, checked
 from lockstep.protocol.market.types import BURN
 from lockstep.protocol.market.views import (
     carry_stands,
+    has_next,
     is_signed,
     is_voided,
     merger_of,
@@ -39,7 +40,7 @@ from lockstep.protocol.market.views import (
     phase,
     phase_of,
     shared_from,
-    turn,
+    turn_of,
     witness_of,
 )
 from lockstep.protocol.reverts import revert
@@ -65,8 +66,7 @@ def start_round(d: Draft, sender: Address, job: JobId, r: int) -> None:
         raise revert("WrongJobStatus", job)
     p = params(d, job)
     # INVARIANT: rounds start in order, on a merged or carried-over base, at most maxLead ahead of the last settled one.
-    schedule = p.schedule
-    if r != j.started or r >= schedule.rounds or j.failed > schedule.max_fail or r - j.settled >= schedule.max_lead:
+    if r != j.started or not has_next(p, j):
         raise revert("RoundNotStartable", r)
     # INVARIANT: what a game on voided work argues about stands still until the game is over.
     if j.lingering:
@@ -289,21 +289,23 @@ def _carry(d: Draft, job: JobId, r: int, slot: int, c: Claim) -> None:
 def merge(
     d: Draft, sender: Address, job: JobId, r: int, out: StateRoot, out2: StateRoot, checkpoint_cid: str, rounds: int
 ) -> None:
-    """Claims the merge; locks its stake, and the pay of `rounds` later rounds, which may start on it."""
+    """Claims the merge; locks its stake, and the pay of `rounds` later rounds, which may start on it.
+
+    A merge whose backing alone keeps the next round from starting is merged again, with the same outputs.
+    """
     require_cid(checkpoint_cid)
-    j = d.jobs[job]
-    p, ro = in_phase(d, job, r, Phase.MERGING)
-    # INVARIANT: the aggregator merges until its time is over, then slot owners in seed order; no convicted one.
-    merger = merger_of(d, d.block, job, r)
-    if sender != merger:
-        raise revert("NotYourTurn", merger)
-    claim = claim_id(job, r, j.attempt, MERGE_SLOT)
+    p, ro = params(d, job), d.rounds.edit((job, r))
+    at = _require_turn(d, sender, job, r)
+    if ro.phase == Phase.LEAD:
+        _replace(d, job, r, out, out2, rounds)
+    attempt = d.jobs[job].attempt
+    claim = claim_id(job, r, attempt, MERGE_SLOT)
 
     said = Body(TraceRoot(merkle.leaf(merkle.node(out, out2))), out, out2)
     d.claims[claim] = Claim(
-        job, sender, ClaimStatus.ACCEPTED, d.block.time, r, 1, j.attempt, MERGE_SLOT, digest=ids.body_hash(said)
+        job, sender, ClaimStatus.ACCEPTED, d.block.time, r, 1, attempt, MERGE_SLOT, digest=ids.body_hash(said)
     )
-    ro.turn = turn(p, ro, d.block.time) & 0xFFFF
+    ro.turn = at
     ro.phase = Phase.LEAD
     ro.merged_at = d.block.time
     ro.merge_claim = claim
@@ -451,6 +453,35 @@ def _payloads(d: Draft, job: JobId, r: int, p: JobParams, ro: Round, bodies: Seq
         if c.status == ClaimStatus.ACCEPTED:
             payloads[s] = body.out
     return state_roots.padded_payloads(payloads, p.role.payload_depth)
+
+
+def _require_turn(d: Draft, sender: Address, job: JobId, r: int) -> int:
+    """Reverts unless it is the caller's turn to merge the round; returns the turn."""
+    at = turn_of(d, d.block, job, r)
+    # INVARIANT: a round is merged once, and again only while nothing but its merge's backing keeps the next one from
+    # starting.
+    if at is None or is_voided(d.jobs[job]):
+        raise revert("WrongPhase", job, r)
+    # INVARIANT: the aggregator merges until its time is over, then slot owners in seed order; no convicted one.
+    merger = merger_of(d, d.block, job, r)
+    if sender != merger:
+        raise revert("NotYourTurn", merger)
+    return at
+
+
+def _replace(d: Draft, job: JobId, r: int, out: StateRoot, out2: StateRoot, rounds: int) -> None:
+    """The merge that stands gives way to one of the same outputs: its stake returns, and it is not paid."""
+    j, ro = d.jobs.edit(job), d.rounds[job, r]
+    # INVARIANT: who merges again claims the same outputs: what stands on them stays.
+    if (out, out2) != (ro.next_shared, ro.next_outer):
+        raise revert("CommitmentMismatch")
+    # INVARIANT: who merges again lets the next round start.
+    if r + rounds < j.started:
+        raise revert("NotBacked", r)
+
+    # INVARIANT: no two claims share an id: what is claimed after a merge that gave way carries a higher attempt.
+    j.attempt += 1
+    give_back(d, ro.merge_claim, d.claims.edit(ro.merge_claim), ClaimStatus.VOID)
 
 
 def _require_backed(d: Draft, job: JobId, settled: int, r: int) -> None:

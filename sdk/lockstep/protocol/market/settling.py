@@ -102,6 +102,7 @@ def fail(d: Draft, job: JobId, r: int) -> None:
     ro.next_shared, ro.next_outer = ro.base, ro.outer
     # INVARIANT: what was revealed is judged, whatever becomes of its round.
     ro.merged_at = d.block.time if ro.revealed else NEVER
+    ro.merge_opens = d.block.time
     j.failed += 1
 
     _emit(d, "RoundFailed", job, r)

@@ -110,6 +110,11 @@ def startable(p: JobParams, j: JobState) -> bool:
     return j.status == JobStatus.ACTIVE and j.started < p.schedule.rounds and j.failed <= p.schedule.max_fail
 
 
+def has_next(p: JobParams, j: JobState) -> bool:
+    """Returns True if the job has a next round that its books let start."""
+    return startable(p, j) and j.started - j.settled < p.schedule.max_lead
+
+
 def unbacked(j: JobState, leads: Iterable[tuple[int, Round]]) -> list[int]:
     """Returns those of the merged rounds not yet final, (number, round), that keep the next one from starting."""
     # INVARIANT: a merge's stake covers the pay of every round that its conviction would void.
@@ -122,7 +127,7 @@ def round_startable(p: JobParams, j: JobState, before: Phase, leads: Iterable[tu
     `before`: the phase of the last round that was started, NONE before the first. `leads`: as in `unbacked`.
     """
     # INVARIANT: rounds start in order, on a merged or carried-over base, at most maxLead ahead of the last settled one.
-    if not startable(p, j) or j.started - j.settled >= p.schedule.max_lead:
+    if not has_next(p, j):
         return False
     # INVARIANT: what a game on voided work argues about stands still until the game is over.
     if j.lingering or unbacked(j, leads):
@@ -189,16 +194,47 @@ def is_voided(j: JobState) -> bool:
 def merger_of(s: Reader, block: Block, job: JobId, r: int) -> Address:
     """The account that may merge now; the zero address if nobody may."""
     ro, merger = s.rounds[job, r], ZERO_ADDRESS
-    if ro.phase != Phase.MERGING:
+    now = turn_of(s, block, job, r)
+    if now is None:
         return ZERO_ADDRESS
     p = params(s, job)
-    now, order = turn(p, ro, block.time), seed_order(p, ro)
+    order = seed_order(p, ro)
     if now == 0:
         merger = p.merge.aggregator
     elif now <= len(order):
         c = s.claims[claim_id(job, r, ro.attempt, order[now - 1])]
         merger = c.worker if c.status != ClaimStatus.CONVICTED else ZERO_ADDRESS
-    return ZERO_ADDRESS if s.barred[job, merger] else merger
+    # INVARIANT: who has not backed its merge does not merge again.
+    return ZERO_ADDRESS if s.barred[job, merger] or merger == s.claims[ro.merge_claim].worker else merger
+
+
+def turn_of(s: Reader, block: Block, job: JobId, r: int) -> int | None:
+    """The turn of a round that is to be merged, or merged again: then the turns after its merger's go round until its
+    window is over. None for any other round."""
+    ro = s.rounds[job, r]
+    if ro.phase == Phase.MERGING:
+        return turn(params(s, job), ro, block.time)
+    since = unbacked_since(s, block, job, r)
+    if since == NEVER:
+        return None
+    passed = (block.time - since) // params(s, job).merge.turn_seconds
+    return (ro.turn + passed) % (ro.accepted + 1) if passed else None
+
+
+def unbacked_since(s: Reader, block: Block, job: JobId, r: int) -> Seconds:
+    """Returns the time at which nothing but a merge's backing began to keep the next round from starting; NEVER if
+    something else does, or nothing."""
+    ro, j = s.rounds[job, r], s.jobs[job]
+    if ro.phase != Phase.LEAD or r + ro.backed >= j.started or j.lingering:
+        return NEVER
+    p, last = params(s, job), s.rounds[job, j.started - 1]
+    if not has_next(p, j) or last.phase not in (Phase.LEAD, Phase.FAILED):
+        return NEVER
+    # INVARIANT: a merge that is being judged stays until the verdict, and one that can be final stays for good.
+    _, over = over_at(p, j.started, r, lambda k: s.rounds[job, k])
+    if s.claims[ro.merge_claim].open_games or block.time >= over:
+        return NEVER
+    return max(ro.merged_at, last.merged_at, last.merge_opens)
 
 
 def bond_of(s: Reader, job: JobId) -> Wei:
