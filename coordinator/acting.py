@@ -28,7 +28,9 @@ from coordinator.decide import (
 )
 from coordinator.loading import Aggregators
 from lockstep.node.sender import Sender
-from lockstep.protocol.errors import LockstepError, TryLater
+from lockstep.protocol.errors import LockstepError, Mismatch, TryLater
+from lockstep.protocol.jobs import Phase
+from lockstep.protocol.market import views
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.types import MERGE_SLOT, JobId
 
@@ -117,9 +119,12 @@ class Actions:
     def _merge(self, job: JobId, seen: AggregatorJob, r: int, rounds: int) -> tuple[str, Call]:
         view = seen.round(r)
         assert view is not None, "a merge is decided on a round in view"
-        claim = claim_id(job, r, seen.job.attempt, MERGE_SLOT)
+        claim = claim_id(job, r, views.merge_attempt(seen.job, view.phase), MERGE_SLOT)
         with self._parts.database.reading() as session:
             before, accepted = reading.merge_inputs(session, reading.hex32(job), r, view.stored, seen.params)
         aggregator = self._aggregators.of(job, seen.params)
         out, out2, cid = aggregator.merge(claim, r, view.stored, before, accepted)
+        # INVARIANT: who merges again has computed what it claims, and false outputs are nobody's to back.
+        if view.phase == Phase.LEAD and (out, out2) != (view.stored.next_shared, view.stored.next_outer):
+            raise Mismatch(f"round {r} was merged with other outputs than here", hint="a verifier can challenge that")
         return f"merge/{claim.hex()}", self._contracts.market.merge(job, r, out, out2, cid, rounds)

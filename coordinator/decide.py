@@ -33,7 +33,7 @@ class AggregatorRound:
     receipts: frozenset[int] = frozenset()
     """Slots whose owners have handed over their receipts."""
     merger: Address | None = None
-    """The account that may merge now."""
+    """The account that may merge now, or merge again."""
     turns_over: bool = False
     """Every merge turn has passed."""
     mine: bool = False
@@ -264,17 +264,26 @@ def _round_actions(seen: AggregatorJob, view: AggregatorRound, decider: Decider)
             if view.turns_over and not seen.job.lingering:
                 yield Finalize(view.number)
             elif view.merger == decider.me and decider.free >= params.merge.stake:
-                most = (decider.free - params.merge.stake) // params.round_pay
-                yield Merge(view.number, min(backing.wanted(params, view.number), most))
+                yield Merge(view.number, _affordable(params, view.number, decider))
         case Phase.LEAD | Phase.FAILED if seen.job.status != JobStatus.VOID:
             rounds = {x.number: x.stored for x in seen.views}
             if views.finalizable(params, seen.job, view.number, rounds, decider.now):
                 yield Finalize(view.number)
+            elif view.merger == decider.me:
+                again = _affordable(params, view.number, decider)
+                # Less than what is missing opens nothing.
+                if view.number + again >= seen.job.started:
+                    yield Merge(view.number, again)
         case Phase.VOID | Phase.FAILED:
             voided = seen.job.status == JobStatus.VOID
             over = _releasable(view) and not views.startable(params, seen.job)
             if over or (voided and view.number == seen.job.settled):
                 yield Release(view.number)
+
+
+def _affordable(params: JobParams, r: int, decider: Decider) -> int:
+    """Rounds that a merge of round `r` backs; negative if the stake does not even reach for the merge."""
+    return min(backing.wanted(params, r), (decider.free - params.merge.stake) // params.round_pay)
 
 
 def _releasable(view: AggregatorRound) -> bool:

@@ -150,6 +150,11 @@ def _merged(session: Session, event: EventRow) -> None:
     row = _round_of(session, event)
     row.state = "lead"
     job = session.get_one(JobRow, args["job"])
+    for claim in _claims_of(session, row):
+        # Nobody backed it: another merge, with the same outputs, takes its place.
+        if claim.slot == MERGE_SLOT and claim.state == "merged":
+            claim.state = "void"
+            job.attempt += 1
     session.merge(
         ClaimRow(
             id=args["claim"], job=args["job"], round=args["round"], attempt=job.attempt, slot=MERGE_SLOT,

@@ -50,11 +50,11 @@ def read_job(
     job = contracts.market.job(job_id, decider.block)
     barred = contracts.market.barred(job_id, params.merge.aggregator)
     views = [
-        _round(contracts, session, job_id, params, number, decider, barred)
+        _round(contracts, session, job_id, params, number, decider, job.started)
         for number in range(max(0, job.settled - 1), job.started)
     ]
     for number in range(job.started, min(job.started + params.schedule.max_lead, params.schedule.rounds)):
-        view = _round(contracts, session, job_id, params, number, decider, barred)
+        view = _round(contracts, session, job_id, params, number, decider, job.started)
         if view.phase != Phase.VOID:
             break
         views.append(view)
@@ -163,7 +163,7 @@ def _round(
     params: JobParams,
     number: int,
     decider: Decider,
-    barred: bool,
+    started: int,
 ) -> AggregatorRound:
     market = contracts.market
     # INVARIANT: a look is at one block: what is read at two may be of two phases.
@@ -182,6 +182,7 @@ def _round(
         lock = contracts.vault.lock_of(stored.merge_claim)
         mine = lock is not None and lock.account == decider.me
     merging = phase == Phase.MERGING
+    unbacked = phase == Phase.LEAD and number + stored.backed < started
     return AggregatorRound(
         number=number,
         phase=phase,
@@ -189,7 +190,7 @@ def _round(
         reports=reports,
         receipts=held,
         convicted=convicted,
-        merger=market.merger_of(job_id, number, decider.block) if merging else None,
+        merger=market.merger_of(job_id, number, decider.block) if merging or unbacked else None,
         turns_over=merging and views.turns_over(params, stored, decider.now),
         mine=mine,
     )

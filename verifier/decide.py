@@ -40,7 +40,7 @@ class Candidate:
     window_ends: Seconds
     """From then on no game can be opened on it, unless that is not known yet."""
     stands: bool
-    """Neither convicted, nor final, nor of a round that was voided."""
+    """Neither convicted, nor merged again, nor final, nor of a round that was voided."""
     undecided: bool = False
     """Others may stand on it in a round that is not merged yet: its window lasts at least until then."""
 
@@ -69,7 +69,7 @@ def _of_round(job: JobLedger, round_: RoundLedger, params: JobParams) -> Iterato
 def _candidate(job: JobLedger, round_: RoundLedger, record: ClaimRecord, params: JobParams) -> Candidate:
     over = round_.phase in ENDED or job.rounds.get(round_.number) is not round_
     ends = Seconds(record.claimed_at + params.windows.challenge_seconds)
-    stands = not (over or record.convicted)
+    stands = not (over or record.convicted or record.replaced)
     if record.is_merge or not params.role.carries or not stands:
         return Candidate(record, ends, stands)
     # INVARIANT: a claim that others may stand on can be challenged until it can be final, and no longer.

@@ -86,7 +86,7 @@ class RoundView:
     claims: tuple[Claim, ...]
     """By slot; status NONE is a free slot."""
     merger: Address = ZERO_ADDRESS
-    """The account that may merge now, if the phase is MERGING."""
+    """The account that may merge now: MERGING, or LEAD and the merge alone keeps the next round from starting."""
     merge_turns_over: bool = False
     """MERGING, and everybody entitled has failed to merge."""
     audit: Audit | None = None
@@ -311,17 +311,27 @@ def _phase_acts(view: JobView, r: RoundView, me: Self, own: Sequence[int]) -> li
     if r.phase == Phase.MERGING:
         if r.merge_turns_over and not view.job.lingering:
             return [Act(Do.FINALIZE, r.number)]
-        left = me.free - view.params.merge.stake
-        if r.merger != me.address or left < 0:
-            return []
-        rounds = backing.affordable(view.params, left, backing.wanted(view.params, r.number))
-        return [Act(Do.MERGE, r.number, rounds=rounds)]
+        return _merging(view, r, me)
     if r.phase == Phase.VOID or (r.phase == Phase.FAILED and view.job.status == JobStatus.VOID):
         return [Act(Do.RELEASE, r.number)] if _releasable(view, r) else []
     if r.phase in (Phase.LEAD, Phase.FAILED):
         stored = {x.number: x.state for x in view.rounds}
-        return [Act(Do.FINALIZE, r.number)] if finalizable(view.params, view.job, r.number, stored, view.now) else []
+        if finalizable(view.params, view.job, r.number, stored, view.now):
+            return [Act(Do.FINALIZE, r.number)]
+        return _merging(view, r, me) if r.phase == Phase.LEAD else []
     return []
+
+
+def _merging(view: JobView, r: RoundView, me: Self) -> list[Act]:
+    """Merge a round, or merge it again, if one's stake reaches."""
+    left = me.free - view.params.merge.stake
+    if r.merger != me.address or left < 0:
+        return []
+    rounds = backing.affordable(view.params, left, backing.wanted(view.params, r.number))
+    # Less than what is missing opens nothing.
+    if r.phase == Phase.LEAD and r.number + rounds < view.job.started:
+        return []
+    return [Act(Do.MERGE, r.number, rounds=rounds)]
 
 
 def _settled(view: JobView, r: RoundView, me: Self) -> bool:

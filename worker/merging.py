@@ -9,7 +9,8 @@ from lockstep.execution import merging
 from lockstep.node.guard.memory import Place
 from lockstep.node.sender import Sender
 from lockstep.protocol.errors import DoctorError
-from lockstep.protocol.market import ids
+from lockstep.protocol.jobs import Phase
+from lockstep.protocol.market import ids, views
 from lockstep.protocol.types import MERGE_SLOT, Cid, ClaimId, Seconds, Seed, StateRoot
 from lockstep.storage.payload import store_checkpoint
 from worker.bases import Bases, base_cid
@@ -38,9 +39,9 @@ class Merger:
         self._defence = defence
 
     def merge(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
-        """Have the round's merge computed, then claim it."""
+        """Have the round's merge computed, then claim it; of one that is merged already, the same outputs alone."""
         assert taken.view is not None, "acts follow from a view"
-        attempt = taken.view.job.attempt
+        attempt = views.merge_attempt(taken.view.job, r.phase)
         claim = ids.claim_id(taken.ledger.id, r.number, attempt, MERGE_SLOT)
         if not self._training.busy(claim, now):
             self._training.begin(claim, self._work(taken, r, claim, attempt))
@@ -48,9 +49,12 @@ class Merger:
         if trained is None:
             return
         material = trained.material
+        out, out2 = StateRoot(material.out), StateRoot(material.out2)
+        # INVARIANT: who merges again has computed what it claims, and false outputs are nobody's to back.
+        if r.phase == Phase.LEAD and (out, out2) != (r.state.next_shared, r.state.next_outer):
+            return
         place = Place(claim, Seed(r.state.seed), StateRoot(r.state.merge_in))
         self._parts.guard.bind(place, promise_of(material, bytes(32)))
-        out, out2 = StateRoot(material.out), StateRoot(material.out2)
         call = self._parts.contracts.market.merge(
             taken.ledger.id, r.number, out, out2, material.payload_cid, act.rounds
         )

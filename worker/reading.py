@@ -31,7 +31,8 @@ def look(
     idle = {claim: r for claim, r in own.items() if claim not in in_game}
     void = {r for r, seen in ledger.rounds.items() if r >= books.started and seen.phase == Phase.VOID}
     numbers = sorted({*range(max(books.settled - 1, 0), books.started), *void, *own.values()})
-    rounds = [_look_at_round(market, ledger, params, r, now, block, idle) for r in numbers if r in ledger.rounds]
+    seen = [r for r in numbers if r in ledger.rounds]
+    rounds = [_look_at_round(market, ledger, params, r, now, block, idle, books.started) for r in seen]
     if books.status == JobStatus.VOID:
         # INVARIANT: in a void job nothing goes on: what was not final or failed is void.
         rounds = [replace(r, phase=Phase.VOID) if r.phase < Phase.FINAL else r for r in rounds]
@@ -46,6 +47,7 @@ def _look_at_round(
     now: Seconds,
     block: int,
     idle: Mapping[ClaimId, int],
+    started: int,
 ) -> RoundView:
     r = ledger.rounds[number]
     state = market.round(ledger.id, number, block)
@@ -55,6 +57,8 @@ def _look_at_round(
         merger = market.merger_of(ledger.id, number, block)
         turn = state.turn + (now - state.merge_opens) // params.merge.turn_seconds
         over = turn > state.mask.bit_count()
+    elif phase == Phase.LEAD and number + state.backed < started:
+        merger = market.merger_of(ledger.id, number, block)
     claims = tuple(
         Claim(ledger.id, worker, status, round=number, attempt=r.attempt, slot=slot)
         for slot in range(params.role.slots)

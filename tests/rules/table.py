@@ -903,6 +903,7 @@ RULES: dict[str, list[Row]] = {
         row("Merged Locked", "aggregator", "market.merge", JOB, 0, OTHER, OTHER, "checkpoint", 0),
         row("NotYourTurn(aggregator)", "worker-0", "market.merge", JOB, 0, OTHER, OTHER, "checkpoint", 0),
         row("CidTooLong(129)", "aggregator", "market.merge", JOB, 0, OTHER, OTHER, LONG, 0),
+        row("WrongPhase", "aggregator", "market.merge", NO_JOB, 0, OTHER, OTHER, "", 0),
         row("StakeTooLow", "aggregator", "market.merge", JOB, 0, OTHER, OTHER, "", 60_000),
         row("Merged Locked", "aggregator", "market.merge", JOB, 0, OTHER, OTHER, LONG[:-1], 2),
         row("RoundNotStartable(1)", "poor", "market.startRound", JOB, 1),

@@ -255,7 +255,7 @@ class Party:
             case Do.FREEZE:
                 yield call(r, self._bodies(s, r))
             case Do.MERGE:
-                yield self._merge(s, r, act.rounds)
+                yield from self._merge(s, r, act.rounds)
             case Do.BACK:
                 yield call(r, act.rounds)
             case Do.FINISH:
@@ -272,11 +272,14 @@ class Party:
         named = [ids.claim_id(job, r, ro.attempt, k) for k in range(self.scene.setting.params.role.slots)]
         return [self.known.held[id_].body for id_ in named if s.claims[id_].status == ClaimStatus.REVEALED]
 
-    def _merge(self, s: State, r: int, rounds: int) -> MarketCall:
-        job = self.scene.job
-        made = ConstantClaim.of_merge(s.rounds[job, r].merge_in)
-        self.known.held[ids.claim_id(job, r, s.jobs[job].attempt, MERGE_SLOT)] = made
-        return MarketCall("JobMarket", "merge", self.me, (job, r, made.body.out, made.body.out2, "checkpoint", rounds))
+    def _merge(self, s: State, r: int, rounds: int) -> Iterator[MarketCall]:
+        job, ro = self.scene.job, s.rounds[self.scene.job, r]
+        made = ConstantClaim.of_merge(ro.merge_in)
+        # False outputs it does not merge again.
+        if ro.phase == Phase.LEAD and (made.body.out, made.body.out2) != (ro.next_shared, ro.next_outer):
+            return
+        self.known.held[ids.claim_id(job, r, views.merge_attempt(s.jobs[job], ro.phase), MERGE_SLOT)] = made
+        yield MarketCall("JobMarket", "merge", self.me, (job, r, made.body.out, made.body.out2, "checkpoint", rounds))
 
     def _look(self, s: State, b: Block) -> working.JobView:
         """As worker.reading looks through web3."""
@@ -304,6 +307,8 @@ class Party:
         if phase == Phase.MERGING:
             merger = views.merger_of(s, b, job, r)
             over = state.turn + (b.time - state.merge_opens) // p.merge.turn_seconds > state.mask.bit_count()
+        elif phase == Phase.LEAD and r + state.backed < s.jobs[job].started:
+            merger = views.merger_of(s, b, job, r)
         named = [ids.claim_id(job, r, state.attempt, slot) for slot in range(p.role.slots)]
         held = tuple(replace(s.claims[id_], slot=slot) for slot, id_ in enumerate(named))
         merged_by = s.claims[state.merge_claim].worker if phase == Phase.LEAD else ZERO_ADDRESS
@@ -341,7 +346,7 @@ class Party:
                 case coordinating.Freeze(r):
                     yield MarketCall("JobMarket", "freeze", self.me, (job, r, self._bodies(s, r)))
                 case coordinating.Merge(r, rounds):
-                    yield self._merge(s, r, rounds)
+                    yield from self._merge(s, r, rounds)
                 case coordinating.Back(r, rounds, _):
                     yield MarketCall("JobMarket", "back", self.me, (job, r, rounds))
                 case coordinating.Finalize(r):

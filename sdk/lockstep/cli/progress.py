@@ -70,8 +70,9 @@ class Progress:
             self._open.pop(number, None)
             self.settled += name == "RoundFinal"
         elif name in _AFTER:
+            again = number in self._open and self._open[number].stage == _AFTER[name]
             self._open[number] = _Round(_AFTER[name], time)
-            self.merged += name == "Merged"
+            self.merged += name == "Merged" and not again
         elif name in _COUNTED and number in self._open and args.get("slot") != MERGE_SLOT:
             self._count(self._open[number], _COUNTED[name], time)
 

@@ -67,6 +67,8 @@ class ClaimRecord:
     claimed_at: Seconds
     """The chain time at which its challenge window began."""
     convicted: bool = False
+    replaced: bool = False
+    """True if a merge with the same outputs has taken its place, since nobody backed it."""
     carries: bool = False
     """True if it starts from the carry of its worker's claim of the slot in the round before, not from zero."""
 
@@ -106,7 +108,7 @@ class RoundLedger:
     merge_in: StateRoot | None = None
     """S_0 of the merge, once frozen."""
     merges: list[ClaimRecord] = field(default_factory=list)
-    """In order, convicted ones among them: the last one stands if it is none of these."""
+    """In order, convicted and replaced ones among them: the last one stands if it is none of these."""
     missing: set[int] = field(default_factory=set)
     """Slots whose payload, or the carry that they start from, was demanded in vain."""
     decided_at: Seconds = NEVER
@@ -117,7 +119,7 @@ class RoundLedger:
     @property
     def merge(self) -> ClaimRecord | None:
         """The merge that stands."""
-        standing = [m for m in self.merges if not m.convicted]
+        standing = [m for m in self.merges if not (m.convicted or m.replaced)]
         return standing[-1] if standing and self.phase != Phase.FAILED else None
 
     @property
@@ -215,7 +217,7 @@ class JobLedger:
         """The latest merge of these outputs in a round before `before`, convicted or not, with its round."""
         for number in reversed(range(before)):
             for earlier in self.all_rounds():
-                for merge in earlier.merges:
+                for merge in reversed(earlier.merges):
                     if earlier.number == number and (merge.out, merge.out2) == (base, outer):
                         return earlier, merge
         return None
@@ -365,9 +367,9 @@ class Ledger:
         return frozenset() if found is None else frozenset(owner for owner, _ in found[1].holders.values())
 
     def awaited(self, claim: ClaimId) -> ClaimRecord | None:
-        """A claim whose round waits for what is open about it: it is not convicted, and its round not over."""
+        """A claim whose round waits for what is open about it: it stands, and its round is not over."""
         found = self.find(claim)
-        if found is None or found[2].convicted or found[1].phase == Phase.FINAL:
+        if found is None or found[2].convicted or found[2].replaced or found[1].phase == Phase.FINAL:
             return None
         return found[2]
 
@@ -510,6 +512,9 @@ def _frozen(ledger: Ledger, e: events.Frozen, _: Event) -> None:
 def _merged(ledger: Ledger, e: events.Merged, at: Event) -> None:
     job, r = ledger.jobs[e.job], _round(ledger, e)
     ledger.places[ClaimId(e.claim)] = JobId(e.job), e.round
+    if (first := r.merge) is not None:
+        job.attempt += 1
+        r.merges = [replace(m, replaced=True) if m.id == first.id else m for m in r.merges]
     trace_root = TraceRoot(merkle.leaf(merkle.node(e.out, e.out2)))
     r.merges.append(
         ClaimRecord(

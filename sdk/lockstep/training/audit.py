@@ -184,7 +184,7 @@ class _Auditing:
         said = (fields.get("round"), fields["checkpoint"], fields["shared_root"], fields["outer_root"])
         if said != (record.round, record.payload_cid, record.out.hex(), record.out2.hex()):
             return [Check("merge", "differs", "round, checkpoint or roots are not those of the merge on chain")]
-        standing = round_.merge is not None and round_.merge.id == record.id and round_.phase is not Phase.VOID
+        standing = round_.merge is not None and round_.merge.body == record.body and round_.phase is not Phase.VOID
         if record.convicted or not standing:
             return [Check("merge", "differs", "the merge was convicted, or stands on one that was: download again")]
         job = self._loaded

@@ -46,6 +46,8 @@ def test_rounds_run_side_by_side_and_end() -> None:
     assert len(told(at, 100)) == 3
     at.see("RoundFailed", {"round": 1}, 120)
     at.see("Merged", {"round": 0}, 120)
+    at.see("Merged", {"round": 0}, 130)
+    assert told(at, 130)[1] == "round 0: claims can be challenged, 15:00 left", "its window begins anew"
     at.see("RoundFinal", {"round": 0}, 1_100)
     assert told(at, 1_100) == ["━" * 10 + "─" * 10 + "  1 of 2 rounds merged, 1 final"]
     at.see("JobDone", {}, 1_200)

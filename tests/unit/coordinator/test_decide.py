@@ -76,6 +76,8 @@ class Coordinated(History):
         seen, decider = self.look()
         actions = decide(seen, decider)
         for action in actions:
+            if isinstance(action, Merge) and self._is_false(action.round):
+                continue
             said = self.sends(self._call(action))
             waits = isinstance(action, Freeze) and self._asked(action.round)
             assert waits or not isinstance(said, Reverted), f"{action} in {seen.views}"
@@ -86,6 +88,11 @@ class Coordinated(History):
         subjects = {self.claim(k, r) for k in self._slots()}
         return any(d.subject in subjects and d.deadline >= self.block.time for d in self.state.demands.values())
 
+    def _is_false(self, r: int) -> bool:
+        """The round is merged already, with outputs that nobody who computes them gets."""
+        ro, body = self.round(r), ConstantClaim.of_merge(self.round(r).merge_in, Lie.NONE).body
+        return ro.phase == Phase.LEAD and (body.out, body.out2) != (ro.next_shared, ro.next_outer)
+
     def _slots(self) -> range:
         return range(self.params.role.slots)
 
@@ -93,6 +100,7 @@ class Coordinated(History):
         s, stored = self.state, self.round(r)
         phase = views.phase(s, self.block, self.job, r)
         merging = phase == Phase.MERGING
+        unbacked = phase == Phase.LEAD and r + stored.backed < s.jobs[self.job].started
         lock = s.locks[stored.merge_claim]
         return AggregatorRound(
             r,
@@ -100,7 +108,7 @@ class Coordinated(History):
             stored,
             tuple((k, SEEN[keccak(self.claim(k, r))[0] % 3]) for k in self._slots() if self._revealed(r, k)),
             self._given(r),
-            views.merger_of(s, self.block, self.job, r) if merging else None,
+            views.merger_of(s, self.block, self.job, r) if merging or unbacked else None,
             merging and views.turn(self.params, stored, self.block.time) > stored.accepted,
             lock.amount > 0 and lock.account == self.me,
             frozenset(k for k in self._slots() if s.claims[self.claim(k, r)].status == ClaimStatus.CONVICTED),
@@ -129,7 +137,8 @@ class Coordinated(History):
                 return self.call(self.me, "vault.withdraw")
             case Merge(r, backed):
                 made = ConstantClaim.of_merge(self.round(r).merge_in, Lie.NONE)
-                self.wanderer.held[ids.claim_id(self.job, r, self.state.jobs[self.job].attempt, MERGE_SLOT)] = made
+                attempt = views.merge_attempt(self.state.jobs[self.job], self.round(r).phase)
+                self.wanderer.held[ids.claim_id(self.job, r, attempt, MERGE_SLOT)] = made
                 given = (made.body.out, made.body.out2, "checkpoint", backed)
                 return self.call(self.me, "market.merge", self.job, r, *given)
             case Back(r, backed, _):
@@ -300,6 +309,20 @@ def test_a_merge_that_keeps_the_next_round_from_starting_is_backed_once_there_is
     assert StartRound(1) in decide(job(backed), DECIDER)
     lingering = JobState(AGGREGATOR, JobStatus.ACTIVE, started=1, lingering=1)
     assert StartRound(1) not in decide(job(backed, job=lingering), DECIDER), "games about void work go on"
+
+
+def test_a_merge_that_nobody_backs_is_made_again_in_ones_turn_if_there_is_stake() -> None:
+    lead, pay = AggregatorRound(0, Phase.LEAD, Round(merged_at=Seconds(990)), merger=AGGREGATOR), PARAMS.round_pay
+    assert Merge(0, 1) in decide(job(lead), DECIDER)
+    assert not merges(decide(job(replace(lead, merger=WORKER)), DECIDER))
+    assert not merges(decide(job(replace(lead, merger=None)), DECIDER))
+    poor = replace(DECIDER, free=Wei(100 + pay - 1))
+    assert not merges(decide(job(lead), poor)), "less than what is missing opens nothing"
+    assert Merge(0, 1) in decide(job(lead), replace(poor, free=Wei(100 + pay)))
+    over = Seconds(1_000 - PARAMS.windows.challenge_seconds)
+    late = decide(job(replace(lead, stored=Round(Phase.LEAD, merged_at=over))), DECIDER)
+    assert Finalize(0) in late, "what can be final is"
+    assert not merges(late)
 
 
 def test_a_void_rounds_stake_comes_back_after_its_games_though_the_job_is_done() -> None:

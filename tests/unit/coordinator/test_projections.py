@@ -8,9 +8,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinator.folds import PROJECTIONS, apply, rebuild
-from coordinator.models import ClaimRow, CursorRow, EventRow, GameRow
-from coordinator.projections import LARGEST_INTEGER
+from coordinator.models import ClaimRow, CursorRow, EventRow, GameRow, JobRow
+from coordinator.projections import LARGEST_INTEGER, claim_id_hex
 from lockstep.chain import artifacts
+from lockstep.protocol.types import MERGE_SLOT
 
 from .conftest import JOB, NOW, WORKER, Api, claim_row
 
@@ -42,6 +43,18 @@ def test_a_witness_that_speaks_is_a_bit_beyond_the_integers_of_sql(api: Api) -> 
             apply(session, event("JobMarket", "Attested", args, number))
     attested = api.client.get(f"/api/v1/jobs/{JOB}/rounds").json()["items"][0]["attested"]
     assert int(attested) == 1 << 1 | 1 << 64 | 1 << 127
+
+
+def test_a_merge_that_is_made_again_is_void_and_the_next_attempt_is_a_higher_one(api: Api) -> None:
+    merged = {"job": JOB, "round": 0, "worker": WORKER.address, "out": root(1), "out2": root(2), "checkpoint_cid": ""}
+    claims = [claim_id_hex(JOB, 0, attempt, MERGE_SLOT) for attempt in (0, 1)]
+    with api.context.database.session() as session:
+        for number, claim in enumerate(claims):
+            apply(session, event("JobMarket", "Merged", {**merged, "claim": claim}, number))
+    with api.context.database.reading() as session:
+        rows = [session.get_one(ClaimRow, claim) for claim in claims]
+        assert [(row.state, row.attempt) for row in rows] == [("void", 0), ("merged", 1)]
+        assert session.get_one(JobRow, JOB).attempt == 1
 
 
 WIDEST = {"bytes32": "0x" + "ff" * 32, "address": "0x" + "ff" * 20, "bool": True, "bytes": "0x", "bytes32[]": []}

@@ -143,6 +143,29 @@ def test_convicted_merge_makes_room_for_another_and_later_rounds_keep_their_base
     assert found[1] is before, "a claim of a voided round is found in its own attempt"
 
 
+def test_merge_that_is_made_again_gives_way_and_later_rounds_are_of_a_higher_attempt() -> None:
+    chain = Chain()
+    chain.start(0, 0, root(10), root(11))
+    chain.reveal(0, 0, 0)
+    first = chain.merge(0, 0, root(30), mask=0b01)
+    second = chain.merge(0, 1, root(30))
+    job = chain.ledger.jobs[JOB]
+    assert job.attempt == 1
+    assert [(m.id, m.replaced) for m in job.rounds[0].merges] == [(first, True), (second, False)]
+    assert job.rounds[0].merge is not None
+    assert job.rounds[0].merge.id == second
+    assert job.rounds[0].decided_at == 1000 + chain.count, "its window begins anew"
+    assert chain.ledger.awaited(first) is None  # type: ignore[arg-type]
+    behind = job.merge_of(root(30), root(31), 1)
+    assert behind is not None
+    assert behind[1].id == second, "its checkpoint is the one to fetch"
+    chain.convict(0, MERGE_SLOT, second)
+    assert job.rounds[0].merge is None, "the first does not stand again"
+    assert job.attempt == 2
+    chain.merge(0, 2, root(32))
+    assert job.attempt == 2
+
+
 def test_convicted_slot_is_marked_in_its_own_attempt() -> None:
     chain = Chain()
     chain.start(0, 0, root(10), root(11))

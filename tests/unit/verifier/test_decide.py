@@ -167,6 +167,13 @@ def test_claims_of_ended_rounds_of_past_attempts_and_convicted_ones_do_not_stand
     assert len(both) == 5
 
 
+def test_a_merge_that_was_made_again_does_not_stand() -> None:
+    first = replace(record(3, slot=MERGE_SLOT), replaced=True)
+    merged = RoundLedger(0, 0, ROOT, ROOT, merges=[first, record(4, slot=MERGE_SLOT)])
+    assert [c.record.id[-1] for c in decide.candidates(ledger_of(merged), {JOB: MINUTE}) if c.stands] == [4]
+    assert not decide.may_challenge(first, ledger_of(merged), MINUTE, Seconds(101))
+
+
 def test_windows_end_a_challenge_period_after_the_claim() -> None:
     (only,) = decide.candidates(ledger_of(RoundLedger(0, 0, ROOT, ROOT, claims={0: record(1)})), {JOB: MINUTE})
     assert only.open_at(Seconds(159))

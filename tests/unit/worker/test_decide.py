@@ -106,7 +106,7 @@ def test_every_act_fits_the_phase_and_the_owner(view: JobView, me: Self) -> None
     phases = {
         Do.JOIN: {Phase.JOINING}, Do.LEAVE: {Phase.JOINING}, Do.SEAL: {Phase.SEALING},
         Do.TRAIN: {Phase.TRAINING}, Do.COMMIT: {Phase.TRAINING},
-        Do.REVEAL: {Phase.REVEALING}, Do.FREEZE: {Phase.FREEZING}, Do.MERGE: {Phase.MERGING},
+        Do.REVEAL: {Phase.REVEALING}, Do.FREEZE: {Phase.FREEZING}, Do.MERGE: {Phase.MERGING, Phase.LEAD},
         Do.FINALIZE: {Phase.LEAD, Phase.FAILED, Phase.MERGING}, Do.RELEASE: {Phase.VOID, Phase.FAILED},
     }  # fmt: skip
     for act in acts(view, me):
@@ -317,6 +317,18 @@ def test_a_merge_is_backed_for_the_rounds_that_may_start_on_it() -> None:
     assert merges(merging, stake + pay - 1) == [Act(Do.MERGE, 0)]
     assert merges(merging, stake - 1) == []
     assert merges(replace(merging, number=5), 1000) == [Act(Do.MERGE, 5)], "the last round"
+
+
+def test_a_merge_that_nobody_backs_is_made_again_in_ones_turn_by_who_can_back_it() -> None:
+    lead = RoundView(0, Round(open_games=1), Phase.LEAD, tuple(FREE), merger=ME, merged_by=OTHER)
+    pay, stake = PARAMS.round_pay, PARAMS.merge.stake
+    assert merges(lead, 1000) == [Act(Do.MERGE, 0, rounds=3)]
+    assert merges(lead, stake + pay) == [Act(Do.MERGE, 0, rounds=1)]
+    assert merges(lead, stake + pay - 1) == [], "less than what is missing opens nothing"
+    assert merges(replace(lead, merger=OTHER), 1000) == []
+    assert merges(replace(lead, merger=ZERO_ADDRESS), 1000) == []
+    refusing = Self(ME, Wei(1000), refuses=True)
+    assert all(a.do != Do.MERGE for a in acts(_view(lead), refusing)), "who computes wrong bits claims nothing"
 
 
 def merges(r: RoundView, free: int) -> list[Act]:

@@ -105,7 +105,8 @@ class Play:
         p, ro = self.market.params[self.job], self.market.rounds[self.job, r]
         phase = self.market.phase(self.block, self.job, r)
         merging = phase == Phase.MERGING
-        merger = self.market.merger_of(self.block, self.job, r) if merging else ZERO_ADDRESS
+        unbacked = phase == Phase.LEAD and r + ro.backed < self.market.jobs[self.job].started
+        merger = self.market.merger_of(self.block, self.job, r) if merging or unbacked else ZERO_ADDRESS
         over = merging and views.turn(p, ro, self.block.time) > ro.mask.bit_count()
         claims = [ids.claim_id(self.job, r, ro.attempt, s) for s in range(p.role.slots)]
         held = tuple(self.market.claims.get(i, Claim()) for i in claims)

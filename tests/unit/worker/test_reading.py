@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from copy import deepcopy
 
-from lockstep.protocol.jobs import NO_SEED, ClaimStatus, Phase
+from lockstep.protocol.jobs import NO_SEED, ZERO_ADDRESS, ClaimStatus, Phase
 from lockstep.protocol.market.availability import payload_demand_id
+from lockstep.protocol.types import Address
 from tests.support.world import World
 from worker.decide import JobView
 from worker.reading import look
@@ -41,6 +42,23 @@ def test_a_look_finds_what_is_ones_own() -> None:
     assert r.slots_of(me) == [1]
     assert r.idle_locks == {1}
     assert (view.job.started, view.block) == (1, world.head)
+
+
+def test_a_look_says_whose_turn_it_is_to_make_a_merge_again() -> None:
+    world = World.start(rounds=3, max_lead=3)
+    world.to(Phase.LEAD)
+    market = world.contracts.market
+
+    def merger() -> Address:
+        known, me = world.ledger(), world.address("worker-0")
+        (r,) = look(market, known, known.jobs[world.job], world.params, me, world.now, world.head).rounds
+        return r.merger
+
+    assert merger() == ZERO_ADDRESS, "its merger may back it still"
+    world.pass_to(market.round(world.job, 0).merged_at + world.params.merge.turn_seconds)
+    assert merger() == market.merger_of(world.job, 0) != ZERO_ADDRESS
+    world.send(market.back(world.job, 0, 1), "aggregator")
+    assert merger() == ZERO_ADDRESS
 
 
 def test_a_failed_round_keeps_the_stake_of_a_claim_whose_carry_is_demanded() -> None:

@@ -294,8 +294,8 @@ def merge(
     A merge whose backing alone keeps the next round from starting is merged again, with the same outputs.
     """
     require_cid(checkpoint_cid)
-    p, ro = params(d, job), d.rounds.edit((job, r))
     at = _require_turn(d, sender, job, r)
+    p, ro = params(d, job), d.rounds.edit((job, r))
     if ro.phase == Phase.LEAD:
         _replace(d, job, r, out, out2, rounds)
     attempt = d.jobs[job].attempt

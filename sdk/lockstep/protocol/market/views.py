@@ -135,6 +135,12 @@ def round_startable(p: JobParams, j: JobState, before: Phase, leads: Iterable[tu
     return j.started == 0 or before in (Phase.LEAD, Phase.FINAL, Phase.FAILED)
 
 
+def merge_attempt(j: JobState, phase: Phase) -> int:
+    """The attempt of the merge that a round in this phase gets next."""
+    # INVARIANT: no two claims share an id: what is claimed after a merge that gave way carries a higher attempt.
+    return j.attempt + (phase == Phase.LEAD)
+
+
 def turns_over(p: JobParams, ro: Round, now: Seconds) -> bool:
     """Returns True if everybody entitled has failed to merge a round that is in MERGING."""
     return turn(p, ro, now) > ro.accepted
