@@ -67,8 +67,8 @@ REASONS = {
     "absent": "joined and did not reveal in time: the slot's price was burned",
     "excluded": "left out of the merge: unpaid; a payload that was demanded in vain costs the slot's price",
     "convicted": "a challenger proved the claim wrong: the stake was slashed",
-    "round_void": "the round failed before a seed was drawn, fell with a convicted merge, or was merged again: stakes are "
-    "returned",
+    "round_void": "the round failed before a seed was drawn, fell with a convicted merge, or was merged again: stakes "
+    "are returned",
 }
 """Reason codes of claims, as `lockstep worker why` has them."""
 MERGED = case((ClaimRow.slot == MERGE_SLOT, 1), else_=0)

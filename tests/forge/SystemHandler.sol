@@ -87,6 +87,8 @@ contract SystemHandler is Deployed {
     mapping(IDisputeGame.Verdict => uint256) public verdicts;
     mapping(IWitnesses.Outcome => uint256) public ended;
     uint256 public convicted;
+    /// @notice Merges that were made again.
+    uint256 public replaced;
 
     address[ACCOUNTS] private _accounts;
     mapping(address account => uint256) private _indexOf;
@@ -132,6 +134,8 @@ contract SystemHandler is Deployed {
         } else if (phase == IJobMarket.Phase.Freezing) {
             market.freeze(job, r, _revealed(r));
         } else if (phase == IJobMarket.Phase.Merging && market.mergerOf(job, r) != address(0)) {
+            if (!_isHonest(market.mergerOf(job, r))) _mergeBy(r, market.mergerOf(job, r), luck);
+        } else if (phase == IJobMarket.Phase.Lead && luck % 4 == 1 && market.mergerOf(job, r) != address(0)) {
             if (!_isHonest(market.mergerOf(job, r))) _mergeBy(r, market.mergerOf(job, r), luck);
         } else if (phase == IJobMarket.Phase.Lead && started < ROUNDS && luck % 4 != 0) {
             _backAll(r, started);
@@ -464,6 +468,10 @@ contract SystemHandler is Deployed {
         IJobMarket.Phase phase = market.phase(job, r);
         address me = _who(WORKER);
         if (phase == IJobMarket.Phase.Merging && market.mergerOf(job, r) == me) return _mergeBy(r, me, 2);
+        if (phase == IJobMarket.Phase.Lead && market.mergerOf(job, r) == me) {
+            if (_made[market.round(job, r).mergeClaim].lie == Constant.Lie.None) _mergeBy(r, me, 2);
+            return;
+        }
         if (phase == IJobMarket.Phase.Joining) {
             for (uint32 s = 0; s < SLOTS; s++) if (_owner(r, s) == me) return;
             for (uint32 s = 0; s < SLOTS; s++) if (_owner(r, s) == address(0)) return _work(r, s, phase, me);
@@ -606,15 +614,19 @@ contract SystemHandler is Deployed {
     }
 
     function _mergeBy(uint32 r, address merger, uint256 luck) private {
-        IJobMarket.Job memory j = market.job(job);
-        ClaimId claim = Ids.claim(job, r, j.attempt, MERGE);
-        Constant.Lie lie = Constant.Lie.None;
-        if (!_isHonest(merger) && luck % 8 < 2) lie = luck % 8 == 0 ? Constant.Lie.Value : Constant.Lie.Padding;
-        Constant.Claim memory c = Constant.Claim(lie, true, 0, 0);
+        ClaimId first = market.round(job, r).mergeClaim;
+        Constant.Claim memory c = Constant.Claim(Constant.Lie.None, true, 0, 0);
+        uint16 rounds = uint16(luck % 3);
+        if (!_isHonest(merger) && luck % 8 < 2) c.lie = luck % 8 == 0 ? Constant.Lie.Value : Constant.Lie.Padding;
+        if (ClaimId.unwrap(first) != 0) {
+            (c, rounds) = (_made[first], uint16(market.job(job).started - r + luck % 2));
+            replaced += 1;
+        }
         IJobMarket.Body memory body = c.body();
-        _make(claim, c);
         CHEATS.prank(merger);
-        market.merge(job, r, body.out, body.out2, "", uint16(luck % 3));
+        market.merge(job, r, body.out, body.out2, "", rounds);
+        ClaimId claim = market.claimIdOf(job, r, MERGE);
+        _make(claim, c);
         _lock(ClaimId.unwrap(claim));
     }
 

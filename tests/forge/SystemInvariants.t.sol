@@ -113,6 +113,7 @@ contract SystemInvariants {
         uint256 convicted;
         uint256 paid;
         uint256 commanded;
+        uint256 replaced;
         for (uint256 run = 0; run < 16; run++) {
             handler = new SystemHandler();
             for (uint256 i = 0; i < 300; i++) _try(uint256(keccak256(abi.encode(run, i))));
@@ -122,10 +123,12 @@ contract SystemInvariants {
             convicted += handler.convicted();
             paid += handler.theJob().paid;
             commanded += handler.commanded();
+            replaced += handler.replaced();
         }
         require(paid > 0, "nobody was paid");
         require(convicted > 0, "nobody was convicted");
         require(commanded > 0, "no owner did anything");
+        require(replaced > 0, "no merge was made again");
         require(verdicts[uint256(IDisputeGame.Verdict.Fraud)] > 0, "nobody by a proof");
         require(verdicts[uint256(IDisputeGame.Verdict.Timeout)] > 0, "nobody by its clock");
         require(verdicts[uint256(IDisputeGame.Verdict.Void)] > 0, "no game was void");
