@@ -628,7 +628,7 @@ library Rounds {
     function _unbackedSince(Book storage b, JobId jobId, IJobMarket.JobParams memory p, uint32 r, IJobMarket.Round storage ro)
         private
         view
-        returns (uint256 since)
+        returns (uint256)
     {
         IJobMarket.Job storage j = b.jobs[jobId];
         uint32 next = j.started;
@@ -638,9 +638,7 @@ library Rounds {
         // INVARIANT: a merge that is being judged stays until the verdict, and one that can be final stays for good.
         (, uint256 over) = Settling.overAt(b, jobId, p, r);
         if (b.claims[ro.mergeClaim].openGames != 0 || block.timestamp >= over) return 0;
-        since = last.mergeOpens;
-        if (since < last.mergedAt) since = last.mergedAt;
-        if (since < ro.mergedAt) since = ro.mergedAt;
+        return last.mergedAt < last.mergeOpens ? last.mergeOpens : last.mergedAt;
     }
 
     /// @dev A convicted merge: what was built on it is void without fault, and the round merges again from the same mergeIn.

@@ -392,6 +392,7 @@ def _swapped(w: World) -> None:
 
 
 AHEAD = amended(PARAMS, max_lead=2, carry_period=0)
+UNCARRIED = amended(PARAMS, carry_period=0)
 TWO = amended(PARAMS, witnesses=2)
 
 
@@ -633,6 +634,8 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "unbacked, void": ("unbacked", _void),
     "backed for one": ("merging", lambda w: w.merge(rounds=1)),
     "unbacked, next under way": ("backed for one", lambda w: _turns(w.later().start(1))),
+    "unbacked, next under way without a carry": ("begun", lambda w: _turns(
+        w.create(UNCARRIED, 10).to_merged(rounds=1).later().start(1))),
     "unbacked, next failed": ("backed for one", lambda w: _turns(_failed(w.later(120), 1))),
     "unbacked, next failed now": ("unbacked, next failed", lambda w: w.later(-2)),
     "unbacked, next failed, none to come": ("failed once", lambda w: _turns(
@@ -640,6 +643,8 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "merged again": ("unbacked", lambda w: w.merge(by=merger(w), rounds=1)),
     "merged again, first's window over": ("unbacked, second turn", lambda w: w.merge(by=merger(w), rounds=1).later(
         PARAMS.windows.challenge_seconds - PARAMS.merge.turn_seconds)),
+    "merged again in the second turn, fallen": ("unbacked, second turn", lambda w: _convict_merge(
+        w.merge(by=merger(w), rounds=1))),
     "merged again, over": ("merged again", _shut_),
     "merged again, second round": ("merged again", lambda w: w.later().start(1)),
     "merged again, carrying": ("merged again, second round", lambda w: w.seal(1).commit(1, carries=True)),

@@ -13,7 +13,7 @@ from typing import Any
 
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import Body
-from lockstep.protocol.market import ids
+from lockstep.protocol.market import ids, views
 from lockstep.protocol.market.availability import payload_demand_id, row_demand_id
 from lockstep.protocol.market.calls import MAX_UINT
 from lockstep.protocol.market.job_rules import MAX_ROW
@@ -41,6 +41,7 @@ from tests.rules.scenes import (
     OWNERS,
     RECEIPTS,
     SHORT,
+    UNCARRIED,
     WRONG_ANSWERS,
     asked_for,
     audit,
@@ -969,6 +970,13 @@ RULES: dict[str, list[Row]] = {
     "short job, unbacked": [
         row("WrongPhase", f"worker-{s}", "market.merge", job_of(SHORT, 2), 0, *again(), "", 1)
         for s in range(3)
+    ],
+    "unbacked, next under way without a carry": [
+        row("WrongPhase", f"worker-{s}", "market.merge", job_of(UNCARRIED, 10), 0, *again(), "", 2) for s in range(3)
+    ],
+    "merged again in the second turn, fallen": [
+        row("Merged Locked", lambda w: f"worker-{views.seed_order(w.params, w.round())[2]}", "market.merge", JOB, 0,
+            OTHER, OTHER, "", 0),
     ],
     "two rounds ahead, unbacked": [
         row("WrongPhase", f"worker-{s}", "market.merge", job_of(AHEAD, 4), 1, *again(1), "", 1)

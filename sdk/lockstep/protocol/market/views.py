@@ -240,7 +240,7 @@ def unbacked_since(s: Reader, block: Block, job: JobId, r: int) -> Seconds:
     _, over = over_at(p, j.started, r, lambda k: s.rounds[job, k])
     if s.claims[ro.merge_claim].open_games or block.time >= over:
         return NEVER
-    return max(ro.merged_at, last.merged_at, last.merge_opens)
+    return max(last.merged_at, last.merge_opens)
 
 
 def bond_of(s: Reader, job: JobId) -> Wei:
