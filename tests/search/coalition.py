@@ -63,6 +63,9 @@ class Coalition:
                 self.habits |= {"never zero"}
             if self.mood == "carries" and random.Random(f"left open {scene.setting.seed}").random() < 0.1:
                 self.habits |= {"left open"}
+        self.misers = random.Random(f"misers {scene.setting.seed}")
+        """The same of what its merges back."""
+        self.backs_little = self.misers.random() < 0.2
         self.slots = range(scene.setting.params.role.slots)
         self.seats = sorted(self.carriers.sample(self.slots, self.carriers.choice(self.slots) + 1))
         """The slots that it takes again and again, where it is bent on carries."""
@@ -172,10 +175,16 @@ class Coalition:
                 lie = d.choice((Lie.NONE, Lie.NONE, Lie.NONE, Lie.VALUE, Lie.PADDING))
                 made = ConstantClaim.of_merge(ro.merge_in, Lie.NONE if self.mood == "own merge" else lie)
                 self.known.held[ids.claim_id(job, r, j.attempt, MERGE_SLOT)] = made
-                rounds = p.schedule.max_lead - 1
+                rounds = self.misers.choice((0, 0, 1)) if self.backs_little else p.schedule.max_lead - 1
                 yield MarketCall(
                     "JobMarket", "merge", merger, (job, r, made.body.out, made.body.out2, "checkpoint", rounds)
                 )
+            elif phase == Phase.LEAD and (merger := views.merger_of(s, b, job, r)) in self.members:
+                # What nobody backs it takes over, false or not.
+                again = ids.claim_id(job, r, views.merge_attempt(j, phase), MERGE_SLOT)
+                self.known.held[again] = self.known.held[ro.merge_claim]
+                outputs, rounds = (ro.next_shared, ro.next_outer), j.started - r
+                yield MarketCall("JobMarket", "merge", merger, (job, r, *outputs, "checkpoint", rounds))
 
     def _made(self, s: State, r: int, slot: int) -> ConstantClaim:
         p, d = self.scene.setting.params, self.dice
@@ -443,7 +452,7 @@ class Coalition:
             if r + 1 < s.jobs[job].started and later.committed and self.dice.random() < 0.15:
                 yield self._signed_twice(s, ro.merge_claim, job, r)
             backed = p.schedule.max_lead - 1
-            if ro.backed < backed and self.dice.random() < 0.3:
+            if ro.backed < backed and not self.backs_little and self.dice.random() < 0.3:
                 yield MarketCall("JobMarket", "back", c.worker, (job, r, backed - ro.backed))
 
     def _signed_twice(self, s: State, claim: ClaimId, job: JobId, r: int) -> MarketCall:
@@ -486,6 +495,10 @@ def deadlines(s: State, job: JobId) -> Sequence[int]:
         found += [ro.attest_ends, ro.join_ends - 2 * max(1, int(s.at.chain.inclusion))]
         if ro.phase == Phase.MERGING:
             found += [ro.merge_opens + k * p.merge.turn_seconds for k in range(1, p.role.slots + 3)]
+        if ro.phase == Phase.LEAD and r + ro.backed < s.jobs[job].started:
+            last = s.rounds[job, s.jobs[job].started - 1]
+            since = max(last.merged_at, last.merge_opens)
+            found += [since + k * p.merge.turn_seconds for k in range(1, p.role.slots + 2)]
         if ro.phase in (Phase.LEAD, Phase.FAILED) and r >= s.jobs[job].settled:
             found.append(ro.merged_at + p.windows.challenge_seconds)
     found += [g.deadline + 1 for g in s.games.values() if g.phase != moves.GamePhase.CLOSED]

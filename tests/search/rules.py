@@ -134,6 +134,9 @@ class Watch:
         if (call.contract, call.function) == ("JobMarket", "merge"):
             self.committed[call.sender] = self.committed.get(call.sender, 0) + p.merge.price
             _, r, *_ = call.arguments
+            # Another that stood has given way, unpaid.
+            for first in [id_ for id_ in self.earned if (s.claims[id_].round, s.claims[id_].is_merge) == (r, True)]:
+                del self.earned[first]
             self.earned[s.rounds[scene.job, r].merge_claim] = p.merge.price
         if (call.contract, call.function) == ("JobMarket", "freeze"):
             job, r, _ = call.arguments
