@@ -67,7 +67,7 @@ def test_money_is_conserved_in_random_histories(seed: int) -> None:
     left = sum(j.escrow - j.paid - j.refunded + j.deposit for j in s.jobs.values())
     assert s.total_escrow == left + due, "escrow = held + paid + refunded, but for what slashes owe"
     locked = {key for key, lock in s.locks.items() if lock.keeper == Keeper.MARKET}
-    staked = {claim for claim, c in s.claims.items() if ClaimStatus.JOINED <= c.status <= ClaimStatus.EXCLUDED}
+    staked = {claim for claim, c in s.claims.items() if ClaimStatus.JOINED <= c.status <= ClaimStatus.MISSING}
     assert locked == staked, "every claim that can be slashed has its lock, and no other"
 
 
