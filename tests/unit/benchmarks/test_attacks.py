@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import economics as command
-from benchmarks.attacks import DAY, Attack, Market
+from benchmarks.attacks import DAY, INTEREST, YEAR, Attack, Market
 from lockstep.presets import CHAINS, DEVNET, MAINNET, Terms
 from lockstep.protocol.dispute import game
 from lockstep.protocol.errors import ChainError
@@ -119,6 +119,18 @@ def test_a_majority_leaves_out_what_is_computed_and_gains_nothing() -> None:
     finish(world, 1)
     assert world.state.credits[BURN] == attack.now.damage * FULL.role.slot_price
     assert [wealth(world, [worker]) - STAKE for worker in WORKERS] == [FULL.role.slot_price, FULL.role.slot_price, 0]
+
+
+def test_a_merge_that_backs_nothing_is_unpaid_and_halts_its_job_for_a_turn() -> None:
+    world = begun().create(FULL).to_merged(rounds=0).later(FULL.merge.turn_seconds)
+    again = NAMES[views.merger_of(world.state, world.block, world.job, 0)]
+    world.merge(rounds=1, by=again).later().to_merged(1)
+    finish(world, LEAD)
+    attack = priced(FULL).unbacked()
+    idle = FULL.role.slots * FULL.role.slot_stake + FULL.round_pay
+    assert attack.now.damage == pytest.approx(idle / FULL.role.slot_price * INTEREST * FULL.merge.turn_seconds / YEAR)
+    assert wealth(world, ["aggregator"]) == STAKE + FULL.merge.price, "of the second round alone"
+    assert wealth(world, [again]) == STAKE + LEAD * FULL.role.slot_price + FULL.merge.price
 
 
 def test_what_is_left_to_griefing_is_named() -> None:
