@@ -211,11 +211,12 @@ library Rounds {
         IJobMarket.JobParams memory p = params(b, jobId);
         IJobMarket.Round storage ro = b.rounds[jobId][r];
         uint16 at = _requireTurn(b, jobId, p, r, ro);
-        if (ro.phase == IJobMarket.Phase.Lead) _replace(b, vault, jobId, r, out, out2, rounds);
+        // INVARIANT: a merge that is convicted leaves a turn to everybody after its first merger, however often it was made again.
+        if (ro.phase == IJobMarket.Phase.Merging) ro.turn = at;
+        else _replace(b, vault, jobId, r, out, out2, rounds);
 
         (ClaimId claimId, IJobMarket.Claim storage c) = _writeMerge(b, jobId, r);
         c.digest = Ids.body(IJobMarket.Body(Merkle.leaf(Merkle.node(out, out2)), out, out2));
-        ro.turn = at;
         ro.phase = IJobMarket.Phase.Lead;
         ro.mergedAt = uint64(block.timestamp);
         ro.mergeClaim = claimId;
@@ -611,7 +612,7 @@ library Rounds {
         return uint256(ro.turn) + (block.timestamp - ro.mergeOpens) / p.merge.turnSeconds;
     }
 
-    /// @dev The turn of a round that is to be merged, or merged again: then the turns after its merger's go round until its window is over.
+    /// @dev The turn of a round that is to be merged, or merged again: then the turns after its first merger's go round in the first half of its window.
     function _turnOf(Book storage b, JobId jobId, IJobMarket.JobParams memory p, uint32 r, IJobMarket.Round storage ro)
         private
         view
@@ -635,9 +636,10 @@ library Rounds {
         if (ro.phase != IJobMarket.Phase.Lead || r + ro.backed >= next || !_hasNext(j, p) || j.lingering != 0) return 0;
         IJobMarket.Round storage last = b.rounds[jobId][next - 1];
         if (last.phase != IJobMarket.Phase.Lead && last.phase != IJobMarket.Phase.Failed) return 0;
-        // INVARIANT: a merge that is being judged stays until the verdict, and one that can be final stays for good.
-        (, uint256 over) = Settling.overAt(b, jobId, p, r);
-        if (b.claims[ro.mergeClaim].openGames != 0 || block.timestamp >= over) return 0;
+        // INVARIANT: a merge that is being judged stays until the verdict; once half of its window is over, to wait for the rest is faster
+        // than another one.
+        bool late = block.timestamp >= ro.mergedAt + p.windows.challengeSeconds / 2;
+        if (late || b.claims[ro.mergeClaim].openGames != 0) return 0;
         return last.mergedAt < last.mergeOpens ? last.mergeOpens : last.mergedAt;
     }
 

@@ -147,7 +147,10 @@ library Settling {
         }
         IJobMarket.Round storage ro = b.rounds[jobId][last];
         bool decided = ro.phase == IJobMarket.Phase.Lead || ro.phase == IJobMarket.Phase.Failed;
-        if (decided && ro.mergedAt != 0) over = ro.mergedAt + p.windows.challengeSeconds;
+        if (!decided || ro.mergedAt == 0) return (last, 0);
+        // A merge of r itself may have been made again since.
+        uint256 merged = b.rounds[jobId][r].mergedAt;
+        over = (merged < ro.mergedAt ? ro.mergedAt : merged) + p.windows.challengeSeconds;
     }
 
     /// @dev Reverts unless the windows are over of round r and of all whose claims may stand on what its claims carry.

@@ -370,6 +370,16 @@ def _turns(w: World, count: int = 1) -> World:
     return w.later(count * PARAMS.merge.turn_seconds - 1)
 
 
+def _merged(w: World, rounds: int = 0) -> World:
+    """By whoever's turn it is."""
+    return w.merge(by=merger(w), rounds=rounds)
+
+
+def _half(w: World) -> World:
+    """The next call is in the first second of the second half of a merge's window."""
+    return w.until(w.round().merged_at + PARAMS.windows.challenge_seconds // 2 - 1)
+
+
 def _lingering(w: World) -> None:
     """The same while a game is open on a claim of the second round."""
     w.do("game", "market.onOpen", w.claim(0, 1), w.made(0, 1).body)
@@ -405,7 +415,7 @@ def _ahead(w: World) -> None:
 def _unbacked_ahead(w: World) -> None:
     """The same, and the last one is not backed."""
     w.create(AHEAD, 4)
-    _turns(w.to_merged(rounds=2).later(60).to_merged(1))
+    _turns(w.to_merged(rounds=2).later(130).to_merged(1))
 
 
 def _two_duties(w: World) -> None:
@@ -621,10 +631,11 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "unbacked, its turn": ("merging", lambda w: _turns(w.merge()).later(-1)),
     "unbacked": ("merging", lambda w: _turns(w.merge())),
     "unbacked, second turn": ("merging", lambda w: _turns(w.merge(), 2)),
-    "unbacked, once round": ("merging", lambda w: _turns(w.merge(), 4)),
+    "unbacked, half of its window over": ("merging", lambda w: _half(w.merge())),
+    "unbacked, half of its window": ("merging", lambda w: _half(w.merge()).later(-1)),
     "unbacked, window over": ("merging", lambda w: _shut(w.merge())),
-    "unbacked by an owner": ("owners merge", lambda w: _turns(w.merge(by=merger(w)), 3)),
-    "unbacked after a conviction": ("rewound", lambda w: _turns(w.merge(by=merger(w)), 3)),
+    "unbacked by an owner": ("owners merge", lambda w: _turns(w.merge(by=merger(w)), 2)),
+    "unbacked after a conviction": ("rewound", lambda w: _turns(_merged(w.later(60)), 2)),
     "unbacked, next of the order convicted": ("unbacked", lambda w: _fallen(
         w, views.seed_order(PARAMS, w.round())[0])),
     "unbacked, judged": ("unbacked", lambda w: w.then(
@@ -636,11 +647,14 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "unbacked, next under way": ("backed for one", lambda w: _turns(w.later().start(1))),
     "unbacked, next under way without a carry": ("begun", lambda w: _turns(
         w.create(UNCARRIED, 10).to_merged(rounds=1).later().start(1))),
-    "unbacked, next failed": ("backed for one", lambda w: _turns(_failed(w.later(120), 1))),
+    "unbacked, next failed": ("backed for one", lambda w: _turns(_failed(w.later(), 1))),
     "unbacked, next failed now": ("unbacked, next failed", lambda w: w.later(-2)),
     "unbacked, next failed, none to come": ("failed once", lambda w: _turns(
         _failed(w.to_merged(1, rounds=1).later(), 2))),
     "merged again": ("unbacked", lambda w: w.merge(by=merger(w), rounds=1)),
+    "period merged, first again": ("backed for one", lambda w: _merged(_turns(w.later().to_merged(1)).later(), 2).until(
+        w.round(1).merged_at + PARAMS.windows.challenge_seconds)),
+    "merged again, next failed": ("merged again", lambda w: _turns(_failed(w.later(), 1))),
     "merged again, first's window over": ("unbacked, second turn", lambda w: w.merge(by=merger(w), rounds=1).later(
         PARAMS.windows.challenge_seconds - PARAMS.merge.turn_seconds)),
     "merged again in the second turn, fallen": ("unbacked, second turn", lambda w: _convict_merge(

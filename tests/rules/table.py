@@ -947,20 +947,22 @@ RULES: dict[str, list[Row]] = {
         for scene, least in (
             ("unbacked", 1), ("unbacked, second turn", 1), ("unbacked by an owner", 1), ("unbacked, defended", 1),
             ("unbacked, next failed", 2), ("lingering, unbacked, no more", 1),
+            ("unbacked, half of its window", 1),
         )
     },
     **{
         scene: [row(f"NotYourTurn({ZERO})", "aggregator", "market.merge", JOB, 0, *again(), "again", 1)]
         for scene in (
-            "unbacked, once round", "unbacked after a conviction", "unbacked, next of the order convicted",
+            "merged again, next failed", "unbacked after a conviction", "unbacked, next of the order convicted",
         )
     },
     **{
         scene: [row("WrongPhase", who, "market.merge", JOB, 0, *again(), "again", 2)
             for who in ("aggregator", "worker-0", "worker-1", "worker-2")]
         for scene in (
-            "unbacked, its turn", "unbacked, window over", "unbacked, judged", "unbacked, cancelled", "unbacked, void",
-            "backed for one", "unbacked, next under way", "unbacked, next failed now", "lingering, unbacked",
+            "unbacked, its turn", "unbacked, half of its window over", "unbacked, window over", "unbacked, judged",
+            "unbacked, cancelled", "unbacked, void", "backed for one", "unbacked, next under way",
+            "unbacked, next failed now", "lingering, unbacked",
         )
     },
     "unbacked, next failed, none to come": [
@@ -975,7 +977,7 @@ RULES: dict[str, list[Row]] = {
         row("WrongPhase", f"worker-{s}", "market.merge", job_of(UNCARRIED, 10), 0, *again(), "", 2) for s in range(3)
     ],
     "merged again in the second turn, fallen": [
-        row("Merged Locked", lambda w: f"worker-{views.seed_order(w.params, w.round())[2]}", "market.merge", JOB, 0,
+        row("Merged Locked", lambda w: f"worker-{views.seed_order(w.params, w.round())[0]}", "market.merge", JOB, 0,
             OTHER, OTHER, "", 0),
     ],
     "two rounds ahead, unbacked": [
@@ -999,6 +1001,7 @@ RULES: dict[str, list[Row]] = {
         row("TooEarly", "poor", "market.finalize", JOB, 0),
         row("", "game", "market.onOpen", claim(MERGE_SLOT), body(MERGE_SLOT)),
     ],
+    "period merged, first again": [row("TooEarly", "poor", "market.finalize", JOB, 0)],
     "merged again, over": [row(paid(3), "poor", "market.finalize", JOB, 0)],
     "merged again, second round": [
         row("Convicted RoundVoid Credited Credited Slashed", "game", "market.onConvicted", claim(MERGE_SLOT), 1,

@@ -296,7 +296,11 @@ def merge(
     require_cid(checkpoint_cid)
     at = _require_turn(d, sender, job, r)
     p, ro = params(d, job), d.rounds.edit((job, r))
-    if ro.phase == Phase.LEAD:
+    # INVARIANT: a merge that is convicted leaves a turn to everybody after its first merger, however often it was made
+    # again.
+    if ro.phase == Phase.MERGING:
+        ro.turn = at
+    else:
         _replace(d, job, r, out, out2, rounds)
     attempt = d.jobs[job].attempt
     claim = claim_id(job, r, attempt, MERGE_SLOT)
@@ -305,7 +309,6 @@ def merge(
     d.claims[claim] = Claim(
         job, sender, ClaimStatus.ACCEPTED, d.block.time, r, 1, attempt, MERGE_SLOT, digest=ids.body_hash(said)
     )
-    ro.turn = at
     ro.phase = Phase.LEAD
     ro.merged_at = d.block.time
     ro.merge_claim = claim

@@ -172,7 +172,8 @@ def over_at(p: JobParams, started: int, r: int, round_at: Callable[[int], Round]
     ro = round_at(last)
     if ro.phase not in (Phase.LEAD, Phase.FAILED) or ro.merged_at == NEVER:
         return last, NEVER
-    return last, Seconds(ro.merged_at + p.windows.challenge_seconds)
+    # A merge of r itself may have been made again since.
+    return last, Seconds(max(ro.merged_at, round_at(r).merged_at) + p.windows.challenge_seconds)
 
 
 def finishable(p: JobParams, j: JobState) -> bool:
@@ -215,8 +216,8 @@ def merger_of(s: Reader, block: Block, job: JobId, r: int) -> Address:
 
 
 def turn_of(s: Reader, block: Block, job: JobId, r: int) -> int | None:
-    """The turn of a round that is to be merged, or merged again: then the turns after its merger's go round until its
-    window is over. None for any other round."""
+    """The turn of a round that is to be merged, or merged again: then the turns after its first merger's go round in
+    the first half of its window. None for any other round."""
     ro = s.rounds[job, r]
     if ro.phase == Phase.MERGING:
         return turn(params(s, job), ro, block.time)
@@ -236,9 +237,10 @@ def unbacked_since(s: Reader, block: Block, job: JobId, r: int) -> Seconds:
     p, last = params(s, job), s.rounds[job, j.started - 1]
     if not has_next(p, j) or last.phase not in (Phase.LEAD, Phase.FAILED):
         return NEVER
-    # INVARIANT: a merge that is being judged stays until the verdict, and one that can be final stays for good.
-    _, over = over_at(p, j.started, r, lambda k: s.rounds[job, k])
-    if s.claims[ro.merge_claim].open_games or block.time >= over:
+    # INVARIANT: a merge that is being judged stays until the verdict; once half of its window is over, to wait for the
+    # rest is faster than another one.
+    late = block.time >= ro.merged_at + p.windows.challenge_seconds // 2
+    if late or s.claims[ro.merge_claim].open_games:
         return NEVER
     return max(last.merged_at, last.merge_opens)
 
