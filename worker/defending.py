@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -12,9 +13,12 @@ from lockstep.cli.output import event
 from lockstep.execution.jobs import ClaimRun
 from lockstep.execution.states import ClaimStates, States
 from lockstep.node.docket import PartyDocket
-from lockstep.node.ledger import GameRecord, Ledger
+from lockstep.node.guard.memory import Place
+from lockstep.node.ledger import ClaimRecord, GameRecord, JobLedger, Ledger, RoundLedger
 from lockstep.node.player import Due, GameTable, HeldClaim, Side
 from lockstep.protocol.types import ClaimId, GameId, Seconds
+from worker.commitments import promise_of
+from worker.parts import merge_name
 from worker.progress import Material, WorkFolder, materials
 
 if TYPE_CHECKING:
@@ -38,6 +42,7 @@ class Defence:
         self._shelf = Shelf(parts.memory_bytes)
         self.states = States(parts.home / STATES, parts.disk_bytes)
         self._games: dict[GameId, ClaimId] = {}
+        self._adopted: set[ClaimId] = set()
         self._now = Seconds(0)
         table = GameTable(parts.contracts.game, parts.contracts.addresses.block)
         self._docket = PartyDocket(table, parts.outbox, Side.DEFENDER, self._made, wake)
@@ -49,6 +54,14 @@ class Defence:
         # INVARIANT: a claim with an open game is the last to leave the memory.
         self._shelf.put((claim, "claim"), held, bytes_of(run.start), lambda: claim in set(self._games.values()))
         return held
+
+    def adopt(self, job: JobLedger) -> None:
+        """Have what this home knows of each merge of ours lie under the id that the chain gave the claim."""
+        for r in job.all_rounds():
+            for merge in r.merges:
+                if merge.worker == self._parts.address and merge.id not in self._adopted:
+                    self._adopt(r, merge)
+                    self._adopted.add(merge.id)
 
     def materials(self) -> list[Material]:
         """Every claim that this home could defend."""
@@ -89,6 +102,22 @@ class Defence:
     def _at_hand(self, claim: ClaimId) -> HeldClaim | None:
         held: HeldClaim | None = self._shelf.get((claim, "claim"))
         return held
+
+    def _adopt(self, r: RoundLedger, merge: ClaimRecord) -> None:
+        name = merge_name(merge.job, r.number, r.attempt)
+        made = WorkFolder(self._parts.home, name).material()
+        assert r.merge_in is not None, "what is merged is frozen"
+        # INVARIANT: a claim is defended by what it claims, and by nothing else.
+        if made is None or made.seed != r.seed or (made.out, made.out2) != (merge.out, merge.out2):
+            return
+        own, folder = replace(made, claim=merge.id, attempt=merge.attempt), WorkFolder(self._parts.home, merge.id)
+        if folder.material() != own:
+            folder.save_material(own)
+        held = self._at_hand(name)
+        if held is not None and merge.id != name:
+            self.hold(own, held.run)
+        # INVARIANT: this home has promised every claim of its key that it can defend.
+        self._parts.guard.bind(Place(merge.id, r.seed, r.merge_in), promise_of(own, bytes(32)))
 
     def _held_of(self, claim: ClaimId, run_of: RunOf) -> HeldClaim | None:
         """The claim, from memory, from its S_0 on disk, or from public data; its S_0 is on disk from then on."""

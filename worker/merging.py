@@ -17,7 +17,7 @@ from worker.bases import Bases, base_cid
 from worker.commitments import promise_of
 from worker.computing import Trained
 from worker.decide import Act, RoundView
-from worker.parts import Taken
+from worker.parts import Taken, merge_name
 from worker.progress import Material, WorkFolder
 from worker.training import Training
 
@@ -41,11 +41,11 @@ class Merger:
     def merge(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
         """Have the round's merge computed, then claim it; of one that is merged already, the same outputs alone."""
         assert taken.view is not None, "acts follow from a view"
-        attempt = views.merge_attempt(taken.view.job, r.phase)
-        claim = ids.claim_id(taken.ledger.id, r.number, attempt, MERGE_SLOT)
-        if not self._training.busy(claim, now):
-            self._training.begin(claim, self._work(taken, r, claim, attempt))
-        trained = self._training.trained(claim)
+        # INVARIANT: what is computed is kept by what it follows from; its claim's id is known once it is mined.
+        name = merge_name(taken.ledger.id, r.number, r.state.attempt)
+        if not self._training.busy(name, now):
+            self._training.begin(name, self._work(taken, r, name))
+        trained = self._training.trained(name)
         if trained is None:
             return
         material = trained.material
@@ -53,14 +53,16 @@ class Merger:
         # INVARIANT: who merges again has computed what it claims, and false outputs are nobody's to back.
         if r.phase == Phase.LEAD and (out, out2) != (r.state.next_shared, r.state.next_outer):
             return
-        place = Place(claim, Seed(r.state.seed), StateRoot(r.state.merge_in))
+        attempt = views.merge_attempt(taken.view.job, r.phase)
+        foreseen = ids.claim_id(taken.ledger.id, r.number, attempt, MERGE_SLOT)
+        place = Place(foreseen, Seed(r.state.seed), StateRoot(r.state.merge_in))
         self._parts.guard.bind(place, promise_of(material, bytes(32)))
         call = self._parts.contracts.market.merge(
             taken.ledger.id, r.number, out, out2, material.payload_cid, act.rounds
         )
         self._sender.submit(f"{key}/{attempt}", call, act)
 
-    def _work(self, taken: Taken, r: RoundView, claim: ClaimId, attempt: int) -> Callable[[], Trained]:
+    def _work(self, taken: Taken, r: RoundView, name: ClaimId) -> Callable[[], Trained]:
         records = taken.ledger.records_behind(taken.ledger.rounds[r.number], taken.params.role.slots)
         record = taken.ledger.rounds[r.number].record(taken.params.role.slots)
         base = base_cid(taken, records)
@@ -76,11 +78,11 @@ class Merger:
                     hint="run `lockstep doctor`: a claim of this build would lose its stake",
                 )
             material = Material(
-                claim, taken.ledger.id, r.number, attempt, MERGE_SLOT, record.seed, base, record.payloads,
+                name, taken.ledger.id, r.number, r.state.attempt, MERGE_SLOT, record.seed, base, record.payloads,
                 (merged.root,), merged.out, merged.out2, Cid(""),
                 store_checkpoint(self._parts.store, merged.checkpoint),
             )  # fmt: skip
-            WorkFolder(self._parts.home, claim).save_material(material)
+            WorkFolder(self._parts.home, name).save_material(material)
             self._defence.hold(material, merged.run)
             return Trained(material, 0.0, 0)
 

@@ -11,7 +11,7 @@ from lockstep.execution.box import loading
 from lockstep.node.bench import Bench
 from lockstep.node.refusals import Refusals
 from lockstep.protocol.market import ids
-from lockstep.protocol.types import Address, ClaimId, Seconds
+from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, JobId, Seconds
 from worker.decide import Act, JobView, RoundView
 from worker.notes import Notes
 from worker.policy import Policy
@@ -125,3 +125,12 @@ class Taken:
 def claim_of(taken: Taken, r: RoundView, slot: int) -> ClaimId:
     """The id of a slot's claim in the round's attempt."""
     return ids.claim_id(taken.ledger.id, r.number, r.state.attempt, slot)
+
+
+def merge_name(job: JobId, number: int, attempt: int) -> ClaimId:
+    """The name of a round's merge in this home, by the attempt in which the round was started.
+
+    A merge's claim has the job's attempt in its id, which others raise up to the block that mines it; what is merged
+    follows from the round's own.
+    """
+    return ids.claim_id(job, number, attempt, MERGE_SLOT)

@@ -4,7 +4,8 @@ Files under `home/work/<claim>/`. `progress` is rewritten for every step (roots 
 changed) while the next one is computed; it is replaced atomically and believed only if this build wrote it and its
 tensors hash to its last root. The state after the step that is to be checked is `unchecked` until the check has passed,
 so that a killed worker comes to that step again. `material.json` is written once, before the claim is committed: all
-that a later process needs to defend it.
+that a later process needs to defend it. A merge's lies under the name of its round's merge (`parts.merge_name`), and
+under the id of each claim of it from when the chain has given that (`Defence.adopt`).
 """
 
 from __future__ import annotations
@@ -41,9 +42,11 @@ class Material:
     """A claim's inputs and outputs by name: from these the whole claim can be computed again."""
 
     claim: ClaimId
+    """Its id; of a merge that is not claimed yet, its name."""
     job: JobId
     round: int
     attempt: int
+    """In the id."""
     slot: int
     """MERGE_SLOT for a merge."""
     seed: Seed

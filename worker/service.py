@@ -152,6 +152,9 @@ class Worker:
         self.parts.watcher.poll()
         head, watch = self.parts.party.head(), self.parts.watch
         event("ready", address=self.parts.address, node_key=self.parts.node.public.hex(), home=str(self.parts.home))
+        for job in self._ledger.jobs.values():
+            # INVARIANT: a claim of ours that was mined while this home was down is none of another home.
+            self._isolation.run(partial(self._skills.defence.adopt, job), job.id, job=job.id.hex())
         self._jobs.kept = {m.job for m in self._skills.defence.materials()}
         reasons = watch.begin(self._ledger, head.time)
         if watch.until is not None:
@@ -192,6 +195,8 @@ class Worker:
         for over in self._jobs.take(self._ledger, self._free, not self._asked_to_leave, self._now):
             self._skills.training.forget(over)
         for taken in self._jobs.taken.values():
+            # Before a move is made that may need it.
+            self._guarded(taken, partial(self._skills.defence.adopt, taken.ledger))
             self._guarded(taken, partial(self._look, taken))
         staked, games = self._at_stake()
         self._resting.see(bool(staked or games), watcher.block, self.parts.address in self._ledger.stakers)
