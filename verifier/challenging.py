@@ -14,14 +14,25 @@ from lockstep.node.party import Party
 from lockstep.node.player import GameTable
 from lockstep.node.replay import Replay, first_difference, published_trace
 from lockstep.protocol.dispute.game import game_id
-from lockstep.protocol.errors import ChainError, FundsError, LockstepError, Mismatch, NotFoundError, TryLater
+from lockstep.protocol.errors import (
+    ChainError,
+    FundsError,
+    LockstepError,
+    Mismatch,
+    NotFoundError,
+    TryLater,
+    Unreachable,
+)
 from lockstep.protocol.market.ids import audit_id
-from lockstep.protocol.types import ClaimId, Wei
+from lockstep.protocol.types import Cid, ClaimId, StateRoot, Wei
 from verifier import decide
 from verifier.playing import Seats
 from verifier.reading import MarketView
 from verifier.staking import Wallet
 from verifier.telling import Teller
+
+LIST_TRIES = 3
+"""A list of roots for which nobody has answered so often is none."""
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +59,8 @@ class Challenger:
         self._teller = teller
         self._rests = rests
         self._wrong: dict[ClaimId, WrongClaim] = {}
+        self._unanswered: dict[tuple[ClaimId, Cid], int] = {}
+        """How often nobody answered for a claim's list."""
 
     def __len__(self) -> int:
         """Returns the number of games still to be opened."""
@@ -71,7 +84,7 @@ class Challenger:
             try:
                 if nonce is not None:
                     self._challenge(self._with_list(wrong, view), nonce)
-            except (FundsError, TryLater, ChainError, NotFoundError, Mismatch) as error:
+            except (FundsError, TryLater, Unreachable, ChainError, NotFoundError, Mismatch) as error:
                 if self._comes_again(wrong.record, error, view):
                     log.warning("a wrong claim is not challenged yet: trying again", claim=claim.hex(), why=str(error))
                     self._rests.failed(claim, view.now)
@@ -103,15 +116,30 @@ class Challenger:
         if wrong.audit.published is not None or wrong.record.is_merge or not params.role.witnesses or found is None:
             return wrong
         record = found[2]
-        published = published_trace(self._party.store, record, params.role.transitions) if record.trace_cid else None
         drawn = view.ledger.audits.get(audit_id(record.job, record.round, record.attempt))
-        if published is None and view.now < decide.list_due(record, params, None if drawn is None else drawn.state):
+        due = decide.list_due(record, params, None if drawn is None else drawn.state)
+        published, final = self._published(record, params.role.transitions)
+        # INVARIANT: a lie is challenged within its window, whatever nobody answers for.
+        if published is None and not final and view.now < due:
             raise TryLater(
                 "the owner may still publish the claim's state roots",
                 hint="no action is needed: it is looked for again",
             )
         t = first_difference(published, wrong.audit.held.trace)
         return WrongClaim(record, replace(wrong.audit, published=published, t=t))
+
+    def _published(self, record: ClaimRecord, transitions: int) -> tuple[tuple[StateRoot, ...] | None, bool]:
+        """The claim's list, and True if none is waited for: nobody answers for the one that its owner names."""
+        if not record.trace_cid:
+            return None, False
+        about = record.id, record.trace_cid
+        if self._unanswered.get(about, 0) >= LIST_TRIES:
+            return None, True
+        try:
+            return published_trace(self._party.store, record, transitions), False
+        except Unreachable:
+            tries = self._unanswered[about] = self._unanswered.get(about, 0) + 1
+            return None, tries >= LIST_TRIES
 
     def _challenge(self, wrong: WrongClaim, nonce: int) -> None:
         party, record, found = self._party, wrong.record, wrong.audit

@@ -296,8 +296,8 @@ def audit(
 ) -> Replay:
     """Replay a claim against its published trace; the step that differs is materialised, and held by what `hold` makes.
 
-    Without a list it is replayed to its end, and the trace root decides. Raises Unreachable only if it is wrong and
-    nobody answers for the list that would say where.
+    Without a list it is replayed to its end, and the trace root decides; that nobody answers for a list, before and
+    after, is no list.
     """
     published = _trace_if_reachable(store, claim, run.transitions)
     own: list[StateRoot] = []
@@ -317,7 +317,8 @@ def audit(
     held = hold(run, own)
     if trace_root(own) == claim.trace_root:
         return Replay(True, None, held, published, state)
-    published = published_trace(store, claim, run.transitions)
+    # INVARIANT: a lie whose list nobody has is challenged all the same, its replay done once.
+    published = _trace_if_reachable(store, claim, run.transitions)
     return Replay(False, first_difference(published, own), held, published, state)
 
 

@@ -142,15 +142,17 @@ def test_list_that_is_not_the_trace_is_no_list(job: Job, store: ContentStore, sp
     assert published_trace(store, replace(record, trace_cid=store.put(spoil(data))), T) is None
 
 
-def test_store_that_does_not_answer_is_not_a_missing_list(job: Job, store: ContentStore) -> None:
+def test_list_that_nobody_answers_for_is_not_missing_and_keeps_no_verdict(job: Job, store: ContentStore) -> None:
     record = published(slot_run(job), store)
     wrong = published(lying(job, "other-data"), store)
     with open_store(GONE) as gone:
         with pytest.raises(Unreachable):
             published_trace(gone, record, toyjob.STEPS + 1)
         assert audit(slot_run(job), record, gone).matches, "the trace root decides without the list"
-        with pytest.raises(Unreachable):
-            audit(slot_run(job), wrong, gone)
+        told: list[int] = []
+        done = audit(slot_run(job), wrong, gone, lambda t, root: told.append(t))
+        assert (done.matches, done.t, done.published) == (False, None, None), "nor is a lie any less one"
+        assert told == list(range(1, toyjob.STEPS + 2)), "replayed once"
 
 
 def test_first_difference_counts_from_one_and_needs_a_list() -> None:
