@@ -95,7 +95,7 @@ class Notes:
         }  # fmt: skip
         try:
             write_atomically(self.home / FILE_NAME, [json.dumps(said).encode()])
-        except OSError:
+        except (OSError, LockstepError):
             # A full disk must not end a worker; who asks then reads what was true before.
             return
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from lockstep.base.files import write_atomically
 from lockstep.execution.jobs import Job
 from lockstep.node.ledger import GameRecord
 from lockstep.node.party import Head
@@ -16,6 +19,7 @@ from lockstep.protocol.errors import DoctorError, FundsError, Mismatch, TryLater
 from lockstep.protocol.types import GameId, JobId, Seconds
 from lockstep.storage import ContentStore
 from tests.support.workers import CLAIM, ME, OTHER, bare_parts, put_at_stake, taken_of
+from worker import notes
 from worker.parts import Taken
 from worker.service import Worker
 
@@ -145,3 +149,26 @@ def test_a_fee_that_ends_a_look_is_told_as_a_fee(
     worker.run()
     assert noted == ["fee", "stopped"]
     assert "unreachable" not in capsys.readouterr().out
+
+
+def test_a_full_disk_ends_no_worker_and_its_notes_go_on_once_there_is_room(
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync, looks = os.fsync, [True, True, False]
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def tick(began: int) -> None:
+        monkeypatch.setattr(os, "fsync", full if looks.pop(0) else sync)
+        write_atomically(tmp_path / "material", [b"x"])
+
+    monkeypatch.setattr(worker, "_start", lambda: 0)
+    monkeypatch.setattr(worker, "_tick", tick)
+    monkeypatch.setattr(worker, "_state", lambda: notes.Note("hours", "it went on"))
+    monkeypatch.setattr(worker, "_finished", lambda: not looks)
+    monkeypatch.setattr(worker._wake, "wait", lambda seconds: None)
+    monkeypatch.setattr(notes.Notes, "ended", failing(AssertionError("it ended")))
+    worker.run()
+    assert (tmp_path / "material").exists()
+    assert notes.read(tmp_path).state == notes.STOPPED
