@@ -59,8 +59,11 @@ class Jobs:
         self._unfit: Backoff[JobId] = Backoff(capacity.AGAIN_SECONDS)
         """Jobs that this machine cannot hold now: they are looked at again, in case memory comes free."""
         self._refused: set[JobId] = set()
+        """Jobs that are not looked at while nothing of ours is at stake in them."""
+        self._broken: set[JobId] = set()
+        """Jobs that break a rule: no later look at them shows another."""
         self._undefendable: dict[JobId, Undefendable] = {}
-        """Jobs that break a rule, until that is proven."""
+        """The same, until that is proven."""
         self._asks = Asks(parts.contracts, parts.address)
         self._isolation = Isolation()
         self.taken: dict[JobId, Taken] = {}
@@ -77,7 +80,7 @@ class Jobs:
         for job, known in ledger.jobs.items():
             if job in self.taken:
                 self.taken[job].ledger = known
-            elif job in self._refused:
+            elif job in self._broken or (job in self._refused and job not in at_stake):
                 continue
             elif job not in at_stake and (unwanted := self._parts.policy.refuses_requester(known.requester)):
                 self._refused.add(job)
@@ -157,38 +160,43 @@ class Jobs:
         return loaded
 
     def _not_loaded(self, job: JobId, error: Exception, ledger: Ledger, free: Wei, now: Seconds) -> None:
-        me = self._parts.address
+        at_stake = ledger.at_stake(self._parts.address)
         if isinstance(error, BlobMissing | Unreachable):
             log.info("a job's data cannot be fetched yet: trying again", job=job.hex(), message=error.message)
             if isinstance(error, RowMissing):
                 self._ask_row(job, error, free, now)
             self._missing.failed(job, now)
             self._parts.notes.waits(job, Note(error.code, error.message, self._missing.until(job)))
-        elif isinstance(error, Unfit | TryLater) or (
-            isinstance(error, Crashed | DoctorError) and job in ledger.at_stake(me)
-        ):
+        elif isinstance(error, Unfit | TryLater) or (isinstance(error, DoctorError) and job in at_stake):
             self._unfit.failed(job, now)
-            self._parts.notes.refused(job, Note(error.code, error.message, self._unfit.until(job)), now)
+            self._tell(job, error, now, self._unfit.until(job))
+        elif isinstance(error, Undefendable):
+            self._broken.add(job)
+            self._undefendable[job] = error
+            self._tell(job, error, now)
+        # INVARIANT: whatever kept it from being loaded, a job is tried again in which a stake of ours can be lost.
+        elif job in at_stake:
+            self._missing.failed(job, now)
+            self._tell(job, error, now, self._missing.until(job))
         elif isinstance(error, Crashed):
             # INVARIANT: a job whose Programs end what runs them is not looked at again, in no later process either.
             self._parts.refusals.record(job, error)
-            self._parts.notes.refused(job, Note(error.code, error.message), now)
+            self._tell(job, error, now)
         # INVARIANT: a worker joins only jobs whose every part it has checked.
-        elif isinstance(error, DoctorError) and not ledger.at_stake(me):
+        elif isinstance(error, DoctorError) and not at_stake:
             raise error
         else:
-            self._refuse(job, error, now)
+            self._refused.add(job)
+            self._tell(job, error, now)
 
-    def _refuse(self, job: JobId, error: Exception, now: Seconds) -> None:
-        self._refused.add(job)
+    def _tell(self, job: JobId, error: Exception, now: Seconds, again: int | None = None) -> None:
+        """Note why a job is not taken."""
         if isinstance(error, LockstepError):
             code, message = error.code, error.message
         else:
             code, message = "defect", f"{type(error).__name__} while it was loaded"
             self._isolation.log(error, (job, "load"))
-        self._parts.notes.refused(job, Note(code, message), now)
-        if isinstance(error, Undefendable):
-            self._undefendable[job] = error
+        self._parts.notes.refused(job, Note(code, message, again), now)
 
     def _ask_row(self, job: JobId, missing: RowMissing, free: Wei, now: Seconds) -> None:
         """Demand a row that cannot be had, with stake that is free: claims that this home made may hang on it."""

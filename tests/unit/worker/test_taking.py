@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +14,21 @@ import pytest
 from lockstep.base.machine import Memory, readable
 from lockstep.execution import footprint
 from lockstep.execution.capacity import AGAIN_SECONDS
+from lockstep.execution.invalidity import Undefendable
 from lockstep.execution.jobs import Job
 from lockstep.node.ledger import JobLedger, Ledger
 from lockstep.node.refusals import Refusals
-from lockstep.protocol.errors import BlobMissing, Crashed, DoctorError, Mismatch, ProgramInvalid, RowMissing, TryLater
+from lockstep.protocol.errors import (
+    BlobCorrupt,
+    BlobMissing,
+    Crashed,
+    DoctorError,
+    Mismatch,
+    ProgramInvalid,
+    RowMissing,
+    TryLater,
+)
+from lockstep.protocol.programs.defects import Rule
 from lockstep.protocol.types import Seconds, Wei
 from lockstep.storage import ContentStore
 from tests.support.workers import OTHER, bare_parts, put_at_stake
@@ -147,6 +159,45 @@ def test_a_job_that_ends_what_runs_it_is_tried_again_while_something_of_ours_han
     monkeypatch.setattr(jobs, "_read", lambda job, at_stake: toy)
     take(jobs, ledger, 1000 + AGAIN_SECONDS)
     assert jobs.loaded(toy.id) is toy
+
+
+@pytest.mark.parametrize(
+    "error",
+    [BlobCorrupt("a gateway's", ""), OSError(errno.EMFILE, "too many open files"), PermissionError(), KeyError("x")],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("before", [True, False], ids=["at stake before", "at stake after"])
+def test_a_job_on_which_something_of_ours_hangs_is_loaded_after_whatever_went_wrong(
+    jobs: Jobs, ledger: Ledger, toy: Job, error: Exception, before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "_read", raising(error))
+    if before:
+        put_at_stake(ledger, toy.id)
+    take(jobs, ledger)
+    monkeypatch.setattr(jobs, "_read", lambda job, at_stake: toy)
+    take(jobs, ledger, 1000 + RETRY_SECONDS)
+    assert (toy.id in jobs.taken) == before
+    put_at_stake(ledger, toy.id)
+    take(jobs, ledger, 1000 + RETRY_SECONDS)
+    assert jobs.loaded(toy.id) is toy
+
+
+def test_a_job_that_breaks_a_rule_is_looked_at_once_whatever_hangs_on_it(
+    jobs: Jobs, ledger: Ledger, toy: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_at_stake(ledger, toy.id)
+    broken = Undefendable(ProgramInvalid("a rule"), None, next(iter(Rule)))  # type: ignore[arg-type]
+    looked: list[object] = []
+
+    def read(job: object, at_stake: bool) -> Job:
+        looked.append(job)
+        raise broken
+
+    monkeypatch.setattr(jobs, "_read", read)
+    for now in (1000, 100_000):
+        take(jobs, ledger, now)
+    assert looked == [toy.id]
+    assert jobs._undefendable == {toy.id: broken}
 
 
 def test_a_done_job_is_loaded_again_if_something_of_ours_hangs_on_it(
