@@ -7,7 +7,9 @@ formats nothing else. Whatever is of another form is Malformed, and so a failure
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from lockstep.base.decoding import (
@@ -55,6 +57,32 @@ def result(method: str, value: Any) -> Any:
     """The result of a method, of the form that the method has. Raises Malformed."""
     reader = RESULTS.get(method)
     return value if reader is None else reader(value, method)
+
+
+_AWAITED: ContextVar[Callable[[bytes], object] | None] = ContextVar("awaited", default=None)
+
+
+@contextmanager
+def awaiting(values: Callable[[bytes], object]) -> Iterator[None]:
+    """Until its end, `eth_call` reads values: what `values` refuses by Malformed, and an error that is none of the
+    called code's, are failures of the endpoint."""
+    token = _AWAITED.set(values)
+    try:
+        yield
+    finally:
+        _AWAITED.reset(token)
+
+
+def awaited() -> bool:
+    """Returns True if values are read by the calls of now."""
+    return _AWAITED.get() is not None
+
+
+def called(answer: str) -> None:
+    """Reads the values that a call returned, if any are awaited. Raises Malformed."""
+    values = _AWAITED.get()
+    if values is not None:
+        values(bytes.fromhex(answer[2:]))
 
 
 def _error(told: Any) -> dict[str, Any]:

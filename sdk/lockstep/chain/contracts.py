@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from lockstep.chain import artifacts, reverts, signatures
+from lockstep.chain import answers, artifacts, reverts, signatures
 from lockstep.chain.addresses import CONTRACTS, Addresses
-from lockstep.protocol.errors import ChainError
+from lockstep.protocol.errors import ChainError, Malformed
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import (
     Body,
@@ -138,21 +139,30 @@ class Contract:
         if sender:
             called["from"] = sender
         parts = artifacts.function(self.artifact.name, function)["outputs"]
+
+        @cache
+        def values(answer: bytes) -> list[Any]:
+            try:
+                found = self.w3.codec.decode(_types(parts), answer)
+                return [_read(part, value) for part, value in zip(parts, found, strict=True)]
+            except (DecodingError, ValueError, OverflowError) as failure:
+                raise Malformed(
+                    f"no {self.artifact.name} at {self.address}", "check the addresses file and the RPC URL"
+                ) from failure
+
         try:
-            answer = self.w3.eth.call(called, block_identifier=block)  # type: ignore[arg-type]
-            found = self.w3.codec.decode(_types(parts), answer)
+            with answers.awaiting(values):
+                answer = self.w3.eth.call(called, block_identifier=block)  # type: ignore[arg-type]
+            found = values(bytes(answer))
         except ContractLogicError as failure:
             raise reverts.decode(revert_data(failure)) from failure
-        except DecodingError as failure:
-            raise ChainError(
-                f"no {self.artifact.name} at {self.address}", "check the addresses file and the RPC URL"
-            ) from failure
+        except Malformed as failure:
+            raise ChainError(failure.message, failure.hint) from failure
         except Web3RPCError as failure:
             raise ChainError(
                 f"the node does not call {self.artifact.name}.{function}: {failure}", "use another RPC provider"
             ) from failure
-        values = [_read(part, value) for part, value in zip(parts, found, strict=True)]
-        return values[0] if len(values) == 1 else values
+        return found[0] if len(found) == 1 else found
 
     def arguments_of(self, data: bytes) -> dict[str, Any]:
         """A call's arguments by name. Raises `ValueError` for data that no function here takes."""

@@ -300,7 +300,7 @@ class Outbox:
                 transaction=hash_,
                 block=found["blockNumber"],
                 gas_used=found["gasUsed"],
-                gas_price=found["effectiveGasPrice"],
+                gas_price=found.get("effectiveGasPrice", 0),
                 succeeded=found["status"] == 1,
             )
             self._push_at = time.monotonic() + STUCK_SECONDS

@@ -55,6 +55,8 @@ TOO_MUCH_STATUSES = frozenset({400, 413, 422, 500, 502, 504})
 """HTTP statuses by which providers refuse a range of blocks that is too wide."""
 LIMIT_CODES = frozenset({-32005, -32029})
 """JSON-RPC codes for a limit: of requests, or of what one request asks for."""
+REVERTED = 3
+"""The JSON-RPC code of a revert."""
 RATE_WORDS = (
     "rate limit", "rate-limit", "ratelimit", "too many requests", "requests per", "request limit", "request count",
     "compute units", "throughput", "over capacity", "quota",
@@ -68,6 +70,8 @@ TROUBLE_WORDS = (
     "syncing", "no backend", "bad gateway",
 )  # fmt: skip
 """Words by which nodes say that they cannot read now: another one can, or this one later."""
+CODE_WORDS = ("revert", "vm exception", "evm error", "opcode", "jump", "stack", "gas")
+"""Words by which nodes say that the called code failed, and not they."""
 NAMED = ("safe", "finalized")
 """The blocks that only a beacon chain, or a rollup's parent, names."""
 UNNAMED_WORDS = ("block not found", "unknown block", "header not found")
@@ -177,7 +181,10 @@ class Endpoint:
         if "error" in answer:
             return answer
         try:
-            return {**answer, "result": answers.result(method, answer["result"])}
+            found = answers.result(method, answer["result"])
+            if method == "eth_call":
+                answers.called(found)
+            return {**answer, "result": found}
         except Malformed as malformed:
             VITALS.count("rpc_errors", self.name)
             # INVARIANT: whatever an endpoint says is read here, or it is the endpoint's failure.
@@ -242,13 +249,17 @@ def _trouble(method: str, params: Any, answer: Answer) -> str:
     if "error" not in answer:
         latest = method == "eth_getBlockByNumber" and params[0] == "latest"
         return "it has no latest block" if latest and answer["result"] is None else ""
-    text = str(answer["error"].get("message", "")).lower()
+    error = answer["error"]
+    text = str(error.get("message", "")).lower()
     if method == "eth_getBlockByNumber" and params[0] in NAMED and any(words in text for words in UNNAMED_WORDS):
         # It names none until the chain's own word has reached it: no other node says more, and it can read.
         return ""
     known = next((words for words in TROUBLE_WORDS if words in text and "revert" not in text), "")
+    if method == "eth_call":
+        by_code = "data" in error or error.get("code") == REVERTED or any(words in text for words in CODE_WORDS)
+        return known or ("" if by_code or not answers.awaited() else text)
     # A call may be refused for what it asks; a number, a balance or a block may not.
-    return known or ("" if method == "eth_call" or (params and params[0] in NAMED) else text)
+    return known or ("" if params and params[0] in NAMED else text)
 
 
 @cache

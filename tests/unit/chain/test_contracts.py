@@ -10,7 +10,7 @@ from lockstep.chain.contracts import Contracts, Lock
 from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Local
 from lockstep.protocol import jobs
-from lockstep.protocol.errors import ChainError, FundsError
+from lockstep.protocol.errors import ChainError, FundsError, Unreachable
 from lockstep.protocol.reverts import HINTS
 from lockstep.protocol.types import Seconds, Wei
 from tests.support.market.wander import params_of
@@ -71,7 +71,8 @@ def test_unknown_and_empty_reverts_are_errors_too() -> None:
 
 def test_no_contract_at_an_address_is_named(devnet: Local, contracts: Contracts) -> None:
     elsewhere = type(contracts.vault)(devnet.w3, "0x" + "22" * 20)
-    with pytest.raises(ChainError, match="no StakeVault at"):
+    # An endpoint that returns nothing has failed: another one may hold the contract.
+    with pytest.raises((ChainError, Unreachable), match="no StakeVault at"):
         elsewhere.free("0x" + "33" * 20)
 
 

@@ -330,6 +330,58 @@ def test_a_revert_of_no_form_is_an_error_of_the_chain(stranger: tuple[RpcProxy, 
         vault.free(Address("0x" + 40 * "1"))
 
 
+UNREADABLE = {
+    "nothing": {"result": "0x"},
+    "half a word": {"result": "0x" + 16 * "00"},
+    "words that no node says": {"error": {"code": -32000, "message": "evm module is not available"}},
+}
+
+
+@pytest.mark.parametrize("answer", UNREADABLE.values(), ids=UNREADABLE)
+def test_a_read_without_a_value_is_a_failure_of_its_endpoint(
+    stranger: tuple[RpcProxy, MemoryDevnet], answer: dict[str, Any]
+) -> None:
+    proxy, chain = stranger
+    where, somebody = deploy(chain.w3, chain.account("x")), Address("0x" + 40 * "1")
+    alone, first = (Contracts.at(connect(urls), where) for urls in (proxy.url, f"{proxy.url},{chain.url}"))
+    proxy.garbage = json.dumps({"jsonrpc": "2.0", "id": 1, **answer}).encode()
+    with pytest.raises(Unreachable):
+        alone.vault.free(somebody)
+    assert first.vault.free(somebody) == 0, "the next one is asked"
+
+
+def test_a_call_that_reads_nothing_may_return_nothing(stranger: tuple[RpcProxy, MemoryDevnet]) -> None:
+    proxy, _ = stranger
+    w3 = connect(proxy.url)
+    proxy.garbage = said("0x")
+    assert w3.eth.call({"to": "0x" + 40 * "1"}) == b""  # type: ignore[typeddict-item]
+
+
+@pytest.mark.parametrize("message", ["execution reverted", "out of gas", "invalid opcode: INVALID"])
+def test_a_read_that_the_code_refuses_is_refused_by_every_endpoint(
+    stranger: tuple[RpcProxy, MemoryDevnet], message: str
+) -> None:
+    proxy, chain = stranger
+    vault = Contracts.at(connect(f"{proxy.url},{chain.url}"), deploy(chain.w3, chain.account("x"))).vault
+    proxy.garbage = json.dumps({"jsonrpc": "2.0", "id": 1, "error": {"code": -32000, "message": message}}).encode()
+    with pytest.raises(ChainError):
+        vault.free(Address("0x" + 40 * "1"))
+
+
+def test_a_receipt_without_a_price_is_one(
+    stranger: tuple[RpcProxy, MemoryDevnet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy, chain = stranger
+    account, w3 = chain.account("x"), connect(proxy.url)
+    token = Contracts.at(w3, deploy(w3, account)).token
+    outbox = Outbox(tmp_path / "outbox.db", w3, account)
+    whole = answers.RESULTS["eth_getTransactionReceipt"]
+    priceless = lambda value, where: whole(value and {**value, "effectiveGasPrice": None}, where)  # noqa: E731
+    monkeypatch.setitem(answers.RESULTS, "eth_getTransactionReceipt", priceless)
+    outbox.send(token.mint(account.address, Wei(1)), "mint")
+    assert (outbox.wait("mint").succeeded, outbox.wait("mint").gas_price) == (True, 0)
+
+
 def test_a_nested_text_overflows_no_stack_after_web3_is_imported(stranger: tuple[RpcProxy, MemoryDevnet]) -> None:
     connect(stranger[0].url)
     with pytest.raises(RecursionError):
