@@ -43,7 +43,7 @@ class Commitments:
             return
         material = trained.material
         # INVARIANT: the guard's row is on disk before the transaction that it guards.
-        bound = self._parts.guard.bind(place_of(claim, r), promise_of(material, SystemRandom().randbytes(32)))
+        bound = self._parts.guard.bind(place_of(claim, r), material.promise(SystemRandom().randbytes(32)))
         if claim not in self._reported:
             self._reported.add(claim)
             event(
@@ -63,7 +63,7 @@ class Commitments:
             )
             return
         # What is revealed is signed for the coordinator too: the guard is asked again.
-        bound = self._parts.guard.bind(place_of(claim, r), promise_of(material, bound.nonce))
+        bound = self._parts.guard.bind(place_of(claim, r), material.promise(bound.nonce))
         opened = _reveal(material, bound)
         if taken.params.role.witnesses:
             # Who could read the roots now could say that it had looked.
@@ -94,11 +94,6 @@ class Commitments:
 def place_of(claim: ClaimId, r: RoundView) -> Place:
     """Returns the key under which the guard binds a claim of a round."""
     return Place(claim, Seed(r.state.seed), StateRoot(r.state.base))
-
-
-def promise_of(material: Material, nonce: bytes) -> Promise:
-    """Returns the promise that binds a claim's owner: the material's roots and CIDs, with the nonce."""
-    return Promise(material.trace_root, material.out, material.out2, nonce, material.trace_cid, material.payload_cid)
 
 
 def _reveal(material: Material, bound: Promise) -> Reveal:

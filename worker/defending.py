@@ -17,7 +17,6 @@ from lockstep.node.guard.memory import Place
 from lockstep.node.ledger import ClaimRecord, GameRecord, JobLedger, Ledger, RoundLedger
 from lockstep.node.player import Due, GameTable, HeldClaim, Side
 from lockstep.protocol.types import ClaimId, GameId, Seconds
-from worker.commitments import promise_of
 from worker.parts import merge_name
 from worker.progress import Material, WorkFolder, materials
 
@@ -117,7 +116,7 @@ class Defence:
         if held is not None and merge.id != name:
             self.hold(own, held.run)
         # INVARIANT: this home has promised every claim of its key that it can defend.
-        self._parts.guard.bind(Place(merge.id, r.seed, r.merge_in), promise_of(own, bytes(32)))
+        self._parts.guard.bind(Place(merge.id, r.seed, r.merge_in), own.promise(bytes(32)))
 
     def _held_of(self, claim: ClaimId, run_of: RunOf) -> HeldClaim | None:
         """The claim, from memory, from its S_0 on disk, or from public data; its S_0 is on disk from then on."""

@@ -14,7 +14,6 @@ from lockstep.protocol.market import ids, views
 from lockstep.protocol.types import MERGE_SLOT, Cid, ClaimId, Seconds, Seed, StateRoot
 from lockstep.storage.payload import store_checkpoint
 from worker.bases import Bases, base_cid
-from worker.commitments import promise_of
 from worker.computing import Trained
 from worker.decide import Act, RoundView
 from worker.parts import Taken, merge_name
@@ -56,7 +55,7 @@ class Merger:
         attempt = views.merge_attempt(taken.view.job, r.phase)
         foreseen = ids.claim_id(taken.ledger.id, r.number, attempt, MERGE_SLOT)
         place = Place(foreseen, Seed(r.state.seed), StateRoot(r.state.merge_in))
-        self._parts.guard.bind(place, promise_of(material, bytes(32)))
+        self._parts.guard.bind(place, material.promise(bytes(32)))
         call = self._parts.contracts.market.merge(
             taken.ledger.id, r.number, out, out2, material.payload_cid, act.rounds
         )

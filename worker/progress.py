@@ -24,6 +24,7 @@ import structlog
 from lockstep.base.files import write_atomically
 from lockstep.execution.jobs import ClaimRun, Entries, State, trace_root
 from lockstep.execution.merging import Payload
+from lockstep.node.guard.memory import Promise
 from lockstep.node.refusals import Refusal, Refusals
 from lockstep.numerics.built import build_name
 from lockstep.protocol import merkle
@@ -84,6 +85,10 @@ class Material:
         """node(out, out2) is the last leaf of the trace: siblings upward."""
         tree = merkle.levels([merkle.leaf(r) for r in self.roots])
         return tuple(merkle.proof(tree, len(self.roots) - 1))
+
+    def promise(self, nonce: bytes) -> Promise:
+        """The promise that binds the claim's owner: the roots and CIDs, with the nonce."""
+        return Promise(self.trace_root, self.out, self.out2, nonce, self.trace_cid, self.payload_cid)
 
     def to_json(self) -> str:
         """One line, bytes as hex."""
