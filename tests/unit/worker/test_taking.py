@@ -29,9 +29,10 @@ from lockstep.protocol.errors import (
     TryLater,
 )
 from lockstep.protocol.programs.defects import Rule
-from lockstep.protocol.types import Seconds, Wei
+from lockstep.protocol.types import JobId, Seconds, Wei
 from lockstep.storage import ContentStore
 from tests.support.workers import OTHER, bare_parts, put_at_stake
+from worker import notes
 from worker.parts import WorkerParts
 from worker.taking import RETRY_SECONDS, Jobs
 
@@ -107,6 +108,42 @@ def test_what_is_missing_is_looked_for_again(
     assert jobs.taken == {}, "it rests"
     take(jobs, ledger, 1000 + RETRY_SECONDS)
     assert jobs.loaded(toy.id) is toy
+
+
+@pytest.mark.parametrize("staked", [False, True])
+def test_what_stays_missing_is_looked_for_ever_more_rarely_unless_something_hangs_on_it(
+    jobs: Jobs, ledger: Ledger, toy: Job, staked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+
+    def read(job: object, at_stake: bool) -> Job:
+        looked.append(now)
+        raise BlobMissing("not there", "")
+
+    monkeypatch.setattr(jobs, "_read", read)
+    if staked:
+        put_at_stake(ledger, toy.id)
+    for now in range(1000, 1070, RETRY_SECONDS):
+        take(jobs, ledger, now)
+    assert looked == (list(range(1000, 1070, RETRY_SECONDS)) if staked else [1000, 1002, 1006, 1014, 1030, 1062])
+
+
+def test_jobs_whose_content_is_nowhere_are_noted_once_a_look(
+    jobs: Jobs, parts: WorkerParts, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(5):
+        ledger.jobs[JobId(bytes([i]) * 32)] = JobLedger(JobId(bytes([i]) * 32), OTHER, 0)
+    monkeypatch.setattr(jobs, "_read", raising(BlobMissing("not there", "")))
+    written: list[object] = []
+    write = notes.write_atomically
+    monkeypatch.setattr(notes, "write_atomically", lambda *given: (written.append(1), write(*given))[1])
+    for now in (1000, 2000):
+        take(jobs, ledger, now)
+        for _ in range(3):
+            parts.notes.is_in(notes.WORKING)
+    assert len(written) == 2
+    assert notes.read(parts.home).jobs == parts.notes.jobs
+    assert len(parts.notes.jobs) == 6
 
 
 def test_a_job_that_does_not_fit_is_refused_once_with_the_figure_and_others_go_on(

@@ -54,6 +54,8 @@ from worker.service import Worker
 from worker.setup import assemble
 
 TOKEN = 10**18
+BUSY = notes.WORKING, notes.STOPPED
+"""What the notes of a worker say that has nothing to say, or has not begun."""
 STRANGER = "0x" + "c" * 40
 
 
@@ -133,7 +135,7 @@ def why_while_at_work(market: Market, settings: Settings, between: Callable[[], 
         thread.start()
         try:
             deadline = time.monotonic() + 120
-            while thread.is_alive() and not parts.notes.jobs and parts.notes.state == notes.WORKING:
+            while thread.is_alive() and not (said := notes.read(parts.home)).jobs and said.state in BUSY:
                 assert time.monotonic() < deadline, "it says nothing"
                 thread.join(0.5)
                 market.devnet.mine(1)

@@ -262,6 +262,18 @@ class JobBox:
         box = Box(self._allowance, self._store, folder_of(self.job))
         with self._state:
             self._box = box
+        try:
+            self._load(box)
+        except BaseException:
+            # INVARIANT: a child that lacks one of the job's Programs is given no order.
+            with self._state:
+                if self._box is box:
+                    self._box = None
+            box.close()
+            raise
+        return box
+
+    def _load(self, box: Box) -> None:
         role = footprint.worker if self._fits is None else self._fits.role
         found = box.call(
             "load", seconds=self._plan_seconds, read=_PLANNED, params=self._params, threads=self._threads,
@@ -272,7 +284,6 @@ class JobBox:
         self._planned = Planned(_natural(found["operations"]), found["memory"], found["results"])
         for cid in self._losses:
             box.call("decode", seconds=self._plan_seconds, cid=cid, read=table({}))
-        return box
 
     def _look(self, job: Job, verb: str, given: dict[str, Any], read: Callable[[Any, str], Any]) -> Any:
         with self._turn:
