@@ -28,7 +28,7 @@ from coordinator.decide import (
 )
 from coordinator.loading import Aggregators
 from lockstep.node.sender import Sender
-from lockstep.protocol.errors import LockstepError, Mismatch, TryLater
+from lockstep.protocol.errors import Crashed, LockstepError, Mismatch, TryLater
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.market import views
 from lockstep.protocol.market.ids import claim_id
@@ -58,6 +58,8 @@ class Actions:
                 key, call = self._call(job, seen, action, decider)
                 self._sender.again(key, call)
                 sent.append(key)
+            except Crashed as error:
+                log.error("a merge ended what ran it", job=job.hex(), why=error.message, hint=error.hint)
             except LockstepError as error:
                 # Mostly that anybody may call these, and somebody was first; what stays due is tried again.
                 log.info(
@@ -122,8 +124,8 @@ class Actions:
         claim = claim_id(job, r, views.merge_attempt(seen.job, view.phase), MERGE_SLOT)
         with self._parts.database.reading() as session:
             before, accepted = reading.merge_inputs(session, reading.hex32(job), r, view.stored, seen.params)
-        aggregator = self._aggregators.of(job, seen.params)
-        out, out2, cid = aggregator.merge(claim, r, view.stored, before, accepted)
+        with self._aggregators.merging(job, seen.params) as aggregator:
+            out, out2, cid = aggregator.merge(claim, r, view.stored, before, accepted)
         # INVARIANT: who merges again has computed what it claims, and false outputs are nobody's to back.
         if view.phase == Phase.LEAD and (out, out2) != (view.stored.next_shared, view.stored.next_outer):
             raise Mismatch(f"round {r} was merged with other outputs than here", hint="a verifier can challenge that")

@@ -5,17 +5,20 @@ I/O and arithmetic, no decisions: `decide` says what, this module does it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from lockstep.base.files import write_atomically
 from lockstep.base.shelf import Shelf, bytes_of
 from lockstep.execution import jobs, merging
+from lockstep.execution.box import loading
+from lockstep.execution.box.handle import Cancelled
 from lockstep.execution.jobs import ClaimRun, Job, Tensors
 from lockstep.execution.merging import ComputedMerge, RoundRecord
 from lockstep.node.guard.memory import GuardMemory, Place, Promise
 from lockstep.node.player import HeldClaim
-from lockstep.protocol.errors import LockstepError, Mismatch
+from lockstep.protocol.errors import Crashed, LockstepError, Mismatch
 from lockstep.protocol.jobs import Round
 from lockstep.protocol.market.receipts import Report
 from lockstep.protocol.merkle import TensorHeader
@@ -76,7 +79,7 @@ class Aggregator:
             raise Mismatch(
                 f"the payloads of round {number} do not hash to mergeIn", hint="run `lockstep coordinator reindex`"
             )
-        merged = merging.finish(run)
+        merged = self._in_turn(run)
         trace = TraceRoot(jobs.trace_root([merged.root]))
         promise = Promise(trace, merged.out, merged.out2, bytes(32), Cid(""), Cid(""))
         # INVARIANT: the guard's row is on disk before anybody may learn of the merge.
@@ -118,6 +121,31 @@ class Aggregator:
     def merge_run(self, base: Checkpoint, payloads: Sequence[Tensors | None], seed: Seed, number: int) -> ClaimRun:
         """The computation of a round's merge."""
         return jobs.merge_run(self.job, base, payloads, seed, number)
+
+    def _in_turn(self, run: ClaimRun) -> ComputedMerge:
+        """A merge, or Crashed if it takes longer than its turn: a later one is worth nothing, and other jobs wait."""
+        box, seconds = self.job.box, max(loading.LEAST_SECONDS, self.job.params.merge.turn_seconds)
+        if box is None:
+            return merging.finish(run)
+        late = threading.Event()
+
+        def stop() -> None:
+            late.set()
+            box.stop()
+
+        timer = threading.Timer(seconds, stop)
+        timer.daemon = True
+        timer.start()
+        try:
+            return merging.finish(run)
+        except Cancelled:
+            if not late.is_set():
+                raise
+            raise Crashed(
+                f"its merge was ended: it was not done after {seconds:.0f} s", "a faster machine may do it in time"
+            ) from None
+        finally:
+            timer.cancel()
 
     def _keep(self, claim: ClaimId, merged: ComputedMerge) -> HeldClaim:
         held = HeldClaim(merged.run, [merged.root], self._shelf)

@@ -3,6 +3,8 @@ machine cannot hold for a while."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,7 +49,7 @@ class Aggregators:
             return False
         with self._parts.database.reading() as session:
             made = reading.merges_by(session, reading.hex32(job), self._parts.me)
-        if not made and job not in self._made and self._ended.of(job) is not None:
+        if not made and self._ended.of(job) is not None:
             return False
         try:
             # INVARIANT: whatever it needs, a job is loaded in which a merge of ours may be challenged.
@@ -71,6 +73,20 @@ class Aggregators:
             self._tell_refused(job, error)
             return False
         return True
+
+    @contextmanager
+    def merging(self, job: JobId, params: JobParams) -> Iterator[Aggregator]:
+        """A job's, for a merge. Raises Crashed if what runs its Programs was ended by them, now or before."""
+        before = self._ended.of(job)
+        if before is not None:
+            raise Crashed(before.message, hint="`lockstep coordinator retry` has it tried again")
+        try:
+            yield self.of(job, params)
+        except Crashed as error:
+            # INVARIANT: a merge that ends what runs it is not begun again, in no later process either.
+            self._ended.record(job, error)
+            self._tell_refused(job, error)
+            raise
 
     def loaded(self, job: JobId) -> bool:
         """Tells if a job is in memory."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +25,8 @@ from coordinator.decide import (
     StartRound,
     Withdraw,
 )
+from coordinator.loading import Aggregators
+from lockstep.protocol.errors import Crashed
 from lockstep.protocol.jobs import JobState, JobStatus, Phase, Receipt, Round
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.market.receipts import Report
@@ -66,7 +69,8 @@ def sent() -> Noted:
 def actions(parts: Any, sent: Noted, monkeypatch: pytest.MonkeyPatch) -> Actions:
     parts.party.contracts = SimpleNamespace(market=Calls(), vault=Calls())
     parts.party.deposit = Calls().deposit
-    aggregators = SimpleNamespace(of=lambda job, params: SimpleNamespace(merge=lambda *_: (b"out", b"out2", "cid")))
+    merge = SimpleNamespace(merge=lambda *_: (b"out", b"out2", "cid"))
+    aggregators = SimpleNamespace(merging=lambda job, params: nullcontext(merge))
     monkeypatch.setattr(reading, "bodies", lambda *_: ["body"])
     monkeypatch.setattr(reading, "merge_inputs", lambda *_: ((), []))
     return Actions(parts, sent, aggregators)  # type: ignore[arg-type]
@@ -101,6 +105,27 @@ def test_all_is_sent_before_any_is_waited_for_and_a_refusal_keeps_no_other(actio
     assert actions.act(JOB, seen(), [Finalize(0), Finalize(1), Finalize(2)], DECIDER)
     assert sent.order == ["send", "send", "wait", "wait"]
     assert not actions.act(JOB, seen(), [Finalize(1)], DECIDER), "nothing took effect"
+
+
+def test_a_merge_that_ends_what_runs_it_is_begun_once(
+    parts: Any, sent: Noted, actions: Actions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[object] = []
+
+    def merge(*given: object) -> Any:
+        begun.append(given)
+        raise Crashed("it was ended: SIGKILL", "")
+
+    for _ in range(2):
+        aggregators = Aggregators(parts)
+        monkeypatch.setattr(aggregators, "of", lambda job, params: SimpleNamespace(merge=merge))
+        for _ in range(3):
+            assert not Actions(parts, sent, aggregators).act(  # type: ignore[arg-type]
+                JOB, seen(AggregatorRound(0, Phase.MERGING, Round())), [Merge(0, 1)], DECIDER
+            )
+    assert len(begun) == 1
+    monkeypatch.setattr(reading, "merges_by", lambda session, job, me: [])
+    assert not aggregators.prepared(JOB, PARAMS, DECIDER.now), "nor is it looked at"
 
 
 @pytest.mark.parametrize(

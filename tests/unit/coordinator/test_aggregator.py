@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from coordinator.aggregator import Aggregator
 from coordinator.decide import Report
+from lockstep.execution import merging
+from lockstep.execution.box import loading
+from lockstep.execution.box.handle import Cancelled
 from lockstep.execution.jobs import Job
 from lockstep.execution.merging import Payload, load_checkpoint, merge_round
 from lockstep.node.guard.memory import GuardMemory, Place, Promise
 from lockstep.protocol import merkle
-from lockstep.protocol.errors import GuardRefused, Mismatch
+from lockstep.protocol.errors import Crashed, GuardRefused, Mismatch
 from lockstep.protocol.types import Cid, Digest, StateRoot, TraceRoot
 from lockstep.storage import ContentStore, cid_of, open_store
 from lockstep.storage.directory import DirectoryStore
 from tests.support import toyjob
 from tests.support.merges import CLAIM, SCOPE, frozen, put, trained
+from tests.support.params import amended
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -75,6 +82,27 @@ def test_a_merge_is_bound_archived_stored_and_right(
     assert promised[1].values[1:] == (out, out2)
     loaded = load_checkpoint(job, store, cid, out, out2)
     np.testing.assert_array_equal(loaded.shared[0], honest.checkpoint.shared[0])
+
+
+def test_a_merge_that_is_not_done_in_its_turn_is_ended_as_one_that_crashed(
+    aggregator: Aggregator, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+
+    def endless(run: object) -> Any:
+        assert ended.wait(60)
+        raise Cancelled
+
+    box: Any = SimpleNamespace(stop=ended.set)
+    aggregator.job = replace(job, box=box, params=amended(job.params, turn_seconds=0))
+    monkeypatch.setattr(loading, "LEAST_SECONDS", 0)
+    monkeypatch.setattr(merging, "finish", endless)
+    run: Any = None
+    with pytest.raises(Crashed, match="after 0 s"):
+        aggregator._in_turn(run)
+    aggregator.job = replace(job, box=box)
+    with pytest.raises(Cancelled):
+        aggregator._in_turn(run)
 
 
 def test_inputs_that_the_contract_did_not_freeze_are_not_merged(
