@@ -17,7 +17,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
-import mmap
 import os
 import shutil
 import struct
@@ -28,6 +27,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from lockstep.base.mapping import mapped
 from lockstep.protocol.errors import Unreachable
 from lockstep.protocol.types import Cid, Digest
 from lockstep.storage.cid import parse_cid
@@ -283,7 +283,7 @@ def mapped_file(path: Path) -> memoryview:
 
 
 def _map(file: int, size: int) -> memoryview:
-    return memoryview(mmap.mmap(file, size, access=mmap.ACCESS_READ))
+    return mapped(file, size).data
 
 
 def _holds(file: int, at: int, held: int, cid: Cid, size: int) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,9 @@ ALIGNED = 64
 MAX_LINE_BYTES = 1 << 26
 """A claim of 2^16 steps names as many roots."""
 
+PIECE_BYTES = 1 << 16
+"""Bytes that are looked through at once for the line's end."""
+
 
 def head_line(head: Mapping[str, Any]) -> bytes:
     """The first line of a file."""
@@ -32,11 +34,20 @@ def head_line(head: Mapping[str, Any]) -> bytes:
 def read_tensors(path: Path) -> tuple[dict[str, Any], memoryview]:
     """(head, the rest) of a file; raises OSError, or ValueError if it has no such line."""
     data = mapped_file(path)
-    end = data.obj.find(b"\n", 0, MAX_LINE_BYTES) if isinstance(data.obj, mmap) else -1
+    end = _end_of_line(data)
     head = json.loads(bytes(data[: max(end, 0)]))
     if not isinstance(head, dict):
         raise ValueError("its first line is no head")
     return head, data[end + 1 :]
+
+
+def _end_of_line(data: memoryview) -> int:
+    """The first line's end; -1 if it has none."""
+    for at in range(0, min(len(data), MAX_LINE_BYTES), PIECE_BYTES):
+        found = bytes(data[at : at + PIECE_BYTES]).find(b"\n")
+        if found >= 0:
+            return at + found
+    return -1
 
 
 def tensor_at(body: memoryview, at: int, header: TensorHeader) -> tuple[np.ndarray, int]:

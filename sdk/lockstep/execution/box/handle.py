@@ -207,6 +207,9 @@ class Box:
     def _send_news(self, news: list[Any], order: dict[str, Any], until: float) -> None:
         told = [(segment.number, len(segment.memory)) for segment in news]
         wire.order(self._wire, {"news": told, **order}, [segment.handle for segment in news], until)
+        # INVARIANT: however many tensors are kept, no open file is: a child started anew is given them anew.
+        for segment in news:
+            segment.shut()
 
     def _serve(self, want: str, cid: Cid, size: int) -> None:
         """Answers a child that wants content."""
@@ -245,6 +248,8 @@ class Box:
         """The error that a child tells of; the store's is the parent's own."""
         if self._store_error is not None:
             return self._store_error
+        if name == "Unmapped":
+            return self._full(message)
         if name == "MemoryError":
             return self._dead(f"it wants more than {readable(self._limits.memory)} of memory")
         return SAYS.get(name, LockstepError)(on_one_line(message), on_one_line(hint))
@@ -255,6 +260,12 @@ class Box:
             raise Cancelled
         self._end = self._end or why
         return Crashed(f"what runs its Programs was ended: {self._end}", HINT)
+
+    def _full(self, why: str) -> LockstepError:
+        """A child that holds as much as it can is none of its job's faults: the next one begins with nothing."""
+        self._end = self._end or f"it could not be given more memory: {on_one_line(why)}"
+        self._kill()
+        return TryLater(f"what runs a job's Programs was ended: {self._end}", "no action is needed: it is started anew")
 
     def _death(self) -> str:
         """The way in which the child died."""

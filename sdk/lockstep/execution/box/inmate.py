@@ -6,7 +6,6 @@ numbers, digests and words alone.
 
 from __future__ import annotations
 
-import mmap
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from lockstep.base.mapping import mapped
 from lockstep.execution import capacity, comparing, footprint, invalidity
 from lockstep.execution.box import confinement, wire
 from lockstep.execution.box.segments import Spot, array_at
@@ -40,13 +40,19 @@ MOST_TEXT = 2_000
 """Characters of an error that are told."""
 
 
+class Unmapped(LockstepError):
+    """Shared memory or a blob that the system does not let this child map."""
+
+
 class Inmate:
     """One child at work."""
 
     def __init__(self, pipe: socket.socket) -> None:
         self._pipe = pipe
         self._store = AskedStore(pipe)
-        self._memory: dict[int, mmap.mmap] = {}
+        self._memory: dict[int, np.ndarray] = {}
+        self._unmapped = ""
+        """The reason why a segment is not there; the parent is told at its next order."""
         self._programs: dict[bytes, Program] = {}
         self._ready: dict[bytes, Executable] = {}
         self._spec: JobSpec | None = None
@@ -63,8 +69,7 @@ class Inmate:
             except wire.Ended:
                 return
             for (number, size), handle in zip(said.get("news", ()), handles, strict=True):
-                self._memory[number] = mmap.mmap(handle, size)
-                os.close(handle)
+                self._take(number, handle, size)
             for number in said.get("gone", ()):
                 self._memory.pop(number, None)
             for root in said.get("rest", ()):
@@ -74,9 +79,18 @@ class Inmate:
                 confinement.busy_for(said["seconds"])
                 wire.answer(self._pipe, self._done(getattr(self, said["verb"]), said["given"]))
 
-    @staticmethod
-    def _done(verb: Callable[..., dict[str, Any]], given: dict[str, Any]) -> dict[str, Any]:
+    def _take(self, number: int, handle: int, size: int) -> None:
         try:
+            self._memory[number] = mapped(handle, size, writes=True)
+        except OSError as error:
+            self._unmapped = str(error.strerror)
+        finally:
+            os.close(handle)
+
+    def _done(self, verb: Callable[..., dict[str, Any]], given: dict[str, Any]) -> dict[str, Any]:
+        try:
+            if self._unmapped:
+                raise Unmapped(self._unmapped)
             return {"done": verb(**given)}
         except LockstepError as error:
             told = (type(error).__name__, error.message[:MOST_TEXT], error.hint[:MOST_TEXT])
@@ -239,7 +253,9 @@ class AskedStore(ContentStore):
         if not handles:
             return memoryview(data)
         try:
-            return memoryview(mmap.mmap(handles[0], size, prot=mmap.PROT_READ))
+            return mapped(handles[0], size).data
+        except OSError as error:
+            raise Unmapped(str(error.strerror)) from error
         finally:
             os.close(handles[0])
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import fcntl
 import math
-import mmap
 import os
 import weakref
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from mmap import PAGESIZE
 
 import numpy as np
 
+from lockstep.base.mapping import mapped
 from lockstep.numerics.arrays import Array, is_frozen
+from lockstep.protocol.errors import TryLater
 
 ALIGNMENT = 64
 KEPT = 3
@@ -44,16 +46,29 @@ class Segment:
 
     number: int
     handle: int
-    memory: mmap.mmap
+    """Open until the child has it; below zero afterwards."""
+    memory: np.ndarray
 
     @staticmethod
     def make(number: int, size: int) -> Segment:
-        """Makes one of `size` bytes."""
-        handle = os.memfd_create("lockstep", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(handle, size)
-        # INVARIANT: no child takes memory away under a tensor that its parent reads.
-        fcntl.fcntl(handle, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
-        return Segment(number, handle, mmap.mmap(handle, size))
+        """Makes one of `size` bytes; raises TryLater if the system has none left."""
+        handle = -1
+        try:
+            handle = os.memfd_create("lockstep", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.ftruncate(handle, size)
+            # INVARIANT: no child takes memory away under a tensor that its parent reads.
+            fcntl.fcntl(handle, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+            return Segment(number, handle, mapped(handle, size, writes=True))
+        except OSError as error:
+            if handle >= 0:
+                os.close(handle)
+            raise TryLater(f"no memory could be shared with a confined process: {error.strerror}") from error
+
+    def shut(self) -> None:
+        """Closes the file; the mapping goes with the last tensor in it."""
+        if self.handle >= 0:
+            os.close(self.handle)
+            self.handle = -1
 
 
 @dataclass
@@ -79,10 +94,10 @@ class Segments:
         for dtype, shape in forms:
             offsets.append(size)
             size += -(-dtype.itemsize * math.prod(shape) // ALIGNMENT) * ALIGNMENT
-        segment = self._segment(-(-max(size, 1) // mmap.PAGESIZE) * mmap.PAGESIZE)
+        segment = self._segment(-(-max(size, 1) // PAGESIZE) * PAGESIZE)
         places, arrays = [], []
         for (dtype, shape), offset in zip(forms, offsets, strict=True):
-            flat = np.frombuffer(memoryview(segment.memory).toreadonly(), dtype, math.prod(shape), offset)
+            flat = np.frombuffer(segment.memory.data.toreadonly(), dtype, math.prod(shape), offset)
             # Views of views refer to the first of them: it is the one that lives as long as any.
             self._users[segment] += 1
             weakref.finalize(flat, self._released.append, segment).atexit = False
@@ -113,7 +128,7 @@ class Segments:
         self._known.clear()
         self._free.clear()
         for segment in {*self._users, *self.news}:
-            _shut(segment)
+            segment.shut()
 
     # -- inside
 
@@ -151,17 +166,13 @@ class Segments:
                 waiting.append(segment)
             else:
                 del self._by_number[segment.number]
-                self.gone.append(segment.number)
-                _shut(segment)
+                segment.shut()
+                if segment in self.news:
+                    self.news.remove(segment)
+                else:
+                    self.gone.append(segment.number)
 
 
-def array_at(memory: mmap.mmap, place: Spot) -> Array:
+def array_at(memory: np.ndarray, place: Spot) -> Array:
     """The tensor at a place of a mapped segment."""
     return np.frombuffer(memory, np.dtype(place.dtype), math.prod(place.shape), place.offset).reshape(place.shape)
-
-
-def _shut(segment: Segment) -> None:
-    """The mapping goes with the last tensor in it."""
-    if segment.handle >= 0:
-        os.close(segment.handle)
-        segment.handle = -1

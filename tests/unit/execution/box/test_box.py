@@ -16,11 +16,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lockstep.execution import footprint
 from lockstep.execution.box import handle, wire
-from lockstep.execution.box.confinement import Allowance
+from lockstep.execution.box.confinement import FILES, Allowance
 from lockstep.execution.box.handle import Box, Cancelled
 from lockstep.execution.jobs import Job
 from lockstep.protocol.errors import BlobMissing, Crashed, DoctorError, LockstepError, TryLater, UsageError
@@ -52,6 +53,23 @@ def walled(box: Box) -> Box:
     if box.lacking:
         pytest.skip("; ".join(box.lacking))
     return box
+
+
+def test_kept_tensors_take_no_open_file_of_either_side(probed: Box) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    held = [probed.segments.room([(np.dtype(np.float32), (4,))]) for _ in range(FILES + 1)]
+    assert exploit(probed, "found = 'told'") == "told"
+    assert len(os.listdir("/proc/self/fd")) == before
+    del held
+
+
+def test_a_child_that_can_map_no_more_is_no_fault_of_its_job(walled: Box) -> None:
+    exploit(walled, "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 20, 1 << 20))")
+    held = walled.segments.room([(np.dtype(np.float32), (1 << 20,))])
+    with pytest.raises(TryLater, match="more memory"):
+        exploit(walled, "")
+    assert not walled.alive
+    del held
 
 
 def load(box: Box, job: Job, role: footprint.Role = footprint.worker) -> dict[str, object]:

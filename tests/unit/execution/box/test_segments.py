@@ -64,11 +64,22 @@ def test_segments_that_are_too_many_are_let_go_of() -> None:
     segments = Segments()
     held = [segments.room([(WORDS, (4,))]) for _ in range(KEPT + 2)]
     before = len(os.listdir("/proc/self/fd"))
+    segments.news.clear()  # as an order does
     held.clear()
     gc.collect()
     segments.room([(WORDS, (4,))])
     assert len(segments.gone) == 2
     assert len(os.listdir("/proc/self/fd")) == before - 2
+
+
+def test_what_a_child_was_not_told_of_it_does_not_let_go_of() -> None:
+    segments = Segments()
+    held = [segments.room([(WORDS, (4,))]) for _ in range(KEPT + 2)]
+    held.clear()
+    gc.collect()
+    segments.room([(WORDS, (4,))])
+    assert segments.gone == []
+    assert len(segments.news) == KEPT
 
 
 def test_no_child_changes_a_segments_size() -> None:
