@@ -127,7 +127,7 @@ class Segments:
         """Lets go of what nobody holds a tensor in; the rest goes with its last tensor."""
         self._known.clear()
         self._free.clear()
-        for segment in {*self._users, *self.news}:
+        for segment in list(self._by_number.values()):
             segment.shut()
 
     # -- inside

@@ -82,6 +82,19 @@ def test_what_a_child_was_not_told_of_it_does_not_let_go_of() -> None:
     assert len(segments.news) == KEPT
 
 
+def test_segments_that_wait_to_be_used_again_end_with_the_others() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    segments = Segments()
+    held = [segments.room([(WORDS, (4,))]) for _ in range(3)]
+    segments.news.clear()  # as an order does
+    del held[1:]
+    gc.collect()
+    segments._take_back()
+    segments.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert held[0][1][0].tolist() == [0, 0, 0, 0], "a tensor outlives its child"
+
+
 def test_no_child_changes_a_segments_size() -> None:
     segments = Segments()
     segments.room([(WORDS, (4,))])
