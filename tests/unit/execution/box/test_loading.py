@@ -17,12 +17,14 @@ from lockstep.execution import capacity, footprint
 from lockstep.execution.box import loading
 from lockstep.execution.box.executable import BoxedExecutable
 from lockstep.execution.box.handle import Cancelled, end_all
+from lockstep.execution.box.loading import JobBox
 from lockstep.execution.capacity import ChainPace
 from lockstep.execution.invalidity import Undefendable
 from lockstep.execution.jobs import ClaimRun, Job, merge_run, payload_of, slot_run
 from lockstep.execution.losses import Losses
 from lockstep.numerics.builder import ProgramBuilder
-from lockstep.protocol.errors import BlobMissing, Crashed, LockstepError, Unfit
+from lockstep.protocol.errors import BlobMissing, Crashed, LockstepError, Unfit, Unreachable
+from lockstep.protocol.types import Cid
 from lockstep.storage import ContentStore
 from lockstep.storage.containers import encode_program
 from lockstep.storage.directory import DirectoryStore
@@ -104,6 +106,32 @@ def test_what_a_child_has_lost_is_given_to_the_next_one(boxed: Job, toy: Job) ->
     after = run.advance(2, state)
     honest = slot(toy)
     assert run.root(2, after) == honest.root(2, honest.advance(2, honest.advance(1, honest.start)))
+
+
+class Moody(DirectoryStore):
+    """A store that does not answer now."""
+
+    silent = False
+
+    def fetch_block(self, cid: Cid) -> bytes:
+        if self.silent:
+            raise Unreachable("the store does not answer")
+        return super().fetch_block(cid)
+
+
+def test_a_child_that_could_not_be_loaded_is_followed_by_another(tmp_path: Path) -> None:
+    store = Moody(tmp_path)
+    job = loading.load(toyjob.ID, toyjob.load(store).params, store, fits=FITS)
+    assert isinstance(job.box, JobBox)
+    with closing(job.box):
+        run = slot(job)
+        job.box.stop()
+        store.silent = True
+        with pytest.raises(Unreachable):
+            run.advance(1, run.start)
+        assert job.box._box is None
+        store.silent = False
+        assert run.root(1, run.advance(1, run.start))
 
 
 def test_whoever_waits_for_a_child_that_is_stopped_is_told(toy_store: ContentStore, tmp_path: Path) -> None:
