@@ -232,7 +232,8 @@ class JobBox:
 
     def close(self) -> None:
         """End the child; none is started any more."""
-        self._closed = True
+        with self._state:
+            self._closed = True
         self.stop()
 
     def __enter__(self) -> Self:
@@ -261,7 +262,12 @@ class JobBox:
         self.stop()
         box = Box(self._allowance, self._store, folder_of(self.job))
         with self._state:
-            self._box = box
+            closed = self._closed
+            if not closed:
+                self._box = box
+        if closed:
+            box.close()
+            raise Cancelled
         try:
             self._load(box)
         except BaseException:

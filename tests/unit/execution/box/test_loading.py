@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from lockstep.base.machine import Memory
 from lockstep.execution import capacity, footprint
 from lockstep.execution.box import loading
 from lockstep.execution.box.executable import BoxedExecutable
-from lockstep.execution.box.handle import Cancelled, end_all
+from lockstep.execution.box.handle import Box, Cancelled, end_all
 from lockstep.execution.box.loading import JobBox
 from lockstep.execution.capacity import ChainPace
 from lockstep.execution.invalidity import Undefendable
@@ -157,6 +158,23 @@ def test_whoever_waits_for_a_child_that_is_stopped_is_told(toy_store: ContentSto
     assert len(failed) == 1
     with pytest.raises(Cancelled):
         run.advance(1, run.start)
+
+
+def test_a_child_that_is_started_while_its_job_is_closed_is_ended(
+    toy: Job, toy_store: ContentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = JobBox(toy.id, toy.params, toy_store, 1, "auto", FITS)
+    started = []
+
+    def start(*given: Any) -> Box:
+        started.append(Box(*given))
+        box.close()
+        return started[0]
+
+    monkeypatch.setattr(loading, "Box", start)
+    with pytest.raises(Cancelled):
+        box.plan()
+    assert [child.alive for child in started] == [False]
 
 
 def test_all_children_of_a_process_end_at_once(toy: Job, toy_store: ContentStore) -> None:
