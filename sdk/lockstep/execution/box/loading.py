@@ -10,7 +10,8 @@ The parent decodes the same bytes once the child has done so within its limits, 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -46,6 +47,8 @@ LOSS_SECONDS = 30.0
 """A loss of one slot that takes longer is not computed: nothing depends on it."""
 LEAST_BYTES = 512 << 20
 """However little its owner lends, a child has so much, to plan with."""
+MOST_IDLE = 4
+"""Children of a process that wait for an order; one that is ended is started again by the next order."""
 TRIALS = 4.0
 """Rounds of work that measuring and comparing may take together."""
 
@@ -112,6 +115,33 @@ class Planned:
     """Bytes of the state that a step leaves."""
 
 
+class Idle:
+    """The children of this process that wait for an order, the one that waits longest first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._boxes: dict[JobBox, None] = {}
+
+    def add(self, box: JobBox) -> None:
+        """Take one that is through with its order, and end those that wait longest if there are too many."""
+        with self._lock:
+            self._boxes.pop(box, None)
+            self._boxes[box] = None
+            ended = list(self._boxes)[:-MOST_IDLE]
+            for one in ended:
+                del self._boxes[one]
+        for one in ended:
+            one.stop_idle()
+
+    def remove(self, box: JobBox) -> None:
+        """Let go of one that has an order, or no child."""
+        with self._lock:
+            self._boxes.pop(box, None)
+
+
+_IDLE = Idle()
+
+
 class JobBox:
     """One job's child: started when it is needed, and again after it has ended."""
 
@@ -141,7 +171,7 @@ class JobBox:
 
     def plan(self) -> Planned:
         """Has the child decode and plan the job's Programs."""
-        with self._turn:
+        with self._ordering():
             self._at_work()
         assert self._planned is not None, "it is at work"
         return self._planned
@@ -153,7 +183,7 @@ class JobBox:
 
     def estimate(self) -> Pace:
         """The pace of a step by this machine's rates; none of the job is run."""
-        with self._turn:
+        with self._ordering():
             found = self._at_work().call("estimate", seconds=self._plan_seconds, read=_PACE)
         return _pace(found)
 
@@ -174,7 +204,7 @@ class JobBox:
 
     def decode(self, cid: str) -> None:
         """Has the child decode and plan one Program more: a loss."""
-        with self._turn:
+        with self._ordering():
             self._losses.append(cid)
             try:
                 self._at_work().call("decode", seconds=self._plan_seconds, cid=cid, read=table({}))
@@ -202,7 +232,7 @@ class JobBox:
         *, forms: Sequence[tuple[int, Form]] | None = None, read: Callable[[Any, str], Any] = anything,
     ) -> tuple[Any, list[Array]]:  # fmt: skip
         """See `executable.Transitions`."""
-        with self._turn:
+        with self._ordering():
             box = self._at_work()
             (*spots, rows), held = box.segments.given([*state, dataset])
             given: dict[str, Any] = {"program": program, "state": spots, "context": context, "dataset": rows}
@@ -227,8 +257,17 @@ class JobBox:
         """End the child and what it does, whoever waits for it: they get Cancelled. The next use starts another."""
         with self._state:
             box, self._box = self._box, None
+        _IDLE.remove(self)
         if box is not None:
             box.close()
+
+    def stop_idle(self) -> None:
+        """End the child, unless it has an order."""
+        if self._turn.acquire(blocking=False):
+            try:
+                self.stop()
+            finally:
+                self._turn.release()
 
     def close(self) -> None:
         """End the child; none is started any more."""
@@ -250,6 +289,17 @@ class JobBox:
         return [] if self._box is None else self._box.lacking
 
     # -- inside
+
+    @contextmanager
+    def _ordering(self) -> Iterator[None]:
+        with self._turn:
+            _IDLE.remove(self)
+            try:
+                yield
+            finally:
+                # INVARIANT: however many jobs a process looks at, few children wait.
+                if self._box is not None:
+                    _IDLE.add(self)
 
     def _at_work(self) -> Box:
         """The child, with the job's Programs planned."""
@@ -292,7 +342,7 @@ class JobBox:
             box.call("decode", seconds=self._plan_seconds, cid=cid, read=table({}))
 
     def _look(self, job: Job, verb: str, given: dict[str, Any], read: Callable[[Any, str], Any]) -> Any:
-        with self._turn:
+        with self._ordering():
             box = self._at_work()
             shared, outer = job.genesis.shared, job.genesis.outer
             (rows, *spots), held = box.segments.given([job.dataset, *shared, *outer])

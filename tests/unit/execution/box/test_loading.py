@@ -177,6 +177,20 @@ def test_a_child_that_is_started_while_its_job_is_closed_is_ended(
     assert [child.alive for child in started] == [False]
 
 
+def test_few_children_wait_for_orders_and_one_that_was_ended_comes_back(
+    toy: Job, toy_store: ContentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "MOST_IDLE", 1)
+    one, other = (JobBox(toy.id, toy.params, toy_store, 1, "auto", FITS) for _ in range(2))
+    with one, other:
+        first, planned = one._at_work(), one.plan()
+        other.plan()
+        assert not first.alive
+        assert one.plan() == planned
+        assert one._at_work().alive
+        assert other._box is None
+
+
 def test_all_children_of_a_process_end_at_once(toy: Job, toy_store: ContentStore) -> None:
     job = loading.load(toy.id, toy.params, toy_store, fits=FITS)
     assert job.box is not None
