@@ -16,7 +16,7 @@ from lockstep.node.backoff import Backoff
 from lockstep.node.bench import Bench
 from lockstep.node.isolation import Isolation
 from lockstep.node.sender import Sender
-from lockstep.protocol.errors import Crashed, FundsError, Unfit, WrongBits
+from lockstep.protocol.errors import Crashed, FundsError, TryLater, Unfit, WrongBits
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import Address, JobId, Seconds, Wei
 from worker import decide
@@ -150,7 +150,7 @@ class Admission:
             self._parts.refusals.record(job, error)
             self._refuse(job, error.code, error.message, now)
             return None
-        except Unfit as error:
+        except (Unfit, TryLater) as error:
             self._unfit.failed(job, now)
             self._refuse(job, error.code, error.message, now, self._unfit)
             return None

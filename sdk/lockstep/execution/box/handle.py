@@ -50,6 +50,7 @@ START_SECONDS = 120.0
 """A child is there by then, whatever else the machine does."""
 HINT = "the job is refused here; `retry`, of the program that looked at it, has it tried again"
 TELLS = "`lockstep doctor` tells more"
+KILLED = "the kernel ended it, as when memory runs out (SIGKILL)"
 GRACE_SECONDS = 10.0
 """A child that has closed its end of the wire is ended after this time."""
 SAYS = {
@@ -67,6 +68,10 @@ PASSING = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, err
 """Refusals of the system that pass by themselves: it is short of processes, memory or files."""
 LEAST_ASKED = 1 << 12
 """Bytes that a request counts for at least."""
+
+
+class Starved(Crashed):
+    """The kernel ended the child, or mapped it no more: the machine is short of memory, or the job wants too much."""
 
 
 class Cancelled(Exception):
@@ -130,7 +135,8 @@ class Box:
             try:
                 return read(self._called(verb, given, seconds), "the answer")
             except wire.Ended as error:
-                raise self._dead(self._death()) from error
+                why = self._death()
+                raise self._dead(why, Starved if why == KILLED else Crashed) from error
             except wire.Late as error:
                 raise self._dead(f"it was not done after {seconds:.0f} s") from error
             except (OverflowError, Malformed) as error:
@@ -249,23 +255,17 @@ class Box:
         if self._store_error is not None:
             return self._store_error
         if name == "Unmapped":
-            return self._full(message)
+            return self._dead(f"it could not be given more memory: {on_one_line(message)}", Starved)
         if name == "MemoryError":
             return self._dead(f"it wants more than {readable(self._limits.memory)} of memory")
         return SAYS.get(name, LockstepError)(on_one_line(message), on_one_line(hint))
 
-    def _dead(self, why: str) -> LockstepError:
+    def _dead(self, why: str, kind: type[Crashed] = Crashed) -> LockstepError:
         self._kill()
         if self._cancelled.is_set():
             raise Cancelled
         self._end = self._end or why
-        return Crashed(f"what runs its Programs was ended: {self._end}", HINT)
-
-    def _full(self, why: str) -> LockstepError:
-        """A child that holds as much as it can is none of its job's faults: the next one begins with nothing."""
-        self._end = self._end or f"it could not be given more memory: {on_one_line(why)}"
-        self._kill()
-        return TryLater(f"what runs a job's Programs was ended: {self._end}", "no action is needed: it is started anew")
+        return kind(f"what runs its Programs was ended: {self._end}", HINT)
 
     def _death(self) -> str:
         """The way in which the child died."""
@@ -280,7 +280,7 @@ class Box:
             name = signal.Signals(number).name
         except ValueError:
             return f"exit status {code}"
-        return "the kernel ended it, as when memory runs out (SIGKILL)" if name == "SIGKILL" else name
+        return KILLED if name == "SIGKILL" else name
 
     def _kill(self) -> None:
         with suppress(OSError):

@@ -23,13 +23,13 @@ from lockstep.execution import footprint, invalidity
 from lockstep.execution.box.confinement import OFFERED, Allowance
 from lockstep.execution.box.executable import BoxedExecutable
 from lockstep.execution.box.folders import folder_of
-from lockstep.execution.box.handle import Box, Cancelled
+from lockstep.execution.box.handle import Box, Cancelled, Starved
 from lockstep.execution.capacity import SHARE, ChainPace, Pace, Require
 from lockstep.execution.footprint import Fitting
 from lockstep.execution.jobs import PROCESSOR_PATHS, Job
 from lockstep.numerics.arrays import Array, StepContext
 from lockstep.numerics.selftest import check_machine
-from lockstep.protocol.errors import Malformed, ProgramInvalid
+from lockstep.protocol.errors import Malformed, ProgramInvalid, TryLater
 from lockstep.protocol.types import JobId
 
 if TYPE_CHECKING:
@@ -140,6 +140,8 @@ class Idle:
 
 
 _IDLE = Idle()
+_STARVED: dict[JobId, tuple[str, object]] = {}
+"""Jobs whose child the kernel ended, with the work that it left undone: once it is done, the jobs are free again."""
 
 
 class JobBox:
@@ -184,7 +186,7 @@ class JobBox:
     def estimate(self) -> Pace:
         """The pace of a step by this machine's rates; none of the job is run."""
         with self._ordering():
-            found = self._at_work().call("estimate", seconds=self._plan_seconds, read=_PACE)
+            found = self._call(self._at_work(), "estimate", seconds=self._plan_seconds, read=_PACE)
         return _pace(found)
 
     @property
@@ -207,7 +209,7 @@ class JobBox:
         with self._ordering():
             self._losses.append(cid)
             try:
-                self._at_work().call("decode", seconds=self._plan_seconds, cid=cid, read=table({}))
+                self._call(self._at_work(), "decode", seconds=self._plan_seconds, cid=cid, read=table({}))
             except BaseException:
                 self._losses.remove(cid)
                 raise
@@ -241,7 +243,7 @@ class JobBox:
                 places, made = box.segments.room([form for _, form in forms])
                 given["into"] = {op: spot for (op, _), spot in zip(forms, places, strict=True)}
             seconds = LOSS_SECONDS if program in self._beside else self._step_seconds
-            found = box.call(verb, seconds=seconds, read=read, **given)
+            found = self._call(box, verb, seconds=seconds, read=read, **given)
             del held
             return found, made
 
@@ -329,28 +331,42 @@ class JobBox:
             raise
         return box
 
+    def _call(self, box: Box, verb: str, **given: Any) -> Any:
+        """`Box.call`; raises TryLater where the kernel ends the child, unless it does so twice in a row."""
+        work = verb, given.get("program")
+        try:
+            found = box.call(verb, **given)
+        except Starved as error:
+            # INVARIANT: no job is refused because other work takes this machine's memory once.
+            if _STARVED.setdefault(self.job, work) is not work:
+                raise
+            raise TryLater(error.message, "free some memory: it is tried again by itself") from error
+        if _STARVED.get(self.job) == work:
+            del _STARVED[self.job]
+        return found
+
     def _load(self, box: Box) -> None:
         role = footprint.worker if self._fits is None else self._fits.role
-        found = box.call(
-            "load", seconds=self._plan_seconds, read=_PLANNED, params=self._params, threads=self._threads,
+        found = self._call(
+            box, "load", seconds=self._plan_seconds, read=_PLANNED, params=self._params, threads=self._threads,
             path=self._path, role=role,
         )  # fmt: skip
         if "broken" in found:
             raise ShownBroken(on_one_line(found["broken"]), on_one_line(found["hint"]))
         self._planned = Planned(_natural(found["operations"]), found["memory"], found["results"])
         for cid in self._losses:
-            box.call("decode", seconds=self._plan_seconds, cid=cid, read=table({}))
+            self._call(box, "decode", seconds=self._plan_seconds, cid=cid, read=table({}))
 
     def _look(self, job: Job, verb: str, given: dict[str, Any], read: Callable[[Any, str], Any]) -> Any:
         with self._ordering():
             box = self._at_work()
             shared, outer = job.genesis.shared, job.genesis.outer
             (rows, *spots), held = box.segments.given([job.dataset, *shared, *outer])
-            box.call(
-                "furnish", seconds=self._look_seconds, read=table({}), job=job.id, dataset=rows,
+            self._call(
+                box, "furnish", seconds=self._look_seconds, read=table({}), job=job.id, dataset=rows,
                 shared=spots[: len(shared)], outer=spots[len(shared) :],
             )  # fmt: skip
-            found = box.call(verb, seconds=self._look_seconds, read=read, **given)
+            found = self._call(box, verb, seconds=self._look_seconds, read=read, **given)
             del held
             return found
 

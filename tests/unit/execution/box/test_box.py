@@ -22,7 +22,7 @@ import pytest
 from lockstep.execution import footprint
 from lockstep.execution.box import handle, wire
 from lockstep.execution.box.confinement import FILES, Allowance
-from lockstep.execution.box.handle import Box, Cancelled
+from lockstep.execution.box.handle import Box, Cancelled, Starved
 from lockstep.execution.jobs import Job
 from lockstep.protocol.errors import BlobMissing, Crashed, DoctorError, LockstepError, TryLater, UsageError
 from lockstep.storage import ContentStore
@@ -66,7 +66,7 @@ def test_kept_tensors_take_no_open_file_of_either_side(probed: Box) -> None:
 def test_a_child_that_can_map_no_more_is_no_fault_of_its_job(walled: Box) -> None:
     exploit(walled, "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 20, 1 << 20))")
     held = walled.segments.room([(np.dtype(np.float32), (1 << 20,))])
-    with pytest.raises(TryLater, match="more memory"):
+    with pytest.raises(Starved, match="more memory"):
         exploit(walled, "")
     assert not walled.alive
     del held

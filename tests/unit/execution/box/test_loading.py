@@ -17,20 +17,21 @@ from lockstep.base.machine import Memory
 from lockstep.execution import capacity, footprint
 from lockstep.execution.box import loading
 from lockstep.execution.box.executable import BoxedExecutable
-from lockstep.execution.box.handle import Box, Cancelled, end_all
+from lockstep.execution.box.handle import Box, Cancelled, Starved, end_all
 from lockstep.execution.box.loading import JobBox
 from lockstep.execution.capacity import ChainPace
 from lockstep.execution.invalidity import Undefendable
 from lockstep.execution.jobs import ClaimRun, Job, merge_run, payload_of, slot_run
 from lockstep.execution.losses import Losses
 from lockstep.numerics.builder import ProgramBuilder
-from lockstep.protocol.errors import BlobMissing, Crashed, LockstepError, Unfit, Unreachable
+from lockstep.protocol.errors import BlobMissing, Crashed, LockstepError, TryLater, Unfit, Unreachable
 from lockstep.protocol.types import Cid
 from lockstep.storage import ContentStore
 from lockstep.storage.containers import encode_program
 from lockstep.storage.directory import DirectoryStore
 from tests.support import broken, hostile, toyjob
 from tests.support.hostile import HOSTILE
+from tests.support.takeover import SECONDS, Exploit
 
 FITS = footprint.fitting(footprint.worker)
 
@@ -189,6 +190,35 @@ def test_few_children_wait_for_orders_and_one_that_was_ended_comes_back(
         assert one.plan() == planned
         assert one._at_work().alive
         assert other._box is None
+
+
+def test_a_job_is_refused_if_the_kernel_ends_its_child_twice_in_a_row(boxed: Job) -> None:
+    assert isinstance(boxed.box, JobBox)
+    run = slot(boxed)
+
+    def killed() -> None:
+        child = boxed.box._at_work()  # type: ignore[union-attr]
+        ended = "import os; os.kill(os.getpid(), 9)"
+        child.call("roots", seconds=SECONDS, program=Exploit(ended), state=(), context=None, dataset=None)
+
+    def starved(box: Box, *_: object, **__: object) -> None:
+        raise Starved("the kernel ended it")
+
+    with pytest.raises(Starved):
+        killed()
+    for _ in range(2):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Box, "call", starved)
+            with pytest.raises(TryLater):
+                run.advance(1, run.start)
+        assert run.root(1, run.advance(1, run.start)), "it is no longer held against the job"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Box, "call", starved)
+        with pytest.raises(TryLater):
+            run.advance(1, run.start)
+        with pytest.raises(Crashed):
+            run.advance(1, run.start)
+    assert run.advance(1, run.start)
 
 
 def test_all_children_of_a_process_end_at_once(toy: Job, toy_store: ContentStore) -> None:
