@@ -51,6 +51,8 @@ class Notes:
     state: Note = WORKING
     jobs: dict[JobId, Note] = field(default_factory=dict)
     """Those that are not joined."""
+    _changed: bool = field(default=False, compare=False)
+    """True while the file says something else."""
 
     def refused(self, job: JobId, note: Note, now: Seconds) -> None:
         """A job is not joined; told once for each reason."""
@@ -66,15 +68,15 @@ class Notes:
     def joins(self, job: JobId) -> None:
         """Nothing keeps a job from being joined any more."""
         if self.jobs.pop(job, None) is not None:
-            self._write()
+            self._changed = True
 
     def begins(self) -> None:
         """A process starts: what the one before said of itself is over."""
         self._write()
 
     def is_in(self, state: Note) -> None:
-        """Notes the state of the process as a whole."""
-        if state != self.state:
+        """Notes the state of the process as a whole, at the end of a look: what changed in it is written at once."""
+        if state != self.state or self._changed:
             self.state = state
             self._write()
 
@@ -85,7 +87,7 @@ class Notes:
     def _set(self, job: JobId, note: Note) -> None:
         if self.jobs.get(job) != note:
             self.jobs[job] = note
-            self._write()
+            self._changed = True
 
     def _write(self) -> None:
         if self.home is None:
@@ -95,6 +97,7 @@ class Notes:
         }  # fmt: skip
         try:
             write_atomically(self.home / FILE_NAME, [json.dumps(said).encode()])
+            self._changed = False
         except (OSError, LockstepError):
             # A full disk must not end a worker; who asks then reads what was true before.
             return

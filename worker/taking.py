@@ -41,7 +41,9 @@ from worker.parts import Taken
 if TYPE_CHECKING:
     from worker.parts import WorkerParts
 
-RETRY_SECONDS = 2
+RETRY_SECONDS, MOST_SECONDS = 2, 120
+"""Chain time until a job that could not be loaded is tried again, at first and at most. Where something is at stake it
+stays the first."""
 
 log = structlog.get_logger(__name__)
 
@@ -55,7 +57,7 @@ class Jobs:
         self._only = only
         self._loader: Bench[JobId, Job] = Bench("load", wake)
         self._urgent: Bench[JobId, Job] = Bench("load-own", wake)
-        self._missing: Backoff[JobId] = Backoff(RETRY_SECONDS)
+        self._missing: Backoff[JobId] = Backoff(RETRY_SECONDS, MOST_SECONDS)
         self._unfit: Backoff[JobId] = Backoff(capacity.AGAIN_SECONDS)
         """Jobs that this machine cannot hold now: they are looked at again, in case memory comes free."""
         self._refused: set[JobId] = set()
@@ -165,7 +167,7 @@ class Jobs:
             log.info("a job's data cannot be fetched yet: trying again", job=job.hex(), message=error.message)
             if isinstance(error, RowMissing):
                 self._ask_row(job, error, free, now)
-            self._missing.failed(job, now)
+            self._missing.failed(job, now, at_most=RETRY_SECONDS if job in at_stake else None)
             self._parts.notes.waits(job, Note(error.code, error.message, self._missing.until(job)))
         elif isinstance(error, Unfit | TryLater) or (isinstance(error, DoctorError) and job in at_stake):
             self._unfit.failed(job, now)
@@ -176,7 +178,7 @@ class Jobs:
             self._tell(job, error, now)
         # INVARIANT: whatever kept it from being loaded, a job is tried again in which a stake of ours can be lost.
         elif job in at_stake:
-            self._missing.failed(job, now)
+            self._missing.failed(job, now, at_most=RETRY_SECONDS if job in at_stake else None)
             self._tell(job, error, now, self._missing.until(job))
         elif isinstance(error, Crashed):
             # INVARIANT: a job whose Programs end what runs them is not looked at again, in no later process either.
