@@ -107,6 +107,8 @@ class Box:
         self._store_error: LockstepError | None = None
         self._busy = threading.Lock()
         self._cancelled = threading.Event()
+        self._left = threading.Event()
+        """Set once the last that uses it is to close it."""
         self._end: str | None = None
         """The reason why it is dead; None: it is not."""
         self._rests: list[bytes] = []
@@ -131,6 +133,13 @@ class Box:
         Raises what the work raised, as far as a child may; Crashed if it dies, says nothing within `seconds` or talks
         nonsense; Cancelled once it was ended from here. Time in which the store is waited for does not count.
         """
+        try:
+            return self._answered(verb, given, seconds, read)
+        finally:
+            if self._left.is_set():
+                self.leave()
+
+    def _answered(self, verb: str, given: Mapping[str, Any], seconds: float, read: Reader[Any]) -> Any:
         with self._busy:
             try:
                 return read(self._called(verb, given, seconds), "the answer")
@@ -157,12 +166,20 @@ class Box:
         self._kill()
 
     def close(self) -> None:
-        """Ends the child."""
+        """Ends the child, and waits until whoever uses it has left it."""
         self.cancel()
-        with self._busy, suppress(OSError):
-            self._wire.close()
-            self.segments.close()
-        self._process.wait()
+        with self._busy:
+            self._clear()
+
+    def leave(self) -> None:
+        """Ends the child and waits for nobody: whoever uses it closes it."""
+        self._left.set()
+        self.cancel()
+        if self._busy.acquire(blocking=False):
+            try:
+                self._clear()
+            finally:
+                self._busy.release()
 
     def __enter__(self) -> Self:
         return self
@@ -173,6 +190,12 @@ class Box:
         self.close()
 
     # -- inside
+
+    def _clear(self) -> None:
+        with suppress(OSError):
+            self._wire.close()
+            self.segments.close()
+        self._process.wait()
 
     def _hello(self, folder: Path | None, walls: bool) -> None:
         until = time.monotonic() + START_SECONDS

@@ -261,7 +261,7 @@ class JobBox:
             box, self._box = self._box, None
         _IDLE.remove(self)
         if box is not None:
-            box.close()
+            box.leave()
 
     def stop_idle(self) -> None:
         """End the child, unless it has an order."""

@@ -161,6 +161,46 @@ def test_whoever_waits_for_a_child_that_is_stopped_is_told(toy_store: ContentSto
         run.advance(1, run.start)
 
 
+class Slow(DirectoryStore):
+    """A store that answers once it is let go on."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.asked, self.goes_on = threading.Event(), threading.Event()
+        self.goes_on.set()
+
+    def fetch_block(self, cid: Cid) -> bytes:
+        self.asked.set()
+        self.goes_on.wait()
+        return super().fetch_block(cid)
+
+
+def test_who_stops_a_child_does_not_wait_for_its_store(tmp_path: Path) -> None:
+    store = Slow(tmp_path)
+    box = JobBox(toyjob.ID, toyjob.load(store).params, store, 1, "auto", FITS)
+    store.asked.clear()
+    store.goes_on.clear()
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            box.plan()
+        except Cancelled as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    store.asked.wait()
+    child = box._box
+    assert child is not None
+    box.stop()
+    assert not failed, "the store is still waited for"
+    store.goes_on.set()
+    thread.join()
+    assert len(failed) == 1
+    assert child._wire.fileno() == -1, "whoever waited has closed it"
+
+
 def test_a_child_that_is_started_while_its_job_is_closed_is_ended(
     toy: Job, toy_store: ContentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
