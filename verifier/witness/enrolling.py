@@ -19,8 +19,9 @@ from lockstep.node.backoff import Backoff
 from lockstep.node.bench import Bench, Stopped
 from lockstep.node.ledger import AuditLedger, JobLedger, Ledger
 from lockstep.node.party import Party
+from lockstep.node.refusals import Refusals
 from lockstep.node.sender import Sender
-from lockstep.protocol.errors import LockstepError, ProgramInvalid, Unfit
+from lockstep.protocol.errors import Crashed, LockstepError, ProgramInvalid, Unfit
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.market import draws
 from lockstep.protocol.market.types import Standing
@@ -71,6 +72,8 @@ class Enrolment:
         """Those that were told of as refused."""
         self._given_up: set[JobId] = set()
         self._rests: Backoff[JobId] = Backoff(capacity.AGAIN_SECONDS)
+        self._ended = Refusals(party.settings.home_dir)
+        """Jobs that ended what ran them; a command clears what is read here."""
 
     def step(self, view: MarketView, job: JobLedger, *, owes: bool) -> None:
         """Be on a job's list, and off it once it is done or this process ends; `owes`: a duty may need the bench."""
@@ -80,6 +83,8 @@ class Enrolment:
         # INVARIANT: one enrolment a job: who was taken off the list has failed a duty, and a person should look why.
         enrolled = (job.id, self._party.address) in view.ledger.heads
         if enrolled or job.id in self._given_up or self._rests.rests(job.id, view.now):
+            return
+        if self._ended.of(job.id) is not None:
             return
         if job.id in self._fit:
             self._enrol(view, job.id)
@@ -93,6 +98,10 @@ class Enrolment:
             self._bench.take(trial)
         except Stopped:
             return
+        except Crashed as error:
+            # INVARIANT: a job whose Programs end what runs them is not tried again, in no later process either.
+            self._ended.record(job, error)
+            self._teller.tell("refused", job=job.hex(), code=error.code, message=error.message)
         except (Unfit, ProgramInvalid) as error:
             # A slow machine may have been busy; a Program stays what it is.
             if isinstance(error, Unfit):

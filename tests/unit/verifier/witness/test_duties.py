@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from lockstep.chain.events import EventReader
+from lockstep.node.refusals import Refusals
 from lockstep.node.replay import WrongSource
-from lockstep.protocol.errors import BlobMissing, LockstepError, ProgramInvalid, Unfit
+from lockstep.protocol.errors import BlobMissing, Crashed, LockstepError, ProgramInvalid, Unfit
 from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.market import availability
 from lockstep.protocol.market.types import Demand, DutyStatus, Standing, Status
@@ -143,6 +144,27 @@ def test_a_job_that_cannot_be_witnessed_is_not_enrolled_in(
     assert not desk.told("enrolled")
     assert len(desk.told("refused")) == told
     assert len(tried) == tries, "what may come is looked for again"
+
+
+def test_a_job_that_ends_what_runs_it_is_tried_once_by_any_process_of_its_home(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+
+    def keep_up(*_: Any) -> None:
+        tried.append(1)
+        raise Crashed("it was ended: SIGSEGV")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(enrolling.capacity, "keep_up", keep_up)
+        for _ in range(2):
+            desk.look(enrolling.LOAD_SECONDS + 3)
+            desk.stop()
+            desk.start()
+    assert (len(tried), len(desk.told("refused", code="crashed"))) == (1, 1)
+    assert not desk.told("enrolled")
+    Refusals(desk.home).forget(desk.world.job)
+    assert desk.until("enrolled"), "its owner has it tried again"
 
 
 def test_a_duty_whose_data_cannot_be_had_is_looked_into_again(desk: Desk) -> None:
