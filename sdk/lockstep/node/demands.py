@@ -150,11 +150,11 @@ class Answers:
         record = ledger.awaited(demand.claim)
         if record is None or not record.carries:
             return False
-        stored = self._demands.demand(demand.id)
-        if stored is None or (stored.status, stored.row) != (Status.OPEN, availability.CARRY):
-            return False
         owners = ledger.owners_beside(demand.claim) - {demand.asker}
-        return self._turns.mine(demand.id, demand.deadline + COURTESY_SECONDS, now, owners)
+        if not self._turns.mine(demand.id, demand.deadline + COURTESY_SECONDS, now, owners):
+            return False
+        stored = self._demands.demand(demand.id)
+        return stored is not None and (stored.status, stored.row) == (Status.OPEN, availability.CARRY)
 
     def _ended(self, demand: DemandRecord) -> Call:
         if demand.claim is None:
@@ -213,8 +213,12 @@ class Answers:
 
     def _payload(self, ledger: Ledger, demand: DemandRecord, job: Job) -> tuple[str, Call] | None:
         found = None if demand.claim is None else ledger.find(demand.claim)
-        stored, seed = self._demands.demand(demand.id), self._demands.seed_of(demand.id)
-        if found is None or stored is None or seed is None or (found[2].worker != self._me and not self._for_all):
+        # What others ask of others costs this account no reads.
+        if found is None or (found[2].worker != self._me and not self._for_all):
+            return None
+        stored = self._demands.demand(demand.id)
+        seed = None if stored is None else self._demands.seed_of(demand.id)
+        if stored is None or seed is None:
             return None
         record, program, carry = found[2], job.programs.encode, stored.row == availability.CARRY
         if carry:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from lockstep.chain.contracts import Call
 from lockstep.execution.merging import wrong_leaves
 from lockstep.node.demands import Answers, Asks, to_demand
+from lockstep.node.ledger import DemandRecord
+from lockstep.node.turns import COURTESY_SECONDS
 from lockstep.protocol.errors import BlobMissing, RowMissing
 from lockstep.protocol.jobs import Phase, Round
 from lockstep.protocol.market import receipts
@@ -20,7 +23,7 @@ from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.market.prices import PROVER_PERCENT
 from lockstep.protocol.market.receipts import Report
 from lockstep.protocol.market.types import Demand, Status
-from lockstep.protocol.types import Address, ClaimId, Digest, Seconds
+from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds
 from tests.adversarial.court import Court
 from tests.support.world import World
 
@@ -196,3 +199,32 @@ def test_ones_own_demand_for_a_carry_is_looked_for_among_all_others_once() -> No
     assert asks.carry_demand(claim) is made[0]
     del made[:]
     assert asks.carry_demand(claim) is None
+
+
+def test_what_others_ask_of_others_costs_no_reads_of_the_chain() -> None:
+    me, other, claim = Address("0x" + "11" * 20), Address("0x" + "22" * 20), ClaimId(Digest(b"c" * 32))
+    read: list[str] = []
+
+    def noted(name: str) -> Any:
+        return lambda _: read.append(name)
+
+    demands = SimpleNamespace(demand=noted("demand"), seed_of=noted("seed"), fading=noted("fading"))
+    answers = Answers(SimpleNamespace(demands=demands, market=None), None, me)  # type: ignore[arg-type]
+    record = DemandRecord(Digest(b"d" * 32), JobId(b"j" * 32), claim, 0, other, Seconds(1000))
+    owned = SimpleNamespace(worker=other, carries=True)
+    ledger: Any = SimpleNamespace(
+        demands={record.id: record}, find=lambda _: (None, None, owned), awaited=lambda _: owned,
+        owners_beside=lambda _: {other, me},
+    )  # fmt: skip
+    job: Any = SimpleNamespace(programs=SimpleNamespace(encode=None))
+    assert list(answers.due(ledger, lambda _: job, Seconds(1000))) == []
+    assert read == [], "the claim is another's"
+    answers._turns = SimpleNamespace(mine=lambda *_: False)  # type: ignore[assignment]
+    ended = Seconds(1000 + COURTESY_SECONDS + 1)
+    assert list(answers.due(ledger, lambda _: job, ended)) == []
+    assert read == [], "it is another's turn"
+    answers._turns = SimpleNamespace(mine=lambda *_: True)  # type: ignore[assignment]
+    assert list(answers.due(ledger, lambda _: job, ended)) == []
+    owned.worker = me
+    assert list(answers.due(ledger, lambda _: job, Seconds(1000))) == []
+    assert read == ["demand", "demand"], "what is this account's is read"
