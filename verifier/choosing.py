@@ -58,6 +58,8 @@ class Backlog:
         self._unavailable: set[ClaimId] = set()
         self._too_large: Backoff[JobId] = Backoff(AGAIN_SECONDS)
         """Jobs that this machine cannot hold."""
+        self._left_alone: set[JobId] = set()
+        """Jobs with claims to replay that were refused at the last look."""
 
     # -- what is next
 
@@ -142,16 +144,19 @@ class Backlog:
 
     @property
     def refusals(self) -> int:
-        """The number of jobs that this machine cannot hold, or that ended what ran them."""
-        return self._too_large.failing + len(self._refused.all())
+        """The number of jobs that this machine cannot hold, or that ended what ran them with claims still to replay."""
+        return self._too_large.failing + len(self._left_alone)
 
     # -- inside
 
     def _candidates(self, view: MarketView) -> list[Candidate]:
         found = decide.candidates(view.ledger, view.params)
-        looked = [c for c in found if self._volunteers or c.record.id in self._suspects]
-        refused = self._refused.all()
-        return [c for c in looked if c.record.job not in refused]
+        looked = [
+            c for c in found if (self._volunteers or c.record.id in self._suspects) and not c.is_settled(self._settled)
+        ]
+        # A stranger may have had any number of jobs refused: those alone are asked for that have something to replay.
+        self._left_alone = {job for job in {c.record.job for c in looked} if self._refused.of(job) is not None}
+        return [c for c in looked if c.record.job not in self._left_alone]
 
     def _is_known(self, record: ClaimRecord) -> bool:
         # A witness that must agree without a list needs the roots of its own replay.

@@ -29,7 +29,7 @@ from lockstep.protocol.errors import (
 )
 from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.programs.defects import Rule
-from lockstep.protocol.types import ClaimId
+from lockstep.protocol.types import ClaimId, JobId
 from tests.support.constant import Lie
 from tests.support.world import World
 from tests.unit.verifier.desk import SECONDS, Desk, Replays, desk_of
@@ -349,6 +349,20 @@ def test_a_job_whose_refusal_is_cleared_is_looked_at_by_the_process_that_runs(de
     forget(desk.verifier._party.settings.home_dir, refusal)
     desk.look(4)
     assert len(desk.replays.begun) > 1
+
+
+def test_refusals_are_read_of_jobs_with_something_to_replay_alone(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Refusals(desk.home)
+    for i in range(3):
+        kept.record(JobId(bytes([i]) * 32), Crashed("a stranger's", ""))
+    asked: list[object] = []
+    of = Refusals.of
+    monkeypatch.setattr(Refusals, "of", lambda self, job: (asked.append(job), of(self, job))[1])
+    desk.until("audited", 2)
+    assert set(asked) == {desk.world.job}
+    asked.clear()
+    desk.look()
+    assert asked == [], "every claim is settled"
 
 
 def test_a_replay_is_given_up_for_an_own_game(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
