@@ -45,10 +45,11 @@ OUTAGE_BLOCK_SECONDS = 12
 REORG_BLOCKS = 3
 PATIENT = replace(
     toyjob.TOY_TERMS, join_seconds=Seconds(120), train_seconds=Seconds(900), reveal_seconds=Seconds(900),
-    attest_seconds=Seconds(900), merge_seconds=Seconds(900), challenge_seconds=Seconds(1000),
+    attest_seconds=Seconds(900), merge_seconds=Seconds(900), challenge_seconds=Seconds(1750),
     clock_seconds=Seconds(900), max_lead=1,
 )  # fmt: skip
-"""Windows and clocks that ten minutes do not use up, though most of them."""
+"""Windows and clocks that ten minutes do not use up, though most of them. What is left of revealing and attesting can
+pass before anybody challenges."""
 
 
 @pytest.fixture
