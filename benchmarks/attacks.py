@@ -22,7 +22,7 @@ FEE_SHARE = 0.2
 OPEN_GAS = 340_000
 """Gas of `open`; a game that nobody plays needs no other move."""
 JOIN_GAS = 155_000
-MERGE_GAS = 281_000
+MERGE_GAS = 283_000
 ANSWER_SPENT = 1_000_000
 """Gas of an answer to a demand of a payload; `prices.ANSWER_GAS` of it are paid."""
 LONGEST_STEP = Seconds(30 * DAY)

@@ -60,7 +60,7 @@ class Challenger:
         self._rests = rests
         self._wrong: dict[ClaimId, WrongClaim] = {}
         self._unanswered: dict[tuple[ClaimId, Cid], int] = {}
-        """How often nobody answered for a claim's list."""
+        """Tries at a claim's list for which nobody answered."""
 
     def __len__(self) -> int:
         """Returns the number of games still to be opened."""

@@ -178,7 +178,7 @@ class Jobs:
             self._tell(job, error, now)
         # INVARIANT: whatever kept it from being loaded, a job is tried again in which a stake of ours can be lost.
         elif job in at_stake:
-            self._missing.failed(job, now, at_most=RETRY_SECONDS if job in at_stake else None)
+            self._missing.failed(job, now, at_most=RETRY_SECONDS)
             self._tell(job, error, now, self._missing.until(job))
         elif isinstance(error, Crashed):
             # INVARIANT: a job whose Programs end what runs them is not looked at again, in no later process either.

@@ -157,8 +157,8 @@ interface IJobMarket {
 
     /// @dev What every claim reads and writes is one word: phase to attestEnds.
     /// @param phase As stored: Joining to Freezing are all `Joining` until `freeze`; `phase(job, r)` tells them apart.
-    /// @param turn Merge turns passed over by convictions, or the turn of the merge that stands: 0 is the aggregator's, k the k-th
-    ///        accepted slot in seed order.
+    /// @param turn Merge turns passed over by convictions, or the turn in which it was first merged since: 0 is the aggregator's, k the
+    ///        k-th accepted slot in seed order.
     /// @param silent Owners of slots that were convicted before they gave a receipt: nobody waits for theirs.
     /// @param receipts How many were given. `spoke` has the bits of who gave one (s: the owner of slot s, 64 + i: the i-th witness).
     /// @param mergeOpens When its merge turns began; of a Failed round, when it failed.
@@ -358,7 +358,8 @@ interface IJobMarket {
     function commit(JobId job, uint32 round, uint32 slot, bytes32 commitment) external;
     function reveal(JobId job, uint32 round, uint32 slot, Reveal calldata opened) external;
     /// @notice Claims the merge; locks mergeStake, and the pay of `rounds` later rounds, which may start on it. A merge whose backing alone
-    /// keeps the next round from starting is merged again, with the same outputs, by the turns after its merger's: it is then Void.
+    /// keeps the next round from starting is merged again, with the same outputs, by the turns after its first merger's, in the first half
+    /// of its window: it is then Void.
     function merge(
         JobId job, uint32 round, bytes32 out, bytes32 out2, bytes calldata checkpointCid, uint16 rounds
     ) external;

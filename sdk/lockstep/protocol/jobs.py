@@ -312,8 +312,8 @@ class Round:
     revealed: int = 0
     accepted: int = 0
     turn: int = 0
-    """Merge turns passed over, or the turn of the merge that stands: 0 is the aggregator's, k the k-th accepted slot's
-    in seed order."""
+    """Merge turns passed over, or the turn in which it was first merged since: 0 is the aggregator's, k the k-th
+    accepted slot's in seed order."""
     commit_ends: Seconds = NEVER
     reveal_ends: Seconds = NEVER
     attest_ends: Seconds = NEVER

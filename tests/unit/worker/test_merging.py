@@ -132,7 +132,7 @@ class HomeWorker(Worker):
         self.sent: dict[str, Any] = {}
         self.at_hand: HeldOf = lambda claim: None
         self.held_of: HeldOf = lambda claim: None
-        """What its moves about a claim are made from."""
+        """Finds the claim that its moves are made from."""
         sender: Any = self._sender
         sender.submit = lambda key, call, act=None: self.sent.setdefault(key, call)
         docket: Any = SimpleNamespace(needs=dict, play=self._played, idle=True, close=lambda: None)
@@ -231,7 +231,7 @@ def record_of(field: Field, claim: ClaimId) -> ClaimRecord:
 
 
 def verdicts(field: Field, claim: ClaimId, held: HeldClaim | None) -> set[Verdict]:
-    """Of false games, which point wherever the rules allow and end where something had to be wrong."""
+    """Plays false games, which point wherever the rules allow and end where something had to be wrong."""
     about, truth, found = disputed(field, record_of(field, claim)), HeldClaim.of(field.runs[1]), set[Verdict]()
     for seed in range(4):
         wanders = random_challenger(Random(seed), truth, concede=0)  # type: ignore[arg-type]

@@ -55,7 +55,7 @@ from worker.setup import assemble
 
 TOKEN = 10**18
 BUSY = notes.WORKING, notes.STOPPED
-"""What the notes of a worker say that has nothing to say, or has not begun."""
+"""States in the notes of a worker that has nothing to say, or has not begun."""
 STRANGER = "0x" + "c" * 40
 
 
