@@ -143,8 +143,8 @@ test-solidity:
 
 .PHONY: test-slow
 test-slow: setup ## the tests that take minutes; goes on after failures (RESUME=1: what has not passed)
-	@$(MAKE) --no-print-directory test-forge FOUNDRY_PROFILE=slow
-	$(SHARDS) slow -- $(PYTEST_ARGS)
+	@red=0; $(SHARDS) slow -- $(PYTEST_ARGS) || red=1; \
+	$(MAKE) --no-print-directory test-forge FOUNDRY_PROFILE=slow || red=1; exit $$red
 
 .PHONY: test-repeated
 test-repeated: setup $(STAMP)/brownie ## `make test` ten times, five of them beside eight busy processes (REPEAT="--runs 3 --loaded 0 test-slow": others)
