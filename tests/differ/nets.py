@@ -369,9 +369,9 @@ def program_of(seed: int) -> Program | None:
         return None
 
 
-def eager(case: Case, seed: int) -> list[np.ndarray]:
-    """Returns what torch computes of a case's state in float64."""
+def eager(case: Case, seed: int, dtype: torch.dtype) -> list[np.ndarray]:
+    """Returns what torch computes of a case's state in a type of floats."""
     step = step_of(seed)
     arrays = [a for a in case.state if a is not None]
     given = [torch.from_numpy(np.array(a)) for a in arrays]
-    return [t.detach().numpy() for t in step.function(*(t if t.dtype == torch.int32 else t.double() for t in given))]
+    return [t.detach().numpy() for t in step.function(*(t if t.dtype == torch.int32 else t.to(dtype) for t in given))]

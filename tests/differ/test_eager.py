@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from lockstep.protocol.errors import LoweringError
 from lockstep.protocol.programs.program import Alias
 from lockstep.tracing import trace
 from tests.differ import nets, traced
-from tests.differ.case import CONTEXT, filled
+from tests.differ.case import CONTEXT, Case, filled
 from tests.differ.patterns import PATTERNS, SIZE
 from tests.differ.ways import differences
 
@@ -22,9 +24,20 @@ ERROR = 2e-4
 NETS = 60
 
 
+def distance(found: np.ndarray, due: np.ndarray) -> float:
+    """The error of a whole tensor, relative to the norm of what is due."""
+    return float(np.linalg.norm(found.astype(np.float64) - due)) / max(1e-3, float(np.linalg.norm(due)))
+
+
 def near(found: np.ndarray, due: np.ndarray, error: float) -> bool:
     """True if the whole tensor lies within that of what is due."""
-    return bool(np.linalg.norm(found.astype(np.float64) - due) <= error * max(1e-3, float(np.linalg.norm(due))))
+    return distance(found, due) <= error
+
+
+def in_range(case: Case) -> Case:
+    """The case with tokens that its embedding has: torch refuses others."""
+    state = tuple(a % nets.TOKENS if a is not None and a.dtype == np.int32 else a for a in case.state)
+    return replace(case, state=state)
 
 
 @pytest.mark.sampled(4)
@@ -54,18 +67,22 @@ def test_a_pattern_is_near_eager_float64(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_random_networks_are_near_eager_float64() -> None:
-    """A few leave it: a maximum or a rectifier takes another side where two values are as good as equal."""
+    """As near as eager float32 is, where that is further off. A few leave it: a maximum or a rectifier takes another
+    side where two values are as good as equal."""
     far = []
     compared = 0
     for seed in range(NETS):
         if nets.step_of(seed).products.products != "float32" or (program := traced.program_of(seed)) is None:
             continue
-        case = filled(f"nets:{seed}", program, seed, "normal")
+        case = in_range(filled(f"nets:{seed}", program, seed, "normal"))
         found = paths.compile(program).run(case.state, CONTEXT)
-        due = nets.eager(case, seed)
+        due, single = nets.eager(case, seed, torch.float64), nets.eager(case, seed, torch.float32)
         outputs = [x for x, alias in zip(found, program.outputs, strict=True) if alias.kind == Alias.OP_KIND]
         compared += 1
-        if not all(got is not None and near(got, want, 10 * ERROR) for got, want in zip(outputs, due, strict=False)):
-            far.append(seed)
+        for got, want, rounded in zip(outputs, due, single, strict=False):
+            assert got is not None
+            if not near(got, want, max(10 * ERROR, 4 * distance(rounded, want))):
+                far.append(f"nets:{seed}")
+                break
     assert compared > NETS // 3
-    assert len(far) <= compared // 20, [f"nets:{seed}" for seed in far]
+    assert len(far) <= compared // 20, far
