@@ -213,11 +213,12 @@ $(STAMP)/ganache: tools/test-ganache $(STAMP)/venv
 test-ganache: setup $(STAMP)/brownie $(STAMP)/ganache ## the brownie tests on Ganache 7, hardfork Shanghai
 	tools/test-ganache $(BROWNIE_ARGS)
 
+test-forge: FOUNDRY_PROFILE ?= quick
 .PHONY: test-forge
-test-forge: setup ## fuzz tests, invariants, and the table of rules (FOUNDRY_PROFILE=slow: hundreds of fuzz runs)
+test-forge: setup ## fuzz tests, invariants, and the table of rules (FOUNDRY_PROFILE=slow: optimised, hundreds of fuzz runs)
 	@mkdir -p out/home
 	$(BIN)/python -m tests.rules out/rules
-	HOME=$(CURDIR)/out/home LOCKSTEP_RECORDINGS=out/rules $(FORGE) test $(FORGE_ARGS)
+	HOME=$(CURDIR)/out/home LOCKSTEP_RECORDINGS=out/rules FOUNDRY_PROFILE=$(FOUNDRY_PROFILE) $(FORGE) test $(FORGE_ARGS)
 
 .PHONY: test-cheats
 test-cheats: setup ## every cheat, played to its end on Anvil, in one table (CHEATS_ARGS="one-ulp": some)

@@ -37,6 +37,8 @@ contract GamesTable is Watching {
     uint256 public constant SEATS = 10;
     /// @dev What the meter does not see: the call, its dispatch and answer, the second write of the word that a game is stored in.
     uint256 private constant UNSEEN_GAS = 5_000;
+    /// @dev The same of code that was not optimised.
+    uint256 private constant PLAIN_UNSEEN_GAS = 6_500;
 
     /// Honest argues from the truth, Liar from its own claim, both promptly. Silent never moves. Random points anywhere and sends much
     /// that is refused. Exhaustive sends a call of every kind first. Sandbagging uses its clock to the last second and then stops.
@@ -230,7 +232,9 @@ contract GamesTable is Watching {
         IDisputeGame.Stored memory stored = game.game(id);
         if (stored.verdict != IDisputeGame.Verdict.None) return;
         uint256 charged = before + 21_000 + dataGas(call) + used;
-        if (stored.spent > charged || charged > stored.spent + UNSEEN_GAS) revert Metered(stored.spent, charged);
+        bool plain = keccak256(bytes(CHEATS.envOr("FOUNDRY_PROFILE", ""))) == keccak256("quick");
+        uint256 unseen = plain ? PLAIN_UNSEEN_GAS : UNSEEN_GAS;
+        if (stored.spent > charged || charged > stored.spent + unseen) revert Metered(stored.spent, charged);
     }
 
     /// @dev No other key moves, and nobody ends a game that runs.
