@@ -14,12 +14,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, Queue
 
+import psutil
+
 from tests.differ.trial import EQUAL, NOTHING
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "out/differ"
 MOST_SECONDS = 300.0
-"""Time limit of one case; after that it hangs."""
+"""Processor time of one case; after that it hangs."""
+MOST_WAITING = 3600.0
+"""Seconds of one case, however busy the machine is."""
 ENVIRONMENT = {"MALLOC_PERTURB_": "128", "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "OMP_NUM_THREADS": "1"}
 """Memory is never 0 when it is allocated, nor what it was once it is freed; threads that wait leave the processor."""
 
@@ -49,7 +53,7 @@ class Worker:
     """One process and what it was last heard to do."""
 
     def __init__(self, command: list[str], environment: dict[str, str], at: int, heard: Queue[tuple[Worker, str]]):
-        self.at, self.name, self.since = at, "", time.monotonic()
+        self.at, self.name, self.began, self.spent, self.killed = at, "", 0.0, 0.0, False
         self.process = subprocess.Popen(
             command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
@@ -69,9 +73,23 @@ class Worker:
         for line in self.process.stderr:
             self.complaints = [*self.complaints[-200:], line.rstrip()]
 
-    def late(self) -> bool:
-        """True while it is at one case for too long."""
-        return bool(self.name) and time.monotonic() - self.since > MOST_SECONDS
+    def begin(self, at: int, name: str) -> None:
+        """Its next case."""
+        self.at, self.name, self.began, self.spent = at, name, time.monotonic(), self._processor_time()
+
+    def kill_if_late(self) -> None:
+        """Ends the process if it is at one case for too long."""
+        busy, passed = self._processor_time() - self.spent, time.monotonic() - self.began
+        if self.name and (busy > MOST_SECONDS or passed > MOST_WAITING):
+            self.killed = True
+            self.process.kill()
+
+    def _processor_time(self) -> float:
+        try:
+            taken = psutil.Process(self.process.pid).cpu_times()
+        except psutil.NoSuchProcess:
+            return self.spent
+        return float(taken.user + taken.system + taken.children_user + taken.children_system)
 
     def ending(self) -> str:
         """Tells how the process ended."""
@@ -114,19 +132,19 @@ def hunt(
         found.failures.append(failure)
         told(failure)
 
-    running = [started(first + job) for job in range(jobs)]
+    running, looked = [started(first + job) for job in range(jobs)], began
     try:
         while running and len(found.failures) < most_failures:
+            if time.monotonic() - looked > 1:
+                looked = time.monotonic()
+                for worker in running:
+                    worker.kill_if_late()
             try:
                 worker, line = heard.get(timeout=1)
             except Empty:
-                for worker in running:
-                    if worker.late():
-                        worker.process.kill()
                 continue
             if not line:
-                late = worker.late()
-                ending = f"no end within {MOST_SECONDS:.0f} s" if late else worker.ending()
+                ending = f"no end within {MOST_SECONDS:.0f} s" if worker.killed else worker.ending()
                 running.remove(worker)
                 if worker.process.wait() == 0:
                     continue
@@ -138,7 +156,7 @@ def hunt(
                 continue
             message = json.loads(line)
             if "begin" in message:
-                worker.at, worker.name, worker.since = message["begin"], message["name"], time.monotonic()
+                worker.begin(message["begin"], message["name"])
                 continue
             worker.name = ""
             if message["said"] != NOTHING:
