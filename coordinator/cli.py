@@ -13,10 +13,10 @@ import typer
 from coordinator.settings import resolve_coordinator
 from lockstep.cli import guard, health, purse, refused, service
 from lockstep.cli.device import on_device, tell
-from lockstep.cli.options import DeploymentFile, Device, Home, Json, PasswordFile, Rpc, RpcCheck, Storage, Threads
+from lockstep.cli.options import ChainFlags, Commands, DeploymentFile, Device, Home, Json, ProgramFlags, Threads
 from lockstep.cli.output import emit, event
 
-app = typer.Typer(name="coordinator", help="Index of the chain, blob relay, aggregator.", no_args_is_help=True)
+app = Commands(name="coordinator", help="Index of the chain, blob relay, aggregator.", no_args_is_help=True)
 app.add_typer(guard.app)
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on.")]
@@ -28,18 +28,19 @@ Broker = Annotated[str | None, typer.Option(help="Celery broker URL; default: a 
 
 @app.command("up")
 def up(
-    rpc: Rpc = None, rpc_check: RpcCheck = None, storage: Storage = None, deployment: DeploymentFile = None,
-    home: Home = None,
-    password_file: PasswordFile = None, threads: Threads = None, host: Host = None, port: Port = None,
-    database: DatabaseUrl = None, broker: Broker = None, device: Device = None,
+    flags: ProgramFlags,
+    threads: Threads = None,
+    host: Host = None,
+    port: Port = None,
+    database: DatabaseUrl = None,
+    broker: Broker = None,
+    device: Device = None,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Serve the API, follow the chain, aggregate; one JSON line `ready` on stdout, SIGTERM ends it with exit code 0."""
     settings = resolve_coordinator(
-        rpc=rpc, rpc_check=rpc_check, storage=storage, deployment=deployment, home=home,
-        password_file=password_file, threads=threads,
-        host=host, port=port, database=database, broker=broker, device=device,
-    )  # fmt: skip
+        **flags.given(), threads=threads, host=host, port=port, database=database, broker=broker, device=device
+    )
     from coordinator import queue, supervisor
     from coordinator.api import create_app
     from coordinator.backup import require_whole
@@ -93,12 +94,9 @@ def migrate(home: Home = None, database: DatabaseUrl = None, as_json: Json = Fal
 
 
 @app.command("reindex")
-def reindex(
-    rpc: Rpc = None, deployment: DeploymentFile = None, home: Home = None, database: DatabaseUrl = None,
-    as_json: Json = False,
-) -> None:  # fmt: skip
+def reindex(flags: ChainFlags, home: Home = None, database: DatabaseUrl = None, as_json: Json = False) -> None:
     """Drop everything that came from the chain and read it again; the coordinator must not be running."""
-    settings = resolve_coordinator(rpc=rpc, deployment=deployment, home=home, database=database)
+    settings = resolve_coordinator(**flags.given(), home=home, database=database)
 
     from coordinator.db import Database
     from coordinator.indexer import Indexer
@@ -118,9 +116,12 @@ def reindex(
 
 @app.command("backup")
 def backup(
-    file: File, deployment: DeploymentFile = None, home: Home = None, database: DatabaseUrl = None,
+    file: File,
+    deployment: DeploymentFile = None,
+    home: Home = None,
+    database: DatabaseUrl = None,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Copy what the chain does not give back into FILE (mode 0600): keys, guard, nonces, signed claims, receipts.
 
     It may run beside `up`. The password is not in it.
@@ -142,9 +143,12 @@ def backup(
 
 @app.command("restore")
 def restore(
-    file: File, deployment: DeploymentFile = None, home: Home = None, database: DatabaseUrl = None,
+    file: File,
+    deployment: DeploymentFile = None,
+    home: Home = None,
+    database: DatabaseUrl = None,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Bring FILE into a home that has no guard of its own, then `reindex`; killed and given again, it goes on."""
     settings = resolve_coordinator(deployment=deployment, home=home, database=database)
     from coordinator import backup as copies
@@ -168,15 +172,14 @@ def restore(
 
 @app.command("doctor")
 def doctor(
-    rpc: Rpc = None, rpc_check: RpcCheck = None, storage: Storage = None, deployment: DeploymentFile = None,
-    home: Home = None, password_file: PasswordFile = None, database: DatabaseUrl = None, broker: Broker = None,
-    device: Device = None, as_json: Json = False,
-) -> None:  # fmt: skip
+    flags: ProgramFlags,
+    database: DatabaseUrl = None,
+    broker: Broker = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
     """Check whatever `up` needs, a line a check; exit code 3 if one fails."""
-    settings = resolve_coordinator(
-        rpc=rpc, rpc_check=rpc_check, storage=storage, deployment=deployment, home=home, password_file=password_file,
-        database=database, broker=broker, device=device,
-    )  # fmt: skip
+    settings = resolve_coordinator(**flags.given(), database=database, broker=broker, device=device)
     from coordinator.checks import broker as reached
     from coordinator.checks import database as usable
     from lockstep.node.examining import Examination

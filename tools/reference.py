@@ -75,8 +75,7 @@ def variable(option: Any, words: tuple[str, ...]) -> str:
     if words[0] == "coordinator" and option.name in coordinator_settings.DEFAULTS:
         return f"{coordinator_settings.PREFIX}{option.name.upper()}"
     known = {*settings.DEFAULTS, settings.NETWORK}
-    name = {"max_memory": "max_memory_mib"}.get(option.name, option.name)
-    return f"LOCKSTEP_{name.upper()}" if name in known else ""
+    return f"LOCKSTEP_{option.name.upper()}" if option.name in known else ""
 
 
 def default(option: Any, words: tuple[str, ...]) -> str:
@@ -86,9 +85,8 @@ def default(option: Any, words: tuple[str, ...]) -> str:
         if value is True and option.secondary_opts:
             value = option.opts[0]
         return f"`{getattr(value, 'value', value)}`"
-    name = {"max_memory": "max_memory_mib"}.get(option.name, option.name)
     own = coordinator_settings.DEFAULTS if words[0] == "coordinator" else {}
-    value = own.get(name, settings.DEFAULTS.get(name) if variable(option, words) else None)
+    value = own.get(option.name, settings.DEFAULTS.get(option.name) if variable(option, words) else None)
     return f"`{value}`" if value not in (None, "") else ""
 
 

@@ -10,23 +10,10 @@ from typing import Annotated
 import typer
 
 from lockstep.base.naming import JOBS_SHOWN, digits_of
-from lockstep.base.settings import resolve
 from lockstep.base.signals import ignore_stops, stop_by_signals
 from lockstep.cli import health, purse, refused, service
 from lockstep.cli.device import on_device, tell
-from lockstep.cli.options import (
-    CoordinatorUrl,
-    DeploymentFile,
-    Device,
-    Home,
-    Json,
-    Metrics,
-    PasswordFile,
-    Rpc,
-    RpcCheck,
-    Storage,
-    Threads,
-)
+from lockstep.cli.options import Commands, ComputingFlags, CoordinatorUrl, Json, Metrics, PartyFlags, ProgramFlags
 from lockstep.cli.output import emit, event
 from lockstep.protocol.errors import Mismatch
 
@@ -39,7 +26,7 @@ Witness = Annotated[
 
 Volunteer = Annotated[bool, typer.Option("--volunteer", help="Beside --witness: replay every other claim, too.")]
 
-app = typer.Typer(name="verifier", help="Replays every claim, challenges the wrong ones.", no_args_is_help=True)
+app = Commands(name="verifier", help="Replays every claim, challenges the wrong ones.", no_args_is_help=True)
 
 
 @app.callback()
@@ -49,23 +36,22 @@ def main() -> None:
 
 @app.command("up")
 def up(
-    rpc: Rpc = None, rpc_check: RpcCheck = None, storage: Storage = None, deployment: DeploymentFile = None,
-    home: Home = None,
-    password_file: PasswordFile = None, coordinator: CoordinatorUrl = None, threads: Threads = None,
-    device: Device = None, witness: Witness = False, volunteer: Volunteer = False,
-    metrics: Metrics = None, as_json: Json = False,
-) -> None:  # fmt: skip
+    flags: ProgramFlags,
+    *,
+    coordinator: CoordinatorUrl = None,
+    computing: ComputingFlags,
+    witness: Witness = False,
+    volunteer: Volunteer = False,
+    metrics: Metrics = None,
+    as_json: Json = False,
+) -> None:
     """Audit every revealed claim and every merge; one JSON line per event on stdout.
 
     With --witness: enrol in every job that draws witnesses, look where this account is drawn, and earn the fee.
     With --coordinator (several: separated by commas): convict who has signed two claims for one slot.
     SIGTERM stops auditing, plays the games that run to their end, withdraws what was earned and exits with code 0.
     """
-    settings = resolve(
-        "verifier", rpc=rpc, rpc_check=rpc_check, storage=storage, deployment=deployment, home=home,
-        password_file=password_file,
-        coordinator=coordinator, threads=threads, device=device, metrics=metrics,
-    )  # fmt: skip
+    settings = flags.settings("verifier", computing, coordinator=coordinator, metrics=metrics)
     from lockstep.node import logs
     from lockstep.node.metrics import served
     from lockstep.node.party import Party
@@ -90,16 +76,14 @@ def up(
 @app.command("void")
 def void(
     job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id, or its first 6 hex digits or more.")],
-    rpc: Rpc = None, storage: Storage = None, deployment: DeploymentFile = None, home: Home = None,
-    password_file: PasswordFile = None, as_json: Json = False,
-) -> None:  # fmt: skip
+    flags: PartyFlags,
+    as_json: Json = False,
+) -> None:
     """Void a job whose Programs could not be defended; the prover earns 30 % of what is left of its deposit.
 
     Exit 10 if they break no rule: then there is nothing to prove.
     """
-    settings = resolve(
-        "verifier", rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file
-    )
+    settings = flags.settings("verifier")
     from lockstep.chain.events import EventReader
     from lockstep.execution.invalidity import evidence_against, proof
     from lockstep.node.ledger import ledger_of

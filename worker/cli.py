@@ -12,31 +12,24 @@ import typer
 
 from lockstep.base.amounts import tokens
 from lockstep.base.naming import JOBS_SHOWN, digits_of
-from lockstep.base.settings import Settings, resolve
+from lockstep.base.settings import Settings
 from lockstep.base.signals import ignore_stops
 from lockstep.cli import guard, health, purse, refused, service
 from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import (
+    AccountFlags,
+    Commands,
+    ComputingFlags,
     CoordinatorUrl,
-    DeploymentFile,
-    Device,
-    Download,
     GasPrice,
     Home,
-    Hours,
-    JobsFrom,
     Json,
+    LimitFlags,
     Listen,
-    MaxMemory,
     MaxStake,
-    MaxUnpaid,
     Metrics,
-    MinPrice,
-    PasswordFile,
-    Rpc,
-    RpcCheck,
-    Storage,
-    Threads,
+    ProgramFlags,
+    PublicFlags,
     Yes,
     a_job,
 )
@@ -48,7 +41,7 @@ if TYPE_CHECKING:
     from lockstep.node.refusals import Refusal
     from worker.parts import WorkerParts
 
-app = typer.Typer(name="worker", help="Stake, train, commit, defend.", no_args_is_help=True)
+app = Commands(name="worker", help="Stake, train, commit, defend.", no_args_is_help=True)
 app.add_typer(guard.app)
 
 JobOption = Annotated[str | None, typer.Option("--job", help="Take this job alone; its id, or 6 hex digits of it.")]
@@ -56,23 +49,12 @@ JobOption = Annotated[str | None, typer.Option("--job", help="Take this job alon
 
 @app.command("up")
 def up(
-    rpc: Rpc = None,
-    rpc_check: RpcCheck = None,
-    storage: Storage = None,
-    deployment: DeploymentFile = None,
-    home: Home = None,
-    password_file: PasswordFile = None,
+    flags: ProgramFlags,
+    *,
     coordinator: CoordinatorUrl = None,
-    threads: Threads = None,
-    device: Device = None,
+    computing: ComputingFlags,
     listen_seconds: Listen = None,
-    max_stake: MaxStake = None,
-    jobs_from: JobsFrom = None,
-    min_price: MinPrice = None,
-    hours: Hours = None,
-    max_memory: MaxMemory = None,
-    download: Download = None,
-    max_unpaid: MaxUnpaid = None,
+    limits: LimitFlags,
     metrics: Metrics = None,
     once: Annotated[
         bool, typer.Option("--once", help="Leave with exit code 0 when a job is done and nothing is at stake.")
@@ -82,13 +64,9 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Work until SIGTERM and until nothing is at stake: JSON Lines of what happened on stdout, logs on stderr."""
-    settings = resolve(
-        "worker", rpc=rpc, rpc_check=rpc_check, storage=storage, deployment=deployment, home=home,
-        password_file=password_file,
-        coordinator=coordinator, threads=threads, device=device, listen_seconds=listen_seconds,
-        max_stake=max_stake, jobs_from=jobs_from, min_price=min_price, hours=hours, max_memory_mib=max_memory,
-        download_mbit=download, max_unpaid=max_unpaid, metrics=metrics,
-    )  # fmt: skip
+    settings = flags.settings(
+        "worker", computing, limits, coordinator=coordinator, listen_seconds=listen_seconds, metrics=metrics
+    )
     if job is not None:
         digits_of(job, "job", JOBS_SHOWN)
     from lockstep.node import logs
@@ -113,23 +91,15 @@ def up(
 
 @app.command("quote")
 def quote(
+    *,
     job: Annotated[
         str | None,
         typer.Argument(metavar="JOB", callback=a_job, help="A job's id, or six and more of its first digits."),
     ] = None,
-    rpc: Rpc = None,
-    storage: Storage = None,
-    deployment: DeploymentFile = None,
+    flags: PublicFlags,
     home: Home = None,
-    threads: Threads = None,
-    device: Device = None,
-    max_stake: MaxStake = None,
-    jobs_from: JobsFrom = None,
-    min_price: MinPrice = None,
-    hours: Hours = None,
-    max_memory: MaxMemory = None,
-    download: Download = None,
-    max_unpaid: MaxUnpaid = None,
+    computing: ComputingFlags,
+    limits: LimitFlags,
     tries: Annotated[
         bool, typer.Option("--try/--no-try", help="Run some steps to time them; or estimate them, and run none.")
     ] = True,
@@ -137,11 +107,7 @@ def quote(
     as_json: Json = False,
 ) -> None:
     """Show what this machine may earn and lose with each open job, or with one, and why it would not join it."""
-    settings = resolve(
-        "worker", rpc=rpc, storage=storage, deployment=deployment, home=home, threads=threads, device=device,
-        max_stake=max_stake, jobs_from=jobs_from, min_price=min_price, hours=hours, max_memory_mib=max_memory,
-        download_mbit=download, max_unpaid=max_unpaid,
-    )  # fmt: skip
+    settings = flags.settings("worker", computing, limits, home=home)
     from lockstep.chain import gas
     from worker.account import open_account
     from worker.offers import offers_of
@@ -157,10 +123,7 @@ def quote(
 
 @app.command("fund")
 def fund(
-    rpc: Rpc = None,
-    deployment: DeploymentFile = None,
-    home: Home = None,
-    password_file: PasswordFile = None,
+    flags: AccountFlags,
     job: Annotated[
         str | None,
         typer.Option("--job", callback=a_job, help="What this job needs alone; its id or six and more first digits."),
@@ -176,9 +139,7 @@ def fund(
     as_json: Json = False,
 ) -> None:
     """Show where to send coin and tokens, what is there, what is missing to work; exit code 75 while something is."""
-    settings = resolve(
-        "worker", rpc=rpc, deployment=deployment, home=home, password_file=password_file, max_stake=max_stake
-    )
+    settings = flags.settings("worker", max_stake=max_stake)
     from lockstep.chain import gas
     from worker.account import open_account
     from worker.funding import give, missing_of, wait_for
@@ -198,48 +159,30 @@ def fund(
 
 
 @app.command("status")
-def status(
-    rpc: Rpc = None,
-    deployment: DeploymentFile = None,
-    home: Home = None,
-    password_file: PasswordFile = None,
-    as_json: Json = False,
-) -> None:
+def status(flags: AccountFlags, as_json: Json = False) -> None:
     """Show whether a worker runs here, where the account's money is, claims in flight, open games."""
     from worker.account import open_account
     from worker.explaining import status_of
 
-    found = status_of(open_account(_reading(rpc, deployment, home, password_file)))
+    found = status_of(open_account(flags.settings("worker")))
     emit(found.to_dict(), as_json, text="\n".join(found.lines()))
 
 
 @app.command("earnings")
-def earnings(
-    rpc: Rpc = None,
-    deployment: DeploymentFile = None,
-    home: Home = None,
-    password_file: PasswordFile = None,
-    as_json: Json = False,
-) -> None:
+def earnings(flags: AccountFlags, as_json: Json = False) -> None:
     """Every payment and every slash, with their sums."""
     from worker.account import earnings_of, open_account
 
-    emit(earnings_of(open_account(_reading(rpc, deployment, home, password_file))), as_json)
+    emit(earnings_of(open_account(flags.settings("worker"))), as_json)
 
 
 @app.command("why")
-def why(
-    rpc: Rpc = None,
-    deployment: DeploymentFile = None,
-    home: Home = None,
-    password_file: PasswordFile = None,
-    as_json: Json = False,
-) -> None:
+def why(flags: AccountFlags, as_json: Json = False) -> None:
     """Show why each round paid, did not pay, or has not paid yet; why a job is not joined; when that may change."""
     from worker.account import open_account
     from worker.explaining import why_of, why_without_chain
 
-    settings = _reading(rpc, deployment, home, password_file)
+    settings = flags.settings("worker")
     try:
         found = why_of(open_account(settings))
     except Unreachable as error:
@@ -249,11 +192,9 @@ def why(
 
 @app.command("support-bundle")
 def support_bundle(
+    *,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="A new file, as support.tar.gz.")] = None,
-    rpc: Rpc = None,
-    deployment: DeploymentFile = None,
-    home: Home = None,
-    password_file: PasswordFile = None,
+    flags: AccountFlags,
     log: Annotated[
         list[Path] | None, typer.Option("--log", metavar="FILE", help="A log of the worker's; may be given again.")
     ] = None,
@@ -261,17 +202,13 @@ def support_bundle(
     as_json: Json = False,
 ) -> None:
     """Collect what somebody who helps must see, without keys, passwords and the secret part of URLs."""
-    settings = _reading(rpc, deployment, home, password_file)
+    settings = flags.settings("worker")
     from worker.supporting import collect
 
     path = out if out is not None else Path(f"lockstep-support-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
     found = collect(path, settings, log or [], lines)
     rows = [f"  {f['name']:<16} {f['bytes']:>8,} bytes" + (f"  {f['error']}" if f["error"] else "") for f in found]
     emit({"path": str(path), "files": found}, as_json, text="\n".join([f"{path}: look through it first", *rows]))
-
-
-def _reading(rpc: str | None, deployment: str | None, home: str | None, password_file: str | None) -> Settings:
-    return resolve("worker", rpc=rpc, deployment=deployment, home=home, password_file=password_file)
 
 
 def _with_limit(settings: Settings, as_json: bool) -> Settings:

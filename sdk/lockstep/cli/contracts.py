@@ -13,8 +13,8 @@ import typer
 from lockstep.base.amounts import tokens
 from lockstep.base.durations import seconds_of
 from lockstep.base.networks import config_folder
-from lockstep.base.settings import NETWORK, resolve
-from lockstep.cli.options import DeploymentFile, Home, Json, PasswordFile, Rpc, Yes
+from lockstep.base.settings import NETWORK
+from lockstep.cli.options import AccountFlags, ChainFlags, Commands, Json, Yes
 from lockstep.cli.output import confirm, emit, say
 from lockstep.protocol.errors import UsageError
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lockstep.chain.deployment import Creation
     from lockstep.chain.fees import FeeProfile, Sent
 
-app = typer.Typer(name="contracts", help="Deploy, verify and show a market's contracts.", no_args_is_help=True)
+app = Commands(name="contracts", help="Deploy, verify and show a market's contracts.", no_args_is_help=True)
 
 ROLES = {
     "token": "what stakes and pay are in", "vault": "keeps every token", "market": "jobs, rounds and claims",
@@ -35,10 +35,7 @@ Gwei = Annotated[float | None, typer.Option(min=0, help="Gwei per gas, with --fe
 
 @app.command("deploy")
 def deploy(
-    rpc: Rpc = None,
-    deployment: DeploymentFile = None,
-    home: Home = None,
-    password_file: PasswordFile = None,
+    flags: AccountFlags,
     token: Annotated[str | None, typer.Option(metavar="ADDRESS", help="The ERC-20 of stakes and pay.")] = None,
     test_token: Annotated[bool, typer.Option("--test-token", help="A token that anybody may mint.")] = False,
     unbond: Annotated[str, typer.Option(metavar="DURATION", help="How long a stake takes to leave.")] = "14d",
@@ -79,7 +76,7 @@ def deploy(
     from lockstep.chain.rpc import connect
     from lockstep.node.guard import lock
 
-    settings = resolve(rpc=rpc, deployment=deployment, home=home, password_file=password_file, max_fee=max_fee)
+    settings = flags.settings(max_fee=max_fee)
     w3 = connect(settings.rpc)
     wanted = _wanted(w3.eth.chain_id, token, unbond, chain)
     if dry_run:
@@ -112,8 +109,7 @@ def deploy(
 
 @app.command("verify")
 def verify(
-    rpc: Rpc = None,
-    deployment: DeploymentFile = None,
+    flags: ChainFlags,
     inputs: Annotated[
         Path | None, typer.Option("--input", metavar="FOLDER", help="Write what block explorers take to here.")
     ] = None,
@@ -124,7 +120,7 @@ def verify(
     from lockstep.chain.addresses import Addresses
     from lockstep.chain.rpc import connect
 
-    settings = resolve(rpc=rpc, deployment=deployment)
+    settings = flags.settings()
     addresses = Addresses.load(settings.deployment)
     report = verifying.verify(connect(settings.rpc, addresses.chain_id), addresses)
     report.require()
@@ -155,12 +151,12 @@ def verify(
 
 
 @app.command("addresses")
-def addresses(deployment: DeploymentFile = None, rpc: Rpc = None, as_json: Json = False) -> None:
+def addresses(flags: ChainFlags, as_json: Json = False) -> None:
     """Show where the contracts are and what each is; asks no chain."""
     from lockstep.chain.addresses import Addresses
     from lockstep.chain.stacks import facts_of
 
-    at = Addresses.load(resolve(rpc=rpc, deployment=deployment).deployment)
+    at = Addresses.load(flags.settings().deployment)
     facts = facts_of(at.chain_id)
     lines = [f"{name:13} {getattr(at, name)}  {what}" for name, what in ROLES.items()]
     head = f"chain {at.chain_id}{f' ({facts.name})' if facts else ''}, block {at.block}"

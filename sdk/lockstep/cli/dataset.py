@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from lockstep.base.settings import resolve
-from lockstep.cli.options import Json, Storage
+from lockstep.cli.options import Commands, Json, Storage
 from lockstep.cli.output import emit, say
 
-app = typer.Typer(name="dataset", help="Datasets of tokens.", no_args_is_help=True)
+app = Commands(name="dataset", help="Datasets of tokens.", no_args_is_help=True)
 
 TextsArgument = Annotated[Path, typer.Argument(metavar="TEXTS", help="Folder of *.txt, or one file, UTF-8.")]
 

@@ -11,18 +11,16 @@ import typer
 
 from lockstep.base.amounts import tokens
 from lockstep.base.naming import CLAIMS_SHOWN, GAMES_SHOWN, JOBS_SHOWN, digits_of
-from lockstep.base.settings import DEFAULTS, NETWORK, Settings, named_network, resolve
+from lockstep.base.settings import DEFAULTS, NETWORK, Settings, named_network
 from lockstep.cli.device import on_device
 from lockstep.cli.options import (
-    DeploymentFile,
-    Device,
-    Home,
+    ChainFlags,
+    Commands,
+    ComputingFlags,
     Json,
-    PasswordFile,
-    Rpc,
-    RpcCheck,
-    Storage,
-    Threads,
+    PartyFlags,
+    ProgramFlags,
+    PublicFlags,
     an_id,
 )
 from lockstep.cli.output import emit, say
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
     from lockstep.protocol.dispute.game import DisputedClaim
     from lockstep.protocol.types import Wei
 
-app = typer.Typer(name="dispute", help="Games about claims: read them, follow them, play them.", no_args_is_help=True)
+app = Commands(name="dispute", help="Games about claims: read them, follow them, play them.", no_args_is_help=True)
 
 Yes = Annotated[bool, typer.Option("--yes", help="Lock the bond without asking.")]
 POLL_SECONDS = 0.5
@@ -51,16 +49,16 @@ GameArgument = Annotated[
 
 @app.command("list")
 def list_(
+    *,
     job: Annotated[str | None, typer.Option(metavar="ID", help="Games of one job; its id, or 6 hex digits.")] = None,
     ended: Annotated[bool, typer.Option("--all/--open", help="Those that are over, too.")] = False,
-    rpc: Rpc = None,
-    deployment: DeploymentFile = None,
+    flags: ChainFlags,
     as_json: Json = False,
 ) -> None:
     """Games that run: whose move it is, and what is left of each clock."""
     if job is not None:
         digits_of(job, "job", JOBS_SHOWN)
-    reader = _reader(resolve(rpc=rpc, deployment=deployment))
+    reader = _reader(flags.settings())
     wanted = None if job is None else reader.find_job(job)
     from lockstep.cli.dispute_text import table
 
@@ -69,19 +67,16 @@ def list_(
 
 
 @app.command("show")
-def show(
-    game: GameArgument, rpc: Rpc = None, storage: Storage = None, deployment: DeploymentFile = None,
-    as_json: Json = False,
-) -> None:  # fmt: skip
+def show(game: GameArgument, flags: PublicFlags, as_json: Json = False) -> None:
     """One game: parties, money, every move, how far it is, and what the contract computed.
 
     The chain alone is read; --storage adds the names of ops.
     """
-    reader = _reader(resolve(rpc=rpc, storage=storage, deployment=deployment), names=True)
+    reader = _reader(flags.settings(), names=True)
     from lockstep.cli.dispute_text import card
 
     found, now = reader.read(reader.find(game)), reader.now()
-    command = replay_command(found.opened.claim.hex(), rpc=rpc, storage=storage, deployment=deployment)
+    command = replay_command(found.opened.claim.hex(), **flags.given())
     emit(
         {**found.to_dict(now), "chain_time": now, "replay": command}, as_json,
         text=None if as_json else card(found, now, command),
@@ -89,10 +84,10 @@ def show(
 
 
 @app.command("tree")
-def tree(game: GameArgument, rpc: Rpc = None, deployment: DeploymentFile = None, as_json: Json = False) -> None:
+def tree(game: GameArgument, flags: ChainFlags, as_json: Json = False) -> None:
     """The bisection: each range that was halved, and which half differs, down to the number that the contract
     computed."""
-    reader = _reader(resolve(rpc=rpc, deployment=deployment))
+    reader = _reader(flags.settings())
     from lockstep.cli.dispute_text import drawn
     from lockstep.node.bisection import bisection
 
@@ -102,17 +97,12 @@ def tree(game: GameArgument, rpc: Rpc = None, deployment: DeploymentFile = None,
 
 
 @app.command("check")
-def check(
-    game: GameArgument, rpc: Rpc = None, storage: Storage = None, deployment: DeploymentFile = None,
-    threads: Threads = None, device: Device = None, as_json: Json = False,
-) -> None:  # fmt: skip
+def check(game: GameArgument, flags: PublicFlags, computing: ComputingFlags, as_json: Json = False) -> None:
     """Replay a claim up to the step of which a contract has computed a number, and compute that number here.
 
     MATCH (exit 0) if it is the contract's, else MISMATCH (exit 10); exit 11 if the claim's public data cannot be had.
     """
-    settings, chosen = on_device(
-        resolve(rpc=rpc, storage=storage, deployment=deployment, threads=threads, device=device)
-    )
+    settings, chosen = on_device(flags.settings("requester", computing))
     reader = _reader(settings)
     from lockstep.cli.dispute_text import checked
     from lockstep.cli.replay import compute_again
@@ -156,6 +146,7 @@ def _reader(settings: Settings, *, names: bool = False) -> DisputeReader:
 
 @app.command("watch")
 def watch(
+    *,
     game: Annotated[
         str | None,
         typer.Argument(metavar="[GAME]", callback=a_game, help="The game's id, or 6 hex digits of it."),
@@ -168,9 +159,7 @@ def watch(
         str | None,
         typer.Option(metavar="URL", envvar="LOCKSTEP_WEBHOOK", help="POST every event there, as JSON."),
     ] = None,
-    rpc: Rpc = None,
-    storage: Storage = None,
-    deployment: DeploymentFile = None,
+    flags: PublicFlags,
     as_json: Json = False,
 ) -> None:
     """Every move as it is made, with what it shows, until the game is over; then the command that finds the same.
@@ -188,11 +177,11 @@ def watch(
     from lockstep.node.webhook import Webhook
 
     def replay(claim: str) -> str:
-        return replay_command(claim, rpc=rpc, storage=storage, deployment=deployment)
+        return replay_command(claim, **flags.given())
 
     with ExitStack() as stack:
         told = None if webhook is None else stack.enter_context(Webhook(webhook))
-        reader = _reader(resolve(rpc=rpc, storage=storage, deployment=deployment), names=True)
+        reader = _reader(flags.settings(), names=True)
         wanted = None if job is None else reader.find_job(job)
         follower = Follower(reader, None if game is None else reader.find(game), wanted)
         # Read before the games: a block that comes meanwhile is the next one's.
@@ -235,10 +224,12 @@ def _next(follower: Follower, last: Head) -> tuple[list[Sighting], Head]:
 @app.command("open")
 def open_(
     claim: Annotated[str, typer.Argument(metavar="CLAIM", help="The claim's id, or its first 6 hex digits or more.")],
+    *,
     yes: Yes = False,
-    rpc: Rpc = None, storage: Storage = None, deployment: DeploymentFile = None, home: Home = None,
-    password_file: PasswordFile = None, threads: Threads = None, device: Device = None, as_json: Json = False,
-) -> None:  # fmt: skip
+    flags: PartyFlags,
+    computing: ComputingFlags,
+    as_json: Json = False,
+) -> None:
     """Replay a claim, and open a game at the first step that differs. A claim that is right is left alone: MATCH,
     exit 0.
 
@@ -257,7 +248,7 @@ def open_(
             raise UsageError("a game takes a bond, and nobody can be asked", hint="--yes opens it without asking")
         return typer.confirm("open the game?", err=True)
 
-    with _hand(rpc, storage, deployment, home, password_file, threads, device) as hand:
+    with _hand(flags, computing) as hand:
         wanted = hand.find(claim)
         done = hand.open(wanted, agree)
     data = {
@@ -277,45 +268,36 @@ def open_(
 
 
 @app.command("respond")
-def respond(
-    game: GameArgument, rpc: Rpc = None, storage: Storage = None, deployment: DeploymentFile = None, home: Home = None,
-    password_file: PasswordFile = None, threads: Threads = None, device: Device = None, as_json: Json = False,
-) -> None:  # fmt: skip
+def respond(game: GameArgument, flags: PartyFlags, computing: ComputingFlags, as_json: Json = False) -> None:
     """Make the move that is due of this account, as challenger, defender or its delegate. Exit 75: it is the other
     side's turn."""
-    with _hand(rpc, storage, deployment, home, password_file, threads, device) as hand:
+    with _hand(flags, computing) as hand:
         _made(hand.respond(_reader_of(hand).find(game)), as_json)
 
 
 @app.command("prove")
-def prove(
-    game: GameArgument, rpc: Rpc = None, storage: Storage = None, deployment: DeploymentFile = None, home: Home = None,
-    password_file: PasswordFile = None, threads: Threads = None, device: Device = None, as_json: Json = False,
-) -> None:  # fmt: skip
+def prove(game: GameArgument, flags: PartyFlags, computing: ComputingFlags, as_json: Json = False) -> None:
     """Have the contract compute the number that is left, which convicts a wrong claim. Exit 75: the game has not come
     so far."""
-    with _hand(rpc, storage, deployment, home, password_file, threads, device) as hand:
+    with _hand(flags, computing) as hand:
         _made(hand.prove(_reader_of(hand).find(game)), as_json)
 
 
 @app.command("resolve")
-def resolve_(
-    game: GameArgument, rpc: Rpc = None, storage: Storage = None, deployment: DeploymentFile = None, home: Home = None,
-    password_file: PasswordFile = None, as_json: Json = False,
-) -> None:  # fmt: skip
+def resolve_(game: GameArgument, flags: PartyFlags, as_json: Json = False) -> None:
     """End a game whose mover's clock has run out, or whose claim was decided elsewhere; anybody may. Exit 75: the clock
     still runs."""
-    with _hand(rpc, storage, deployment, home, password_file, None, None, replays=False) as hand:
+    with _hand(flags, None) as hand:
         _made(hand.resolve(_reader_of(hand).find(game)), as_json)
 
 
 @app.command("defend")
 def defend(
     account: Annotated[str, typer.Argument(metavar="ACCOUNT", help="Who has named this account its delegate.")],
-    rpc: Rpc = None, rpc_check: RpcCheck = None, storage: Storage = None, deployment: DeploymentFile = None,
-    home: Home = None, password_file: PasswordFile = None, threads: Threads = None, device: Device = None,
+    flags: ProgramFlags,
+    computing: ComputingFlags,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Defend every claim of another account as its delegate, from public data; one JSON line per event on stdout.
 
     For a worker that is lost. Where it still answers, the delegate pays gas for moves that come second. A claim that
@@ -336,10 +318,7 @@ def defend(
     from lockstep.node.party import Party
 
     whose = address_of(account, "the account")
-    settings = resolve(
-        "verifier", rpc=rpc, rpc_check=rpc_check, storage=storage, deployment=deployment, home=home,
-        password_file=password_file, threads=threads, device=device,
-    )  # fmt: skip
+    settings = flags.settings("verifier", computing)
     logs.configure()
     _require_key(settings)
     settings, chosen = on_device(settings)
@@ -377,24 +356,18 @@ def _made(done: Played, as_json: bool) -> None:
 
 
 @contextmanager
-def _hand(
-    rpc: str | None, storage: str | None, deployment: str | None, home: str | None, password_file: str | None,
-    threads: int | None, device: str | None, *, replays: bool = True,
-) -> Iterator[Hand]:  # fmt: skip
-    """This home's key at the table, alone in its home. `replays`: storage and a device are needed."""
-    settings = resolve(
-        "verifier", rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file,
-        threads=threads, device=device,
-    )  # fmt: skip
+def _hand(flags: PartyFlags, computing: ComputingFlags | None) -> Iterator[Hand]:
+    """This home's key at the table, alone in its home. `computing`: where it replays, if it does."""
+    settings = flags.settings("verifier", *([] if computing is None else [computing]))
     from lockstep.node.byhand import Hand, locked
     from lockstep.node.party import Party
 
     _require_key(settings)
-    if replays:
+    if computing is not None:
         settings, _ = on_device(settings)
     with (
         locked(settings.home_dir),
-        Party.open(settings, stored=replays) as party,
+        Party.open(settings, stored=computing is not None) as party,
         closing(Hand(party, say)) as hand,
     ):
         hand.settle()

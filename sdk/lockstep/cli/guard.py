@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lockstep.base.settings import Settings, resolve
-from lockstep.cli.options import DeploymentFile, Home, Json, Rpc, role_of
+from lockstep.base.settings import Settings
+from lockstep.cli.options import ChainFlags, Commands, Home, Json, role_of
 from lockstep.cli.output import emit
 from lockstep.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from lockstep.node.guard.memory import GuardMemory
 
-app = typer.Typer(
+app = Commands(
     name="guard", help="The record that keeps a key from signing two claims for one slot.", no_args_is_help=True
 )
 
@@ -25,32 +25,18 @@ File = Annotated[Path, typer.Argument(help="The export.", show_default=False)]
 
 
 @app.command("export")
-def export(
-    context: typer.Context,
-    file: File,
-    rpc: Rpc = None,
-    deployment: DeploymentFile = None,
-    home: Home = None,
-    as_json: Json = False,
-) -> None:  # fmt: skip
+def export(context: typer.Context, file: File, flags: ChainFlags, home: Home = None, as_json: Json = False) -> None:
     """Write the record to FILE (mode 0600). Stop what runs in this home first, and never start it again."""
     from lockstep.node.guard import interchange
 
-    with _memory(resolve(role_of(context), rpc=rpc, deployment=deployment, home=home)) as memory:
+    with _memory(flags.settings(role_of(context), home=home)) as memory:
         promises = memory.promises()
         interchange.save(file, interchange.dumps(memory.scope, promises))
     emit({"file": str(file), "promises": len(promises)}, as_json, text=f"{len(promises)} entries in {file}")
 
 
 @app.command("import")
-def import_(
-    context: typer.Context,
-    file: File,
-    rpc: Rpc = None,
-    deployment: DeploymentFile = None,
-    home: Home = None,
-    as_json: Json = False,
-) -> None:  # fmt: skip
+def import_(context: typer.Context, file: File, flags: ChainFlags, home: Home = None, as_json: Json = False) -> None:
     """Merge the record of FILE into this home's. A claim on which the two differ is never signed again."""
     from lockstep.node.guard import interchange
 
@@ -58,7 +44,7 @@ def import_(
         text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} cannot be read: {error}", hint="name the file that `guard export` wrote") from error
-    with _memory(resolve(role_of(context), rpc=rpc, deployment=deployment, home=home)) as memory:
+    with _memory(flags.settings(role_of(context), home=home)) as memory:
         promises = interchange.loads(text, memory.scope)
         changed = memory.merge(promises)
         torn = sum(p.torn for _, p in memory.promises())

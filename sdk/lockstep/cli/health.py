@@ -6,19 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from lockstep.base.settings import resolve
-from lockstep.cli.options import (
-    CoordinatorUrl,
-    DeploymentFile,
-    Device,
-    Home,
-    Json,
-    PasswordFile,
-    Rpc,
-    RpcCheck,
-    Storage,
-    role_of,
-)
+from lockstep.cli.options import CoordinatorUrl, Device, Json, ProgramFlags, role_of
 from lockstep.cli.output import emit
 from lockstep.protocol.errors import DoctorError
 
@@ -32,16 +20,15 @@ def add_to(app: typer.Typer) -> None:
 
 
 def doctor(
-    context: typer.Context, rpc: Rpc = None, rpc_check: RpcCheck = None, storage: Storage = None,
-    deployment: DeploymentFile = None, home: Home = None, password_file: PasswordFile = None,
-    coordinator: CoordinatorUrl = None, device: Device = None, as_json: Json = False,
-) -> None:  # fmt: skip
+    context: typer.Context,
+    flags: ProgramFlags,
+    coordinator: CoordinatorUrl = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
     """Check whatever `up` needs, a line a check; exit code 3 if one fails."""
     role = role_of(context)
-    settings = resolve(
-        role, rpc=rpc, rpc_check=rpc_check, storage=storage, deployment=deployment, home=home,
-        password_file=password_file, coordinator=coordinator, device=device,
-    )  # fmt: skip
+    settings = flags.settings(role, coordinator=coordinator, device=device)
     from lockstep.node.examining import Examination
 
     report(Examination(settings, role).run(), as_json)

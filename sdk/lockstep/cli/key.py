@@ -10,11 +10,11 @@ import typer
 
 from lockstep.base.settings import resolve
 from lockstep.chain.keys import KEYSTORE, NODE_KEY
-from lockstep.cli.options import Home, Json, PasswordFile
+from lockstep.cli.options import Commands, Home, Json, PasswordFile
 from lockstep.cli.output import emit
 from lockstep.protocol.errors import KeyStoreError
 
-app = typer.Typer(name="key", help="Staking key and node key.", no_args_is_help=True)
+app = Commands(name="key", help="Staking key and node key.", no_args_is_help=True)
 
 
 @app.command("new")

@@ -22,6 +22,7 @@ from lockstep.base.redaction import scrubbed
 from lockstep.base.settings import NETWORK
 from lockstep.cli import contracts, dataset, dispute, key, storage, train
 from lockstep.cli.doctor import doctor
+from lockstep.cli.options import Commands
 from lockstep.cli.output import fail
 from lockstep.cli.replay import replay
 from lockstep.cli.schema import schema
@@ -40,7 +41,7 @@ def _show_version(wanted: bool) -> None:
 
 def build() -> typer.Typer:
     """The whole command tree."""
-    app = typer.Typer(
+    app = Commands(
         name="lockstep",
         help="Training compute in which every float is accountable.",
         no_args_is_help=True,

@@ -1,14 +1,25 @@
-"""Options that several commands share."""
+"""Options that several commands share: one by one, and in groups.
+
+A command takes a group as one parameter; `Commands` shows each field of it as an option:
+
+    @app.command("tree")
+    def tree(game: GameArgument, flags: ChainFlags, as_json: Json = False) -> None:
+        settings = flags.settings()
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from typing import Annotated
+from dataclasses import dataclass, fields
+from functools import wraps
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from lockstep.base.naming import JOBS_SHOWN, digits_of
 from lockstep.base.networks import ROLES
+from lockstep.base.settings import Settings, resolve
 
 
 def role_of(context: typer.Context) -> str:
@@ -70,7 +81,6 @@ Listen = Annotated[
     ),
 ]
 
-# How a worker is held back: `worker up`, `worker quote` and `worker service install` take the same.
 MaxStake = Annotated[
     str | None,
     typer.Option(
@@ -105,3 +115,129 @@ MaxUnpaid = Annotated[
 MaxMemory = Annotated[
     int | None, typer.Option("--max-memory", metavar="MIB", help="Take no job that needs more memory than this.")
 ]
+
+
+# -- groups
+
+
+@dataclass(frozen=True)
+class Flags:
+    """Options that go together. Each field is a setting of the same name; None: not given."""
+
+    def given(self) -> dict[str, Any]:
+        """Each field by its setting's name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def settings(self, role: str = "requester", *more: Flags, **others: Any) -> Settings:
+        """The settings under these flags, those of other groups, and single ones, which win. Raises UsageError."""
+        given = {name: value for group in (self, *more) for name, value in group.given().items()}
+        return resolve(role, **(given | others))
+
+
+@dataclass(frozen=True)
+class ChainFlags(Flags):
+    """A market's chain."""
+
+    rpc: Rpc = None
+    deployment: DeploymentFile = None
+
+
+@dataclass(frozen=True)
+class AccountFlags(ChainFlags):
+    """A market's chain, and a key."""
+
+    home: Home = None
+    password_file: PasswordFile = None
+
+
+@dataclass(frozen=True)
+class PublicFlags(Flags):
+    """A market's chain and its storage."""
+
+    rpc: Rpc = None
+    storage: Storage = None
+    deployment: DeploymentFile = None
+
+
+@dataclass(frozen=True)
+class PartyFlags(PublicFlags):
+    """A market's chain and storage, and a key."""
+
+    home: Home = None
+    password_file: PasswordFile = None
+
+
+@dataclass(frozen=True)
+class ProgramFlags(Flags):
+    """The options of a program that stays up."""
+
+    rpc: Rpc = None
+    rpc_check: RpcCheck = None
+    storage: Storage = None
+    deployment: DeploymentFile = None
+    home: Home = None
+    password_file: PasswordFile = None
+
+
+@dataclass(frozen=True)
+class ComputingFlags(Flags):
+    """The device that computes, and its threads."""
+
+    threads: Threads = None
+    device: Device = None
+
+
+@dataclass(frozen=True)
+class LimitFlags(Flags):
+    """Limits of a worker."""
+
+    max_stake: MaxStake = None
+    jobs_from: JobsFrom = None
+    min_price: MinPrice = None
+    hours: Hours = None
+    max_memory_mib: MaxMemory = None
+    download_mbit: Download = None
+    max_unpaid: MaxUnpaid = None
+
+
+class Commands(typer.Typer):
+    """Commands that may take groups of options."""
+
+    def command(self, *names: Any, **options: Any) -> Callable[[Any], Any]:
+        """As typer's; the function itself stays as it is."""
+        register = super().command(*names, **options)
+
+        def take(function: Any) -> Any:
+            register(_expanded(function))
+            return function
+
+        return take
+
+
+def _expanded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with the fields of each group in the place of the group."""
+    hints = get_type_hints(function, include_extras=True)
+    groups: dict[str, type[Flags]] = {n: h for n, h in hints.items() if isinstance(h, type) and issubclass(h, Flags)}
+    if not groups:
+        return function
+    parameters = []
+    for own in inspect.signature(function).parameters.values():
+        if own.name not in groups:
+            parameters.append(own.replace(annotation=hints[own.name], kind=own.KEYWORD_ONLY))
+            continue
+        kinds = get_type_hints(groups[own.name], include_extras=True)
+        for field in fields(groups[own.name]):
+            annotation, default = kinds[field.name], field.default
+            parameters.append(inspect.Parameter(field.name, own.KEYWORD_ONLY, default=default, annotation=annotation))
+
+    @wraps(function)
+    def call(**given: Any) -> Any:
+        made = {
+            name: kind(**{field.name: given.pop(field.name) for field in fields(kind)}) for name, kind in groups.items()
+        }
+        return function(**given, **made)
+
+    del call.__wrapped__
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {each.name: each.annotation for each in parameters}
+    return call

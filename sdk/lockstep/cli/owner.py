@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lockstep.base.naming import address_of
-from lockstep.base.settings import Settings, resolve
-from lockstep.cli.options import DeploymentFile, Home, Json, PasswordFile, Rpc, Yes, role_of
+from lockstep.cli.options import AccountFlags, ChainFlags, Commands, Home, Json, Yes, role_of
 from lockstep.cli.output import confirm, emit
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.types import Address
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from lockstep.chain.contracts import Contracts
     from lockstep.node.purse import Moved, Purse
 
-app = typer.Typer(name="owner", help="The key that stake and earnings go to, kept elsewhere.", no_args_is_help=True)
+app = Commands(name="owner", help="The key that stake and earnings go to, kept elsewhere.", no_args_is_help=True)
 
 For = Annotated[
     str | None, typer.Option("--for", metavar="ADDRESS", help="The account that this home's key owns, or is to own.")
@@ -27,10 +26,7 @@ OrNobody = Annotated[str, typer.Argument(metavar="ADDRESS", help="An address, or
 
 
 @app.command("set")
-def set_(
-    context: typer.Context, owner: Owner, rpc: Rpc = None, deployment: DeploymentFile = None, home: Home = None,
-    password_file: PasswordFile = None, yes: Yes = False, as_json: Json = False,
-) -> None:  # fmt: skip
+def set_(context: typer.Context, owner: Owner, flags: AccountFlags, yes: Yes = False, as_json: Json = False) -> None:
     """Name the owner of this home's account, once and at once; `propose` waits until the owner's key accepts."""
     from eth_utils.address import is_checksum_address
 
@@ -40,7 +36,7 @@ def set_(
             f"{owner} has no checksum: a mistyped digit would lose the account's money",
             hint="copy the address with its capitals, as `lockstep key show` prints it; or use `owner propose`",
         )
-    with _purse(context, rpc, deployment, home, password_file, None) as purse:
+    with _purse(context, flags, None) as purse:
         confirm(
             f"Name {named} the owner of {purse.address}? It alone will take out stake and earnings, and it alone can "
             "hand that on.",
@@ -51,50 +47,44 @@ def set_(
 
 @app.command("propose")
 def propose(
-    context: typer.Context, owner: OrNobody, operator: For = None, rpc: Rpc = None, deployment: DeploymentFile = None,
-    home: Home = None, password_file: PasswordFile = None, as_json: Json = False,
-) -> None:  # fmt: skip
+    context: typer.Context, owner: OrNobody, *, operator: For = None, flags: AccountFlags, as_json: Json = False
+) -> None:
     """Offer an account to an owner, or to another one: nothing changes until that key accepts."""
     offered = None if owner == "none" else address_of(owner, "the owner", hint="none: nobody")
-    with _purse(context, rpc, deployment, home, password_file, operator) as purse:
+    with _purse(context, flags, operator) as purse:
         _tell(purse, purse.propose_owner(offered), as_json)
 
 
 @app.command("accept")
-def accept(
-    context: typer.Context, operator: For = None, rpc: Rpc = None, deployment: DeploymentFile = None,
-    home: Home = None, password_file: PasswordFile = None, as_json: Json = False,
-) -> None:  # fmt: skip
+def accept(context: typer.Context, *, operator: For = None, flags: AccountFlags, as_json: Json = False) -> None:
     """Become the owner of the account that was offered to this home's key (`--for`)."""
     if operator is None:
         raise UsageError("it is not said which account", hint="--for ADDRESS: the account that was offered")
-    with _purse(context, rpc, deployment, home, password_file, operator) as purse:
+    with _purse(context, flags, operator) as purse:
         _tell(purse, purse.accept_owner(), as_json)
 
 
 @app.command("delegate")
 def delegate(
-    context: typer.Context, who: OrNobody, operator: For = None, rpc: Rpc = None, deployment: DeploymentFile = None,
-    home: Home = None, password_file: PasswordFile = None, as_json: Json = False,
-) -> None:  # fmt: skip
+    context: typer.Context, who: OrNobody, *, operator: For = None, flags: AccountFlags, as_json: Json = False
+) -> None:
     """Let another key answer games about an account's claims: when the account's own key is lost."""
     named = None if who == "none" else address_of(who, "the delegate", hint="none: nobody")
-    with _purse(context, rpc, deployment, home, password_file, operator) as purse:
+    with _purse(context, flags, operator) as purse:
         _tell(purse, purse.set_delegate(named), as_json)
 
 
 @app.command("show")
 def show(
-    context: typer.Context, operator: For = None, rpc: Rpc = None, deployment: DeploymentFile = None,
-    home: Home = None, as_json: Json = False,
-) -> None:  # fmt: skip
+    context: typer.Context, *, operator: For = None, flags: ChainFlags, home: Home = None, as_json: Json = False
+) -> None:
     """An account's owner, whom it is offered to, and its delegate; reads no key."""
     from lockstep.chain.addresses import Addresses
     from lockstep.chain.contracts import Contracts
     from lockstep.chain.keys import KEYSTORE, account_address
     from lockstep.chain.rpc import connect
 
-    settings = resolve(role_of(context), rpc=rpc, deployment=deployment, home=home)
+    settings = flags.settings(role_of(context), home=home)
     account = account_address(settings.home_path / KEYSTORE) if operator is None else address_of(operator, "--for")
     addresses = Addresses.load(settings.deployment)
     contracts = Contracts.at(connect(settings.rpc, addresses.chain_id), addresses)
@@ -102,16 +92,10 @@ def show(
     emit(found, as_json, text="\n".join(_lines(found)))
 
 
-def _purse(
-    context: typer.Context, rpc: str | None, deployment: str | None, home: str | None, password_file: str | None,
-    operator: str | None,
-) -> Any:  # fmt: skip
+def _purse(context: typer.Context, flags: AccountFlags, operator: str | None) -> Any:
     from lockstep.node.purse import Purse
 
-    settings: Settings = resolve(
-        role_of(context), rpc=rpc, deployment=deployment, home=home, password_file=password_file
-    )
-    return Purse.open(settings, None if operator is None else address_of(operator, "--for"))
+    return Purse.open(flags.settings(role_of(context)), None if operator is None else address_of(operator, "--for"))
 
 
 def _standing(contracts: Contracts, account: Address) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from lockstep.base.amounts import amount_of, tokens
 from lockstep.base.naming import address_of
 from lockstep.base.settings import resolve
 from lockstep.cli import owner
-from lockstep.cli.options import DeploymentFile, Home, Json, PasswordFile, Rpc, Yes, role_of
+from lockstep.cli.options import AccountFlags, Home, Json, Yes, role_of
 from lockstep.cli.output import confirm, emit, say
 from lockstep.cli.owner import For
 from lockstep.protocol.errors import LockstepError, TryLater, Unreachable
@@ -38,14 +38,11 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(owner.app)
 
 
-def stake(
-    context: typer.Context, amount: Amount, rpc: Rpc = None, deployment: DeploymentFile = None, home: Home = None,
-    password_file: PasswordFile = None, yes: Yes = False, as_json: Json = False,
-) -> None:  # fmt: skip
+def stake(context: typer.Context, amount: Amount, flags: AccountFlags, yes: Yes = False, as_json: Json = False) -> None:
     """Move tokens from the wallet into the account's stake."""
     from lockstep.node.purse import Purse
 
-    settings = resolve(role_of(context), rpc=rpc, deployment=deployment, home=home, password_file=password_file)
+    settings = flags.settings(role_of(context))
     asked = None if amount == "all" else amount_of(amount)
     with Purse.open(settings) as purse:
         held = purse.holdings()
@@ -64,13 +61,18 @@ def stake(
 
 
 def unstake(
-    context: typer.Context, amount: Amount, operator: For = None, rpc: Rpc = None, deployment: DeploymentFile = None,
-    home: Home = None, password_file: PasswordFile = None, yes: Yes = False, as_json: Json = False,
-) -> None:  # fmt: skip
+    context: typer.Context,
+    amount: Amount,
+    *,
+    operator: For = None,
+    flags: AccountFlags,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
     """Begin to take free stake out: it can be withdrawn after the vault's delay."""
     from lockstep.node.purse import Purse
 
-    settings = resolve(role_of(context), rpc=rpc, deployment=deployment, home=home, password_file=password_file)
+    settings = flags.settings(role_of(context))
     asked = None if amount == "all" else amount_of(amount)
     with Purse.open(settings, None if operator is None else address_of(operator, "--for")) as purse:
         held = purse.holdings()
@@ -82,14 +84,16 @@ def unstake(
 
 def withdraw(
     context: typer.Context,
+    *,
     to: Annotated[str | None, typer.Option(help="Send the whole wallet on to this address.")] = None,
-    operator: For = None, rpc: Rpc = None, deployment: DeploymentFile = None, home: Home = None,
-    password_file: PasswordFile = None, as_json: Json = False,
-) -> None:  # fmt: skip
+    operator: For = None,
+    flags: AccountFlags,
+    as_json: Json = False,
+) -> None:
     """Move what was earned, and stake whose delay is over, into the wallet: the owner's, if the account has one."""
     from lockstep.node.purse import Purse
 
-    settings = resolve(role_of(context), rpc=rpc, deployment=deployment, home=home, password_file=password_file)
+    settings = flags.settings(role_of(context))
     target = None if to is None else address_of(to, "--to")
     with Purse.open(settings, None if operator is None else address_of(operator, "--for")) as purse:
         try:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lockstep.base.naming import CLAIMS_SHOWN, digits_of
-from lockstep.base.settings import resolve
 from lockstep.cli.device import on_device
-from lockstep.cli.options import DeploymentFile, Device, Json, Rpc, Storage, Threads
+from lockstep.cli.options import ComputingFlags, Json, PublicFlags
 from lockstep.cli.output import emit, say
 from lockstep.protocol.errors import LockstepError, Mismatch, UsageError
 
@@ -59,11 +58,8 @@ class Difference:
 
 def replay(
     claim: Annotated[str, typer.Argument(metavar="CLAIM", help="The claim's id, or its first 6 hex digits or more.")],
-    rpc: Rpc = None,
-    storage: Storage = None,
-    deployment: DeploymentFile = None,
-    threads: Threads = None,
-    device: Device = None,
+    flags: PublicFlags,
+    computing: ComputingFlags,
     path: Annotated[
         KernelPath, typer.Option(help="Kernels of the processor; the bits are the same.")
     ] = KernelPath.AUTO,
@@ -77,8 +73,8 @@ def replay(
     """
     digits_of(claim, "claim", CLAIMS_SHOWN)
     # Who names kernels of the processor means the processor.
-    on = device or (None if path == KernelPath.AUTO else "cpu")
-    settings, chosen = on_device(resolve(rpc=rpc, storage=storage, deployment=deployment, threads=threads, device=on))
+    on = computing.device or (None if path == KernelPath.AUTO else "cpu")
+    settings, chosen = on_device(flags.settings("requester", computing, device=on))
     if path != KernelPath.AUTO and chosen.device != "cpu":
         raise UsageError(f"--path {path.value} on {chosen.device}", hint="--path names kernels of --device cpu")
     kernels = path.value if chosen.device == "cpu" else chosen.path

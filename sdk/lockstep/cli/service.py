@@ -15,25 +15,15 @@ import typer
 from lockstep.base.files import write_atomically
 from lockstep.base.settings import DEFAULTS, Settings, cache_location, resolve
 from lockstep.cli.options import (
+    Commands,
+    ComputingFlags,
     CoordinatorUrl,
-    DeploymentFile,
-    Device,
-    Download,
     Home,
-    Hours,
-    JobsFrom,
     Json,
+    LimitFlags,
     Listen,
-    MaxMemory,
-    MaxStake,
-    MaxUnpaid,
     Metrics,
-    MinPrice,
-    PasswordFile,
-    Rpc,
-    RpcCheck,
-    Storage,
-    Threads,
+    ProgramFlags,
     role_of,
 )
 from lockstep.cli.output import emit
@@ -44,7 +34,7 @@ if TYPE_CHECKING:
 
     from lockstep.node.unit import Unit
 
-app = typer.Typer(name="service", help="Have systemd keep it running.", no_args_is_help=True)
+app = Commands(name="service", help="Have systemd keep it running.", no_args_is_help=True)
 
 Name = Annotated[str | None, typer.Option("--name", help="Of the unit, after lockstep-; default: the home's folder.")]
 System = Annotated[bool, typer.Option("--system", help="A unit of the system, and not of this user; needs root.")]
@@ -83,14 +73,20 @@ class ServicePlace:
 
 @app.command("install")
 def install(
-    context: typer.Context, flags: UpFlags = None, rpc: Rpc = None, rpc_check: RpcCheck = None,
-    storage: Storage = None, deployment: DeploymentFile = None, home: Home = None, password_file: PasswordFile = None,
-    coordinator: CoordinatorUrl = None, threads: Threads = None, device: Device = None,
-    listen_seconds: Listen = None, metrics: Metrics = None, max_stake: MaxStake = None, jobs_from: JobsFrom = None,
-    min_price: MinPrice = None, hours: Hours = None, max_memory: MaxMemory = None,
-    download: Download = None, max_unpaid: MaxUnpaid = None,
-    name: Name = None, system: System = False, only_print: Print = False, as_json: Json = False,
-) -> None:  # fmt: skip
+    context: typer.Context,
+    *,
+    more: UpFlags = None,
+    flags: ProgramFlags,
+    coordinator: CoordinatorUrl = None,
+    computing: ComputingFlags,
+    listen_seconds: Listen = None,
+    metrics: Metrics = None,
+    limits: LimitFlags,
+    name: Name = None,
+    system: System = False,
+    only_print: Print = False,
+    as_json: Json = False,
+) -> None:
     """Write a hardened unit with this home's settings, and those of this command, the environment and the files.
 
     The settings go into `lockstep.toml` in the home, mode 0600: no secret stands in the unit.
@@ -98,18 +94,12 @@ def install(
     from lockstep.node import unit as units
 
     role = role_of(context)
-    limits = {
-        "max_stake": max_stake, "jobs_from": jobs_from, "min_price": min_price, "hours": hours,
-        "max_memory_mib": max_memory, "download_mbit": download, "max_unpaid": max_unpaid,
-    }  # fmt: skip
-    if role != "worker" and (given := [name for name, value in limits.items() if value is not None]):
+    if role != "worker" and (given := [name for name, value in limits.given().items() if value is not None]):
         raise UsageError(f"{given[0]} is a worker's setting", hint=f"leave it out: a {role} joins no job")
-    settings = resolve(
-        role, rpc=rpc, rpc_check=rpc_check, storage=storage, deployment=deployment, home=home,
-        password_file=password_file, coordinator=coordinator, threads=threads, device=device,
-        listen_seconds=listen_seconds, metrics=metrics, **limits,
-    )  # fmt: skip
-    unit = _unit(role, settings, flags or [], system)
+    settings = flags.settings(
+        role, computing, limits, coordinator=coordinator, listen_seconds=listen_seconds, metrics=metrics
+    )
+    unit = _unit(role, settings, more or [], system)
     place = _place(units.name_of(role, unit.home, name), system)
     values = _values(role, settings)
     told: dict[str, Any] = {"name": place.name, "path": str(place.file), "unit": unit.text(), "written": False}

@@ -10,14 +10,14 @@ from typing import Annotated
 import typer
 
 from lockstep.base.settings import resolve
-from lockstep.cli.options import Json, Storage
+from lockstep.cli.options import Commands, Json, Storage
 from lockstep.cli.output import emit, event, say
 from lockstep.protocol.errors import DoctorError, UsageError
 
 DEFAULT_MAX_MIB = 8 << 10
 """A tensor of 2^31 elements: the largest that a Program names."""
 
-storage_app = typer.Typer(name="storage", help="Content-addressed storage.", no_args_is_help=True)
+storage_app = Commands(name="storage", help="Content-addressed storage.", no_args_is_help=True)
 
 CidArgument = Annotated[str, typer.Argument(metavar="CID", help="CIDv1 of the content.")]
 MaxMib = Annotated[int, typer.Option("--max-mib", min=1, help="Largest content accepted, in MiB.")]
@@ -53,9 +53,7 @@ def serve(
 
 @storage_app.command("put")
 def put(
-    file: Annotated[Path, typer.Argument(help="File to keep.")],
-    storage: Storage = None,
-    as_json: Json = False,
+    file: Annotated[Path, typer.Argument(help="File to keep.")], storage: Storage = None, as_json: Json = False
 ) -> None:
     """Keep a file's contents and print its CID."""
     from lockstep.storage import open_store

@@ -14,7 +14,7 @@ from lockstep.base.decoding import file_bytes, from_toml
 from lockstep.base.naming import JOBS_SHOWN, address_of, digits_of, short
 from lockstep.base.settings import resolve
 from lockstep.chain.keys import KEYSTORE
-from lockstep.cli.options import DeploymentFile, GasPrice, Home, Json, PasswordFile, Rpc, Storage, Threads
+from lockstep.cli.options import Commands, GasPrice, Json, PartyFlags, PublicFlags, Threads
 from lockstep.cli.output import emit, say
 from lockstep.protocol.errors import Inconclusive, Malformed, Mismatch, TryLater, UsageError
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lockstep.protocol.types import Wei
     from lockstep.training.checking import Checked
 
-app = typer.Typer(name="train", help="Training jobs of a requester.", no_args_is_help=True)
+app = Commands(name="train", help="Training jobs of a requester.", no_args_is_help=True)
 
 TEMPLATE = """# A training job: a small GPT on a folder of text, DiLoCo over a few rounds.
 texts = "texts"            # folder of *.txt, UTF-8; one file is a document
@@ -184,11 +184,7 @@ def _checked_lines(found: Checked) -> list[str]:
 @app.command("quote")
 def quote(
     path: JobFile,
-    rpc: Rpc = None,
-    storage: Storage = None,
-    deployment: DeploymentFile = None,
-    home: Home = None,
-    password_file: PasswordFile = None,
+    flags: PartyFlags,
     threads: Threads = None,
     seconds: Annotated[
         float, typer.Option(min=0, help="Seconds to spend on timing a step; 0 estimates it instead.")
@@ -203,7 +199,7 @@ def quote(
 
     described = _bid(_read(path), price)
     stated = None if gas_price is None else gas.fees_stated(gas_price)
-    net = _reading(rpc, storage, deployment, home, password_file)
+    net = _reading(flags)
     quoted = net.quote(_job(described, path, weights=False))
     figures = quoted.figures(resolve(threads=threads).threads, seconds)
     params = quoted.params
@@ -230,17 +226,13 @@ def quote(
 def run(
     path: JobFile,
     budget: Annotated[str, typer.Option(metavar="AMOUNT", help="Hard cap of escrow and deposit, as 20.5 LST.")],
-    rpc: Rpc = None,
-    storage: Storage = None,
-    deployment: DeploymentFile = None,
-    home: Home = None,
-    password_file: PasswordFile = None,
+    flags: PartyFlags,
     price: Price = None,
     as_json: Json = False,
 ) -> None:
     """Store the job's parts, escrow its price, open it."""
     cap, described = amount_of(budget, "--budget"), _bid(_read(path), price)
-    _submit(path, described, cap, _network(rpc, storage, deployment, home, password_file), as_json)
+    _submit(path, described, cap, _network(flags), as_json)
 
 
 @app.command("resume")
@@ -248,16 +240,12 @@ def resume(
     path: JobFile,
     model: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that `train pull` wrote.")],
     budget: Annotated[str, typer.Option(metavar="AMOUNT", help="Hard cap of escrow and deposit, as 20.5 LST.")],
-    rpc: Rpc = None,
-    storage: Storage = None,
-    deployment: DeploymentFile = None,
-    home: Home = None,
-    password_file: PasswordFile = None,
+    flags: PartyFlags,
     as_json: Json = False,
 ) -> None:
     """Train a model further: a new job of the same description that starts from its weights."""
     cap, described = amount_of(budget, "--budget"), {**_read(path), "start": str(model.absolute())}
-    _submit(path, described, cap, _network(rpc, storage, deployment, home, password_file), as_json)
+    _submit(path, described, cap, _network(flags), as_json)
 
 
 def _submit(path: Path, described: dict[str, Any], cap: Wei, net: Network, as_json: bool) -> None:
@@ -267,13 +255,13 @@ def _submit(path: Path, described: dict[str, Any], cap: Wei, net: Network, as_js
 
 @app.command("list")
 def list_(
-    rpc: Rpc = None, storage: Storage = None, deployment: DeploymentFile = None,
+    flags: PublicFlags,
     mine: Annotated[str | None, typer.Option("--of", metavar="ADDRESS", help="Of this requester alone.")] = None,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Every job of the market, the latest first: how far it is, what it pays, whose it is."""
     of = None if mine is None else address_of(mine, "--of")
-    net = _reading(rpc, storage, deployment)
+    net = _reading(flags)
     rows = [
         {**handle.status(), "requester": requester} for handle, requester in net.jobs() if of is None or requester == of
     ]
@@ -286,30 +274,19 @@ def list_(
 
 
 @app.command("status")
-def status(
-    job: JobArgument,
-    rpc: Rpc = None,
-    storage: Storage = None,
-    deployment: DeploymentFile = None,
-    home: Home = None,
-    password_file: PasswordFile = None,
-    as_json: Json = False,
-) -> None:
+def status(job: JobArgument, flags: PartyFlags, as_json: Json = False) -> None:
     """Show how far a job is."""
-    emit(_handle(job, rpc, storage, deployment, home, password_file).status(), as_json)
+    emit(_handle(job, flags).status(), as_json)
 
 
 @app.command("watch")
 def watch(
     job: JobArgument,
+    *,
     losses: Annotated[
         bool, typer.Option("--loss/--no-loss", help="Compute the loss after every merge; takes a forward pass a slot.")
     ] = True,
-    rpc: Rpc = None,
-    storage: Storage = None,
-    deployment: DeploymentFile = None,
-    home: Home = None,
-    password_file: PasswordFile = None,
+    flags: PartyFlags,
     as_json: Json = False,
 ) -> None:
     """Follow a job until it is done: what happens, and its loss after every merge. Ctrl-C detaches, the job goes on.
@@ -318,22 +295,18 @@ def watch(
     """
     from lockstep.cli.watching import follow
 
-    follow(_handle(job, rpc, storage, deployment, home, password_file), losses, as_json)
+    follow(_handle(job, flags), losses, as_json)
 
 
 @app.command("pull")
 def pull(
     job: JobArgument,
     out: Annotated[Path, typer.Option(help="Folder for the model.")],
-    rpc: Rpc = None,
-    storage: Storage = None,
-    deployment: DeploymentFile = None,
-    home: Home = None,
-    password_file: PasswordFile = None,
+    flags: PartyFlags,
     as_json: Json = False,
 ) -> None:
     """Write the latest merged model: model.safetensors, config.json, its tokenizer if it has one, provenance.json."""
-    path = _handle(job, rpc, storage, deployment, home, password_file).download(out)
+    path = _handle(job, flags).download(out)
     emit({"model_path": str(path)}, as_json, text=str(path))
 
 
@@ -343,13 +316,12 @@ def load(
         str,
         typer.Argument(metavar="DIR|JOB", help="A folder that `train pull` wrote, or a job by 6 digits of its id."),
     ],
+    *,
     prompt: Annotated[str | None, typer.Option(help="A text for the model to go on with.")] = None,
     tokens_: Annotated[int, typer.Option("--tokens", min=1, max=65_536, help="How far it goes on.")] = 200,
     temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token each time.")] = 0.7,
     seed: Annotated[int, typer.Option(min=0, help="Of what is drawn: the same seed writes the same.")] = 0,
-    rpc: Rpc = None,
-    storage: Storage = None,
-    deployment: DeploymentFile = None,
+    flags: PublicFlags,
     as_json: Json = False,
 ) -> None:
     """Load a model, its weights checked against the chain: its class, its size, its tokenizer, what it writes.
@@ -358,24 +330,16 @@ def load(
     """
     from lockstep.cli.loading import loaded
 
-    data, text = loaded(source, _reading(rpc, storage, deployment), prompt, tokens_, temperature, seed)
+    data, text = loaded(source, _reading(flags), prompt, tokens_, temperature, seed)
     emit(data, as_json, text=text)
 
 
 @app.command("metrics")
-def metrics(
-    job: JobArgument,
-    rpc: Rpc = None,
-    storage: Storage = None,
-    deployment: DeploymentFile = None,
-    home: Home = None,
-    password_file: PasswordFile = None,
-    as_json: Json = False,
-) -> None:
+def metrics(job: JobArgument, flags: PartyFlags, as_json: Json = False) -> None:
     """The loss of a run after every merge, computed from public data; of an evaluation, what it has found."""
     from lockstep.cli.watching import loss_lines
 
-    handle = _handle(job, rpc, storage, deployment, home, password_file)
+    handle = _handle(job, flags)
     if handle.evaluates:
         found = handle.metrics()
         more = "" if found.perplexity is None else f", perplexity {found.perplexity:.6g}"
@@ -395,12 +359,11 @@ def metrics(
 @app.command("audit")
 def audit(
     out: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that `train pull` wrote.")],
+    *,
     claims: Annotated[
         int | None, typer.Option(min=0, help="Replay so many slots' claims, the latest first; default: all of them.")
     ] = None,
-    rpc: Rpc = None,
-    storage: Storage = None,
-    deployment: DeploymentFile = None,
+    flags: PublicFlags,
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
@@ -410,7 +373,7 @@ def audit(
     """
     from lockstep.training.audit import audit as check
 
-    net = _reading(rpc, storage, deployment)
+    net = _reading(flags)
     report = check(
         out, net.contracts, net.store, net.ledger(), claims=claims, threads=resolve(threads=threads).threads, say=say
     )
@@ -422,73 +385,43 @@ def audit(
 
 
 @app.command("cancel")
-def cancel(
-    job: JobArgument,
-    rpc: Rpc = None,
-    storage: Storage = None,
-    deployment: DeploymentFile = None,
-    home: Home = None,
-    password_file: PasswordFile = None,
-    as_json: Json = False,
-) -> None:
+def cancel(job: JobArgument, flags: PartyFlags, as_json: Json = False) -> None:
     """Start no new rounds; refund what the rounds under way do not need."""
-    handle = _handle(job, rpc, storage, deployment, home, password_file)
+    handle = _handle(job, flags)
     handle.cancel()
     emit(handle.status(), as_json)
 
 
 @app.command("withdraw")
-def withdraw(
-    rpc: Rpc = None,
-    storage: Storage = None,
-    deployment: DeploymentFile = None,
-    home: Home = None,
-    password_file: PasswordFile = None,
-    as_json: Json = False,
-) -> None:
+def withdraw(flags: PartyFlags, as_json: Json = False) -> None:
     """Take what the vault owes: refunds, and the requester's part of slashes."""
-    amount = _network(rpc, storage, deployment, home, password_file).withdraw()
+    amount = _network(flags).withdraw()
     emit({"withdrawn": str(amount)}, as_json, text=tokens(amount))
 
 
-def _network(
-    rpc: str | None, storage: str | None, deployment: str | None, home: str | None, password_file: str | None
-) -> Network:
+def _network(flags: PartyFlags) -> Network:
     from lockstep.chain.keys import load_account
     from lockstep.client import connect
 
-    s = resolve(rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file)
+    s = flags.settings()
     # The key first: a wrong password is told before anything is asked of the chain.
     account = load_account(s.home_path / KEYSTORE, s.password())
     return connect(rpc=s.rpc, storage=s.storage, deployment=s.deployment, account=account, home=s.home_path)
 
 
-def _reading(
-    rpc: str | None,
-    storage: str | None,
-    deployment: str | None,
-    home: str | None = None,
-    password_file: str | None = None,
-) -> Network:
+def _reading(flags: PublicFlags) -> Network:
     """A market to look at; a key is opened if something is to be signed after all."""
     from lockstep.client import connect
 
-    s = resolve(rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file)
+    s = flags.settings()
     return connect(
         rpc=s.rpc, storage=s.storage, deployment=s.deployment, home=s.home, password_file=s.password_file or None
     )
 
 
-def _handle(
-    job: str,
-    rpc: str | None,
-    storage: str | None,
-    deployment: str | None,
-    home: str | None,
-    password_file: str | None,
-) -> JobHandle:
+def _handle(job: str, flags: PartyFlags) -> JobHandle:
     digits_of(job, "job", JOBS_SHOWN)
-    return _reading(rpc, storage, deployment, home, password_file).find(job)
+    return _reading(flags).find(job)
 
 
 def _read(path: Path) -> dict[str, Any]:
