@@ -297,7 +297,21 @@ library Rounds {
         vault.slash(ClaimId.unwrap(claimId), owed, winners, refunds, j.requester);
     }
 
-    // -- the witnesses, demands
+    // -- the validator, the witnesses, demands
+
+    function onInvalid(Book storage b, JobId jobId, address prover) external {
+        IJobMarket.Job storage j = b.jobs[jobId];
+        if (j.status != IJobMarket.JobStatus.Active && j.status != IJobMarket.JobStatus.Cancelled) revert WrongJobStatus(jobId);
+
+        j.status = IJobMarket.JobStatus.Void;
+        j.prover = prover;
+        // INVARIANT: who can still reveal when its job becomes void is paid, and who was silent until then is not.
+        for (uint32 k = j.settled; k < j.started; k++) {
+            _dropSilent(b.rounds[jobId][k]);
+        }
+
+        emit IJobMarket.JobVoid(jobId, prover);
+    }
 
     function onDrawn(Book storage b, JobId jobId, uint32 r, uint16 count) external returns (uint16) {
         (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Attesting);
@@ -657,8 +671,7 @@ library Rounds {
             IJobMarket.Round storage later = b.rounds[jobId][k];
             j.lingering += later.openGames;
             if (later.phase == IJobMarket.Phase.Failed) j.failed -= 1;
-            // Once revealing is over, who was silent is owed nothing.
-            if (phaseOf(later) >= IJobMarket.Phase.Attesting) later.committed = later.revealed;
+            _dropSilent(later);
             uint256 fees = later.witnesses * uint256(p.roles[0].witnessFee);
             if (fees != 0) b.rewound[Draws.auditId(jobId, k, later.attempt)] = true;
             // Duties are paid from the escrow: what they cost comes back to it.
@@ -676,6 +689,11 @@ library Rounds {
         ro.mergeClaim = NO_CLAIM;
         ro.turn += 1;
         ro.mergeOpens = uint64(block.timestamp);
+    }
+
+    /// @dev Once revealing is over, who was silent is owed nothing.
+    function _dropSilent(IJobMarket.Round storage ro) private {
+        if (phaseOf(ro) >= IJobMarket.Phase.Attesting) ro.committed = ro.revealed;
     }
 
     /// @dev Reverts unless every merge that round r would stand on answers for it.

@@ -728,6 +728,8 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "void while joining": ("roster closed", _void),
     "void while training": ("half committed", _void),
     "void while revealing": ("half revealed", _void),
+    "void, one silent": ("one unrevealed", lambda w: _void(w.later(-1))),
+    "void in the last second of revealing": ("one unrevealed", lambda w: _void(w.later(-2)) or w.later(60)),
     "seats released": ("void while joining", lambda w: w.then("poor", "market.release", JOB, 0)),
     "seats and work released": ("void while training", lambda w: w.then("poor", "market.release", JOB, 0)),
     "void, first released": ("void", lambda w: w.then("poor", "market.release", JOB, 0)),

@@ -1186,6 +1186,12 @@ RULES: dict[str, list[Row]] = {
     "void, one left out": [
         row("RoundVoid " + 2 * "Unlocked Paid Credited " + "Unlocked", "poor", "market.release", JOB, 0),
     ],
+    "void, one silent": [
+        row("RoundVoid " + 2 * "Unlocked Paid Credited " + "Unlocked", "poor", "market.release", JOB, 0),
+    ],
+    "void in the last second of revealing": [
+        row("RoundVoid" + 3 * " Unlocked Paid Credited", "poor", "market.release", JOB, 0),
+    ],
     "seats released": [row(_of_void(0), "poor", "market.finish", JOB)],
     "void while revealing": [
         row("WrongPhase", "worker-2", "market.reveal", JOB, 0, 2, opened(2)),
