@@ -650,11 +650,21 @@ library Rounds {
         if (ro.phase != IJobMarket.Phase.Lead || r + ro.backed >= next || !_hasNext(j, p) || j.lingering != 0) return 0;
         IJobMarket.Round storage last = b.rounds[jobId][next - 1];
         if (last.phase != IJobMarket.Phase.Lead && last.phase != IJobMarket.Phase.Failed) return 0;
+        uint256 since = last.mergedAt < last.mergeOpens ? last.mergeOpens : last.mergedAt;
+        uint256 half = ro.mergedAt + p.windows.challengeSeconds / 2;
+        for (uint32 settled = j.settled; settled > 0; settled--) {
+            uint256 freed = b.rounds[jobId][settled - 1].mergeOpens;
+            if (freed >= half) continue;
+            if (freed <= since) break;
+            // INVARIANT: whose stake comes free as a round settles has a turn to back its merge with it; that turn comes on top.
+            if (block.timestamp < freed + p.merge.turnSeconds) return 0;
+            half += p.merge.turnSeconds;
+            break;
+        }
         // INVARIANT: a merge that is being judged stays until the verdict; once half of its window is over, to wait for the rest is faster
         // than another one.
-        bool late = block.timestamp >= ro.mergedAt + p.windows.challengeSeconds / 2;
-        if (late || b.claims[ro.mergeClaim].openGames != 0) return 0;
-        return last.mergedAt < last.mergeOpens ? last.mergeOpens : last.mergedAt;
+        if (block.timestamp >= half || b.claims[ro.mergeClaim].openGames != 0) return 0;
+        return since;
     }
 
     /// @dev A convicted merge: what was built on it is void without fault, and the round merges again from the same mergeIn.
