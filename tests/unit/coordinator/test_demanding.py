@@ -117,29 +117,31 @@ def silence(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("demands", "reply", "status", "burned_by_requester"),
-    [(8, silence, Status.MISSING, 0), (8, answer, Status.ANSWERED, 1), (0, silence, None, 1)],
+    ("demands", "others", "reply", "status", "burned_by_requester"),
+    [(8, 1, silence, Status.MISSING, 0), (8, 0, answer, Status.ANSWERED, 1), (0, 0, silence, None, 1)],
     ids=["in vain", "answered", "no demand"],
 )
 def test_what_is_left_out_is_demanded_for_the_requester(
-    database: Database, tmp_path: Path, demands: int, reply: Callable[[World], None], status: Status | None,
-    burned_by_requester: int,
+    database: Database, tmp_path: Path, demands: int, others: int, reply: Callable[[World], None],
+    status: Status | None, burned_by_requester: int,
 ) -> None:  # fmt: skip
     world = market()
+    for _ in range(others):
+        world.send(world.contracts.demands.unavailable(world.job, 0, HIDDEN, 1), "mallory")
     coordinator = coordinator_of(world, database, tmp_path, demands)
     look(coordinator, world)
     hand_over(world, database)
     look(coordinator, world)
     assert world.contracts.market.round(world.job, 0).receipts == SLOTS, "receipts left, after the demand"
     claim = world.claim_id(HIDDEN)
-    first, second = (world.contracts.demands.demand(payload_demand_id(claim, n)) for n in range(2))
-    assert second is None, "once"
-    assert (first is None) == (demands == 0)
-    if first is not None:
-        assert first.asker == world.address("aggregator")
+    made, again = (world.contracts.demands.demand(payload_demand_id(claim, others + n)) for n in range(2))
+    assert again is None, "once"
+    assert (made is None) == (demands == 0)
+    if made is not None:
+        assert made.asker == world.address("aggregator")
         reply(world)
         look(coordinator, world)
-        world.pass_to(first.deadline + 1)
+        world.pass_to(made.deadline + 1)
     for _ in range(6):
         look(coordinator, world)
         world.pass_to(world.contracts.market.round(world.job, 0).attest_ends)
@@ -157,8 +159,8 @@ def test_what_is_left_out_is_demanded_for_the_requester(
     assert vault.credits(BURN) == price, "by the requester, or by who hid it"
     assert vault.free(world.address(f"worker-{HIDDEN}")) == DEPOSIT - (1 - burned_by_requester) * price
     assert vault.free(world.address("aggregator")) == DEPOSIT, "the bond is back"
-    if first is not None:
-        ended = world.contracts.demands.demand(payload_demand_id(claim, 0))
+    if made is not None:
+        ended = world.contracts.demands.demand(payload_demand_id(claim, others))
         assert ended is not None
         assert ended.status == status
     assert world.contracts.market.claim(claim).status == ClaimStatus.FINAL
