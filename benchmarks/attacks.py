@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 
 from lockstep.presets import MAINNET, Terms
 from lockstep.protocol.market import prices
@@ -137,6 +137,7 @@ class Market:
         yield from self.self_games()
         yield self.squatter()
         yield self.unbacked()
+        yield self.unbacked_under_games()
         yield self.withheld()
         yield self.left_out()
 
@@ -181,10 +182,7 @@ class Market:
         A false game loses a bond, of which its owner gets 60 % back. The first lasts two clocks beyond the window; a
         day more takes as many games as steps fit into it. The others lose interest. Every amount is a day's.
         """
-        terms = self.terms
-        fee = round(FEE_SHARE * terms.fee_cap)
-        bond = prices.bond_of(terms.bond, terms.gas_price, terms.fee_cap, fee)
-        game = self.price(prices.split_bond(bond)[1]) + self.gas(OPEN_GAS)
+        terms, game = self.terms, self.own_game
         damage = self.locked * INTEREST * DAY / YEAR
         without = Harm(game * DAY / LONGEST_STEP, damage)
         first = game * DAY / (2 * terms.clock_seconds)
@@ -193,6 +191,13 @@ class Market:
         yield Attack("a further day of them", without, Harm(games * game, damage))
         # Games on claims of any job lengthen the clock, and a bond is what its job says.
         yield Attack("the same, their bonds in a job of one's own", None, Harm(games * self.gas(OPEN_GAS), damage))
+
+    @property
+    def own_game(self) -> float:
+        """What a false game on a claim of one's own costs, in prices."""
+        terms = self.terms
+        bond = prices.bond_of(terms.bond, terms.gas_price, terms.fee_cap, round(FEE_SHARE * terms.fee_cap))
+        return self.price(prices.split_bond(bond)[1]) + self.gas(OPEN_GAS)
 
     def squatter(self) -> Attack:
         """Seats are taken so that a round fails: given back in the last second, or kept in silence.
@@ -208,17 +213,28 @@ class Market:
         """A merger backs no round, so that the next one waits: for the merge's window, or for a turn, as whoever is
         next then merges again. The round's other stakes earn no interest meanwhile, nor does its pay in the escrow.
         """
-        terms = self.terms
-        seconds = terms.merge_seconds
+        waited, turn = self._unbacked(self.terms.challenge_seconds), self._unbacked(self.terms.merge_seconds)
+        lost = self.price(self.terms.merge_price) + self.gas(MERGE_GAS)
+        return Attack("a merger backs no later round", waited, Harm(turn.cost + lost, turn.damage))
 
-        def interest(amount: int, seconds: int) -> float:
+    def unbacked_under_games(self) -> Attack:
+        """The same, while games of the merger's on its own merge keep the next turns out: it stands, and is paid.
+
+        No merge is made again in the second half of its window, and a game lasts two clocks.
+        """
+        terms = self.terms
+        games = ceil((terms.challenge_seconds // 2 - terms.merge_seconds) / (2 * terms.clock_seconds))
+        waited = self._unbacked(terms.challenge_seconds)
+        now = Harm(waited.cost + games * self.own_game, waited.damage)
+        return Attack("the same, under games on its own merge", None, now)
+
+    def _unbacked(self, seconds: int) -> Harm:
+        """A job waits so long for backing."""
+
+        def interest(amount: int) -> float:
             return self.price(amount) * INTEREST * seconds / YEAR
 
-        idle = self.slots * terms.slot_stake + self.round_pay
-        saved, window = self.round_pay, terms.challenge_seconds
-        without = Harm(-interest(saved, window), interest(idle, window))
-        lost = self.price(terms.merge_price) + self.gas(MERGE_GAS) - interest(saved, seconds)
-        return Attack("a merger backs no later round", without, Harm(lost, interest(idle, seconds)))
+        return Harm(-interest(self.round_pay), interest(self.slots * self.terms.slot_stake + self.round_pay))
 
     def withheld(self) -> Attack:
         """An owner shows its payload to nobody until a demand has it post leaves; who asks loses what is paid for that.

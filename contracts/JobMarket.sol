@@ -13,7 +13,6 @@ import {
     ProofInvalid,
     Unauthorized,
     WindowClosed,
-    WrongJobStatus,
     WrongPhase
 } from "./libraries/Errors.sol";
 import {Ids} from "./libraries/Ids.sol";
@@ -252,13 +251,7 @@ contract JobMarket is IJobMarket {
     function onInvalid(JobId jobId, address prover) external {
         // INVARIANT: a job is void by a proof that it could not be defended, or by a row that nobody has.
         if (msg.sender != validator && msg.sender != address(availability)) revert Unauthorized(msg.sender);
-        Job storage j = _book.jobs[jobId];
-        if (j.status != JobStatus.Active && j.status != JobStatus.Cancelled) revert WrongJobStatus(jobId);
-
-        j.status = JobStatus.Void;
-        j.prover = prover;
-
-        emit JobVoid(jobId, prover);
+        _book.onInvalid(jobId, prover);
     }
 
     /// @inheritdoc IJobMarket

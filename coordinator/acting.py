@@ -15,6 +15,7 @@ from coordinator.decide import (
     Attest,
     Back,
     Decider,
+    Demand,
     Deposit,
     Finalize,
     Finish,
@@ -27,6 +28,8 @@ from coordinator.decide import (
     receipts_due,
 )
 from coordinator.loading import Aggregators
+from lockstep.cli.output import event
+from lockstep.node.demands import Asks
 from lockstep.node.sender import Sender
 from lockstep.protocol.errors import Crashed, LockstepError, Mismatch, TryLater
 from lockstep.protocol.jobs import Phase
@@ -49,6 +52,7 @@ class Actions:
         self._contracts = parts.party.contracts
         self._sender = sender
         self._aggregators = aggregators
+        self._asks = Asks(self._contracts, parts.me)
 
     def act(self, job: JobId, seen: AggregatorJob, actions: Iterable[Action], decider: Decider) -> bool:
         """Send what was decided, all of it before waiting for any; whether anything took effect."""
@@ -56,8 +60,14 @@ class Actions:
         for action in actions:
             try:
                 key, call = self._call(job, seen, action, decider)
+                # A payload is demanded once: an index that lags has not seen it.
+                if isinstance(action, Demand) and self._sender.known(key):
+                    continue
                 self._sender.again(key, call)
                 sent.append(key)
+                if isinstance(action, Demand):
+                    claim = key.removeprefix("demand/")
+                    event("demanded", time=decider.now, claim=claim, round=action.round, slot=action.slot)
             except Crashed as error:
                 log.error("a merge ended what ran it", job=job.hex(), why=error.message, hint=error.hint)
             except LockstepError as error:
@@ -83,6 +93,10 @@ class Actions:
                 view = seen.round(r)
                 drawing = view is not None and view.stored.seed_block > 0
                 return f"{name}/{r}/{'draw' if drawing else 'close'}", market.seal(job, r)
+            case Demand(r, slot):
+                view = seen.round(r)
+                assert view is not None, "a demand is decided on a round in view"
+                return self._asks.payload(job, r, slot, claim_id(job, r, view.stored.attempt, slot))
             case Attest(r):
                 view = seen.round(r)
                 assert view is not None, "receipts are decided on a round in view"

@@ -1,43 +1,59 @@
-"""Answering demands: rows of the data that somebody asks for are posted on chain."""
+"""Demands for data: rows that somebody asks for are posted on chain, and own demands that nobody answered are ended."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from coordinator import reading
 from coordinator.loading import Aggregators
 from lockstep.cli.output import event
 from lockstep.node.demands import Answers
+from lockstep.node.ledger import DemandRecord
 from lockstep.node.sender import MINED_SECONDS, Sender
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import JobId, Seconds
 
 if TYPE_CHECKING:
     from coordinator.parts import CoordinatorParts
+    from lockstep.chain.contracts import Call
+
+TOLD = {"commit": "precommitted", "answer": "answered", "settle": "settled"}
+"""The event told after each act about a demand, by the first part of the act's key; of others none."""
 
 
-class RowAnswers:
-    """The rows that a coordinator posts: the data are here, and an answer earns 60 % of the asker's bond."""
+class DemandsOfJobs:
+    """The rows that a coordinator posts, since the data are here, and an answer earns 60 % of the asker's bond; and its
+    own demands for payloads, whose bonds it takes back."""
 
     def __init__(self, parts: CoordinatorParts, sender: Sender[None], aggregators: Aggregators) -> None:
+        self._me = parts.me
         self._database = parts.database
         self._sender = sender
         self._aggregators = aggregators
         self._answers = Answers(parts.party.contracts, parts.party.store, parts.me)
 
-    def answer(self, job: JobId, params: JobParams, now: Seconds) -> bool:
-        """Post what is demanded of a job's data; whether anything was posted."""
+    def tend(self, job: JobId, params: JobParams, now: Seconds) -> bool:
+        """Do what is due about demands for a job's data; whether anything was done."""
         with self._database.reading() as session:
             asked = reading.row_demands(session, reading.hex32(job), now)
-        posted = 0
-        for demand in asked:
-            due = self._answers.row(demand, self._aggregators.of(job, params).job, now)
-            if due is None or self._sender.known(due[0]):
-                continue
-            key, call = due
+            own = reading.own_demands(session, reading.hex32(job), self._me)
+        done = 0
+        for demand, (key, call) in self._due(job, params, asked, own, now):
             # Another holder may have posted it in the same block.
-            if not self._sender.attempt(key, call, MINED_SECONDS):
+            if self._sender.known(key) or not self._sender.attempt(key, call, MINED_SECONDS):
                 continue
-            posted += 1
-            event("precommitted" if key.startswith("commit") else "answered", time=now, demand=demand.id.hex())
-        return posted > 0
+            done += 1
+            if told := TOLD.get(key.partition("/")[0]):
+                event(told, time=now, demand=demand.id.hex())
+        return done > 0
+
+    def _due(
+        self, job: JobId, params: JobParams, asked: list[DemandRecord], own: list[DemandRecord], now: Seconds
+    ) -> Iterator[tuple[DemandRecord, tuple[str, Call]]]:
+        for demand in asked:
+            if (due := self._answers.row(demand, self._aggregators.of(job, params).job, now)) is not None:
+                yield demand, due
+        for demand in own:
+            if (due := self._answers.own(demand, now)) is not None:
+                yield demand, due

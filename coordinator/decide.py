@@ -6,12 +6,13 @@ process may die between any two of them: the next look decides again from what t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
-from lockstep.protocol.jobs import JobParams, JobState, JobStatus, Phase, Round
+from lockstep.node.demands import left_out
+from lockstep.protocol.jobs import NOTHING, JobParams, JobState, JobStatus, Phase, Round
 from lockstep.protocol.market import backing, views
-from lockstep.protocol.market.receipts import FINAL_REPORTS, Report, batch_due
+from lockstep.protocol.market.receipts import FINAL_REPORTS, Report, add, batch_due
 from lockstep.protocol.types import Address, Seconds, Wei
 
 PATIENCE_SECONDS = Seconds(3)
@@ -30,8 +31,8 @@ class AggregatorRound:
     stored: Round
     reports: tuple[tuple[int, Report], ...] = ()
     """(slot, report) of every revealed claim, in slot order."""
-    receipts: frozenset[int] = frozenset()
-    """Slots whose owners have handed over their receipts."""
+    receipts: Mapping[int, int] = field(default_factory=dict)
+    """The slots whose owners have handed over their receipts -> what each names."""
     merger: Address | None = None
     """The account that may merge now, or merge again."""
     turns_over: bool = False
@@ -40,6 +41,8 @@ class AggregatorRound:
     """This coordinator's stake is locked in the round's merge."""
     convicted: frozenset[int] = frozenset()
     """Slots of revealed claims whose owners may not speak any more."""
+    demanded: frozenset[int] = frozenset()
+    """Slots whose payloads this account has demanded."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class AggregatorJob:
     """The aggregator was convicted of a merge of this job."""
     views: tuple[AggregatorRound, ...]
     """Rounds settled - 1 .. started - 1 and voided ones beyond, in order."""
+    bond: Wei = NOTHING
+    """What a demand for a payload locks now."""
 
     def round(self, number: int) -> AggregatorRound | None:
         """The view of a round, if it is among `views`."""
@@ -78,6 +83,8 @@ class Decider:
     """Tokens in the account."""
     credits: Wei
     """Earned, not yet withdrawn."""
+    demands: int = 0
+    """The payloads of a round that are demanded, at most."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +106,14 @@ class Seal:
     """Close the roster, or draw the seed."""
 
     round: int
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Demand a payload that receipts leave out."""
+
+    round: int
+    slot: int
 
 
 @dataclass(frozen=True)
@@ -156,7 +171,7 @@ class Withdraw:
     """Pay this account's credits out."""
 
 
-Action = Deposit | StartRound | Seal | Attest | Freeze | Merge | Back | Finalize | Release | Finish | Withdraw
+Action = Deposit | StartRound | Seal | Demand | Attest | Freeze | Merge | Back | Finalize | Release | Finish | Withdraw
 
 
 def decide(seen: AggregatorJob, decider: Decider) -> tuple[Action, ...]:
@@ -198,9 +213,20 @@ def receipts_due(view: AggregatorRound, params: JobParams, now: Seconds) -> froz
     The while is over before any owner sends its own, which would cost what sending them together saves.
     """
     silent = frozenset(slot for slot, _ in view.reports if not view.stored.spoke >> slot & 1) - view.convicted
-    complete = len(view.reports) == view.stored.revealed and silent <= view.receipts
+    complete = len(view.reports) == view.stored.revealed and silent <= view.receipts.keys()
     late = batch_due(view.stored.attest_ends, params.role.attest_seconds, now)
-    return silent & view.receipts if complete or late else frozenset()
+    return silent & view.receipts.keys() if complete or late else frozenset()
+
+
+def demands_due(view: AggregatorRound, params: JobParams, decider: Decider) -> list[int]:
+    """Slots whose payloads are demanded now: they are not there, and the receipts that are given, or leave now, leave
+    them out of the merge, whose requester pays their price all the same; unless nobody answers the demand."""
+    stored = view.stored
+    for who in receipts_due(view, params, decider.now):
+        named = add(stored.named, view.receipts[who], who)
+        stored = replace(stored, named=named, spoke=stored.spoke | 1 << who, receipts=stored.receipts + 1)
+    found = [s for s in left_out(dict(view.reports), stored) if s not in view.convicted]
+    return [s for s in found[: decider.demands] if s not in view.demanded]
 
 
 def stake_due(seen: AggregatorJob, decider: Decider) -> Wei:
@@ -256,6 +282,10 @@ def _round_actions(seen: AggregatorJob, view: AggregatorRound, decider: Decider)
             if drawn or closed:
                 yield Seal(view.number)
         case Phase.ATTESTING:
+            # INVARIANT: what receipts leave out and nobody has is demanded before they are sent: in vain, its owner
+            # pays its price.
+            demanded = demands_due(view, params, decider)
+            yield from (Demand(view.number, slot) for slot in demanded[: decider.free // max(1, seen.bond)])
             if receipts_due(view, params, decider.now):
                 yield Attest(view.number)
         case Phase.FREEZING:

@@ -19,7 +19,19 @@ from lockstep.node.party import Party
 from lockstep.protocol.jobs import NO_CLAIM, Body, JobParams, Phase, Round
 from lockstep.protocol.market import views
 from lockstep.protocol.market.receipts import Report
-from lockstep.protocol.types import MERGE_SLOT, Address, Cid, Digest, JobId, Seconds, Seed, StateRoot, TraceRoot
+from lockstep.protocol.types import (
+    MERGE_SLOT,
+    Address,
+    Cid,
+    ClaimId,
+    Digest,
+    JobId,
+    Seconds,
+    Seed,
+    StateRoot,
+    TraceRoot,
+    Wei,
+)
 
 AVAILABILITY = "Availability"
 REPORTED = (Phase.REVEALING, Phase.ATTESTING)
@@ -30,8 +42,8 @@ def hex32(value: bytes) -> str:
     return "0x" + value.hex()
 
 
-def read_decider(party: Party) -> Decider:
-    """Time and money at the head."""
+def read_decider(party: Party, demands: int) -> Decider:
+    """Time and money at the head; `demands`: the payloads of a round that are demanded, at most."""
     head, me, contracts = party.head(), party.address, party.contracts
     return Decider(
         me=me,
@@ -40,6 +52,7 @@ def read_decider(party: Party) -> Decider:
         free=contracts.vault.free(me),
         balance=contracts.token.balance_of(me),
         credits=contracts.vault.credits(me),
+        demands=demands,
     )
 
 
@@ -58,7 +71,9 @@ def read_job(
         if view.phase != Phase.VOID:
             break
         views.append(view)
-    return AggregatorJob(params, job, barred, tuple(views))
+    attesting = any(view.phase == Phase.ATTESTING for view in views)
+    bond = contracts.market.bond_of(job_id) if attesting and decider.demands else Wei(0)
+    return AggregatorJob(params, job, barred, tuple(views), bond)
 
 
 def records(session: Session, job: str, before: int) -> tuple[RoundRecord, ...]:
@@ -143,10 +158,7 @@ def row_demands(session: Session, job: str, now: Seconds) -> list[DemandRecord]:
         EventRow.job == job, EventRow.contract == AVAILABILITY, EventRow.name == "RowDemanded"
     )
     rows = [e.args for e in session.scalars(asked) if now <= int(e.args["deadline"])]
-    if not rows:
-        return []
-    settled = select(EventRow).where(EventRow.contract == AVAILABILITY, EventRow.name == "Settled")
-    closed = {e.args["demand"] for e in session.scalars(settled)}
+    closed = _closed(session) if rows else set()
     return [
         DemandRecord(
             Digest(unhex(a["demand"])), JobId(unhex(job)), None, a["row"], Address(a["asker"]), Seconds(a["deadline"])
@@ -154,6 +166,27 @@ def row_demands(session: Session, job: str, now: Seconds) -> list[DemandRecord]:
         for a in rows
         if a["demand"] not in closed
     ]
+
+
+def own_demands(session: Session, job: str, me: Address, *, settled: bool = False) -> list[DemandRecord]:
+    """This account's demands for payloads of the job that are open; `settled`: the others, too."""
+    asked = select(EventRow).where(
+        EventRow.job == job, EventRow.contract == AVAILABILITY, EventRow.name == "PayloadDemanded"
+    )
+    rows = [e.args for e in session.scalars(asked) if e.args["asker"] == me]
+    closed = _closed(session) if rows and not settled else set()
+    return [
+        DemandRecord(
+            Digest(unhex(a["demand"])), JobId(unhex(job)), ClaimId(unhex(a["claim"])), 0, me, Seconds(a["deadline"])
+        )
+        for a in rows
+        if a["demand"] not in closed
+    ]
+
+
+def _closed(session: Session) -> set[str]:
+    settled = select(EventRow).where(EventRow.contract == AVAILABILITY, EventRow.name == "Settled")
+    return {e.args["demand"] for e in session.scalars(settled)}
 
 
 def _round(
@@ -170,13 +203,16 @@ def _round(
     stored = market.round(job_id, number, decider.block)
     phase = market.phase(job_id, number, decider.block)
     reports: tuple[tuple[int, Report], ...] = ()
-    held: frozenset[int] = frozenset()
+    held: dict[int, int] = {}
+    demanded: frozenset[int] = frozenset()
     convicted: frozenset[int] = frozenset()
     if phase in REPORTED:
         claims = revealed(session, hex32(job_id), number, stored.attempt)
         reports = _reports(session, claims)
         convicted = frozenset(c.slot for c in claims if c.state == "convicted")
-        held = receipts.speakers(session, hex32(job_id), number, stored.attempt)
+        held = receipts.masks(session, hex32(job_id), number, stored.attempt)
+        ours = {d.claim for d in own_demands(session, hex32(job_id), decider.me, settled=True)}
+        demanded = frozenset(c.slot for c in claims if unhex(c.id) in ours)
     mine = False
     if phase in (Phase.LEAD, Phase.VOID) and stored.merge_claim != NO_CLAIM:
         lock = contracts.vault.lock_of(stored.merge_claim)
@@ -189,6 +225,7 @@ def _round(
         stored=stored,
         reports=reports,
         receipts=held,
+        demanded=demanded,
         convicted=convicted,
         merger=market.merger_of(job_id, number, decider.block) if merging or unbacked else None,
         turns_over=merging and views.turns_over(params, stored, decider.now),

@@ -52,9 +52,9 @@ def held(session: Session, job: str, number: int, attempt: int, speakers: Collec
     return [Receipt(row.who, int(row.mask), bytes.fromhex(row.signature[2:])) for row in rows]
 
 
-def speakers(session: Session, job: str, number: int, attempt: int) -> frozenset[int]:
-    """Returns the speakers whose receipts for a round are here."""
-    return frozenset(row.who for row in session.scalars(_of_round(job, number, attempt)))
+def masks(session: Session, job: str, number: int, attempt: int) -> dict[int, int]:
+    """Returns the speakers whose receipts for a round are here -> the slots that each names."""
+    return {row.who: int(row.mask) for row in session.scalars(_of_round(job, number, attempt))}
 
 
 def count(session: Session, job: str) -> int:

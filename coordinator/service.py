@@ -14,7 +14,7 @@ import structlog
 
 from coordinator import judging, leases, reading, receipts
 from coordinator.acting import Actions
-from coordinator.answering import RowAnswers
+from coordinator.answering import DemandsOfJobs
 from coordinator.decide import AggregatorJob, Decider, decide, wanted_payloads
 from coordinator.defending import MergeDefence
 from coordinator.folds import MARKET
@@ -56,7 +56,7 @@ class Coordinator:
         self._sender: Sender[None] = Sender(parts.party.outbox)
         self._aggregators = self.aggregators(parts)
         self._actions = Actions(parts, self._sender, self._aggregators)
-        self._answers = RowAnswers(parts, self._sender, self._aggregators)
+        self._demands = DemandsOfJobs(parts, self._sender, self._aggregators)
         self._defence = MergeDefence(parts, self._sender, self._aggregators)
         self._losses = RunLosses(parts.database, parts.party.store)
         self._holder = f"{parts.settings.home_name}/{os.getpid()}-{uuid.uuid4().hex[:8]}"
@@ -170,12 +170,12 @@ class Coordinator:
         params = self._params_of(job)
         if params.merge.aggregator != self._parts.me:
             return False
-        decider = reading.read_decider(self._parts.party)
+        decider = reading.read_decider(self._parts.party, self._parts.settings.demands)
         seen = self._read(job, params, decider)
         if seen.job.status != JobStatus.DONE and not self._aggregators.prepared(job, params, decider.now):
             return False
         defended = self._defence.defend(job, params, decider.now)
-        answered = self._answers.answer(job, params, decider.now)
+        answered = self._demands.tend(job, params, decider.now)
         actions = decide(seen, decider)
         # What has a deadline comes first; a loss is for those who look on.
         idle = not actions and not defended and not answered
@@ -197,8 +197,9 @@ class Coordinator:
         with self._parts.database.reading() as session:
             playing = reading.my_open_games(session, name, self._parts.me)
             made = reading.merges_by(session, name, self._parts.me)
+            asked = reading.own_demands(session, name, self._parts.me)
         # INVARIANT: who could still lose a stake by silence stays.
-        if playing or any(view.mine for view in seen.views):
+        if playing or asked or any(view.mine for view in seen.views):
             return
         for claim in made:
             self._aggregators.forget(claim)

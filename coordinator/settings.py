@@ -24,6 +24,7 @@ DEFAULTS: dict[str, Any] = {
     "max_blob_bytes": 64 << 20,
     "poll_seconds": 1.0,
     "requests_per_second": 50.0,
+    "demands": 8,
     "public_url": "",
     "public_rpc": "",
     "public_gateways": "",
@@ -49,6 +50,9 @@ class CoordinatorSettings:
     """Between two looks at the chain."""
     requests_per_second: float
     """From one address; 0: no limit, for a server behind a proxy that has its own."""
+    demands: int = 8
+    """The most payloads of a round that are demanded on chain, because they are not there and receipts leave them out;
+    0: none. A demand in vain saves the requester the slot's price."""
     public_url: str = ""
     """URL of this server, as strangers reach it; "": whatever they have asked for."""
     public_rpc: str = ""
@@ -101,6 +105,8 @@ def resolve_coordinator(**flags: Any) -> CoordinatorSettings:
         raise UsageError("poll_seconds and max_blob_bytes must be positive", hint="leave them out for the defaults")
     if not 0 <= values["requests_per_second"] < float("inf"):
         raise UsageError("requests_per_second is not a rate", hint="0 sets no limit")
+    if values["demands"] < 0:
+        raise UsageError("demands must not be negative", hint="0 demands no payload")
     for name in ("public_url", "public_rpc", "public_gateways"):
         values[name] = _published(name, values[name])
     return CoordinatorSettings(shared=resolve("coordinator", **flags), **values)

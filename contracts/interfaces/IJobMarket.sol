@@ -161,7 +161,7 @@ interface IJobMarket {
     ///        k-th accepted slot in seed order.
     /// @param silent Owners of slots that were convicted before they gave a receipt: nobody waits for theirs.
     /// @param receipts How many were given. `spoke` has the bits of who gave one (s: the owner of slot s, 64 + i: the i-th witness).
-    /// @param mergeOpens When its merge turns began; of a Failed round, when it failed.
+    /// @param mergeOpens When its merge turns began; of a Failed round, when it failed; of a settled one, when stakes came free.
     /// @param mergedAt When it was merged; of a Failed round in which claims were revealed, when it failed.
     /// @param witnesses Drawn, once `drawn`.
     /// @param demands For payloads of this round, answered or not.

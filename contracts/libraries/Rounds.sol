@@ -297,7 +297,21 @@ library Rounds {
         vault.slash(ClaimId.unwrap(claimId), owed, winners, refunds, j.requester);
     }
 
-    // -- the witnesses, demands
+    // -- the validator, the witnesses, demands
+
+    function onInvalid(Book storage b, JobId jobId, address prover) external {
+        IJobMarket.Job storage j = b.jobs[jobId];
+        if (j.status != IJobMarket.JobStatus.Active && j.status != IJobMarket.JobStatus.Cancelled) revert WrongJobStatus(jobId);
+
+        j.status = IJobMarket.JobStatus.Void;
+        j.prover = prover;
+        // INVARIANT: who can still reveal when its job becomes void is paid, and who was silent until then is not.
+        for (uint32 k = j.settled; k < j.started; k++) {
+            _dropSilent(b.rounds[jobId][k]);
+        }
+
+        emit IJobMarket.JobVoid(jobId, prover);
+    }
 
     function onDrawn(Book storage b, JobId jobId, uint32 r, uint16 count) external returns (uint16) {
         (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Attesting);
@@ -636,11 +650,21 @@ library Rounds {
         if (ro.phase != IJobMarket.Phase.Lead || r + ro.backed >= next || !_hasNext(j, p) || j.lingering != 0) return 0;
         IJobMarket.Round storage last = b.rounds[jobId][next - 1];
         if (last.phase != IJobMarket.Phase.Lead && last.phase != IJobMarket.Phase.Failed) return 0;
+        uint256 since = last.mergedAt < last.mergeOpens ? last.mergeOpens : last.mergedAt;
+        uint256 half = ro.mergedAt + p.windows.challengeSeconds / 2;
+        for (uint32 settled = j.settled; settled > 0; settled--) {
+            uint256 freed = b.rounds[jobId][settled - 1].mergeOpens;
+            if (freed >= half) continue;
+            if (freed <= since) break;
+            // INVARIANT: whose stake comes free as a round settles has a turn to back its merge with it; that turn comes on top.
+            if (block.timestamp < freed + p.merge.turnSeconds) return 0;
+            half += p.merge.turnSeconds;
+            break;
+        }
         // INVARIANT: a merge that is being judged stays until the verdict; once half of its window is over, to wait for the rest is faster
         // than another one.
-        bool late = block.timestamp >= ro.mergedAt + p.windows.challengeSeconds / 2;
-        if (late || b.claims[ro.mergeClaim].openGames != 0) return 0;
-        return last.mergedAt < last.mergeOpens ? last.mergeOpens : last.mergedAt;
+        if (block.timestamp >= half || b.claims[ro.mergeClaim].openGames != 0) return 0;
+        return since;
     }
 
     /// @dev A convicted merge: what was built on it is void without fault, and the round merges again from the same mergeIn.
@@ -657,8 +681,7 @@ library Rounds {
             IJobMarket.Round storage later = b.rounds[jobId][k];
             j.lingering += later.openGames;
             if (later.phase == IJobMarket.Phase.Failed) j.failed -= 1;
-            // Once revealing is over, who was silent is owed nothing.
-            if (phaseOf(later) >= IJobMarket.Phase.Attesting) later.committed = later.revealed;
+            _dropSilent(later);
             uint256 fees = later.witnesses * uint256(p.roles[0].witnessFee);
             if (fees != 0) b.rewound[Draws.auditId(jobId, k, later.attempt)] = true;
             // Duties are paid from the escrow: what they cost comes back to it.
@@ -676,6 +699,11 @@ library Rounds {
         ro.mergeClaim = NO_CLAIM;
         ro.turn += 1;
         ro.mergeOpens = uint64(block.timestamp);
+    }
+
+    /// @dev Once revealing is over, who was silent is owed nothing.
+    function _dropSilent(IJobMarket.Round storage ro) private {
+        if (phaseOf(ro) >= IJobMarket.Phase.Attesting) ro.committed = ro.revealed;
     }
 
     /// @dev Reverts unless every merge that round r would stand on answers for it.

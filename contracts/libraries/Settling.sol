@@ -47,6 +47,7 @@ library Settling {
         if (burned != 0) vault.credit(Rounds.BURN, burned);
         j.paid += uint128(paid + burned);
         _settle(b, jobId, j);
+        b.rounds[jobId][j.settled - 1].mergeOpens = uint64(block.timestamp);
     }
 
     function release(Rounds.Book storage b, IStakeVault vault, JobId jobId, uint32 r) external {

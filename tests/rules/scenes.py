@@ -375,9 +375,9 @@ def _merged(w: World, rounds: int = 0) -> World:
     return w.merge(by=merger(w), rounds=rounds)
 
 
-def _half(w: World) -> World:
+def _half(w: World, r: int = 0) -> World:
     """The next call is in the first second of the second half of a merge's window."""
-    return w.until(w.round().merged_at + PARAMS.windows.challenge_seconds // 2 - 1)
+    return w.until(w.round(r).merged_at + PARAMS.windows.challenge_seconds // 2 - 1)
 
 
 def _lingering(w: World) -> None:
@@ -416,6 +416,22 @@ def _unbacked_ahead(w: World) -> None:
     """The same, and the last one is not backed."""
     w.create(AHEAD, 4)
     _turns(w.to_merged(rounds=2).later(130).to_merged(1))
+
+
+def _settled_early(w: World) -> None:
+    """A round is settled before the last one is merged, which is not backed."""
+    w.create(AHEAD, 4)
+    w.to_merged(rounds=2).later(130).to_revealed(1).attest(1).finalize().freeze(1)
+    _turns(w.merge(1))
+
+
+def _two_settled(w: World) -> None:
+    """Of two rounds that settle within a turn, the second does as half of the third one's window is over."""
+    w.create(amended(AHEAD, rounds=4, max_lead=3), 11)
+    half = PARAMS.windows.challenge_seconds // 2
+    w.to_merged(rounds=3).later().to_merged(1, rounds=2).until(w.round(1).merged_at + half - 42).to_merged(2)
+    assert w.round(2).merged_at == w.round(1).merged_at + half
+    w.finalize(0).finalize(1).until(w.round(0).merge_opens + PARAMS.merge.turn_seconds - 1)
 
 
 def _two_duties(w: World) -> None:
@@ -728,6 +744,8 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "void while joining": ("roster closed", _void),
     "void while training": ("half committed", _void),
     "void while revealing": ("half revealed", _void),
+    "void, one silent": ("one unrevealed", lambda w: _void(w.later(-1))),
+    "void in the last second of revealing": ("one unrevealed", lambda w: _void(w.later(-2)) or w.later(60)),
     "seats released": ("void while joining", lambda w: w.then("poor", "market.release", JOB, 0)),
     "seats and work released": ("void while training", lambda w: w.then("poor", "market.release", JOB, 0)),
     "void, first released": ("void", lambda w: w.then("poor", "market.release", JOB, 0)),
@@ -738,6 +756,16 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "two rounds ahead": ("begun", _ahead),
     "two rounds ahead, unbacked": ("begun", _unbacked_ahead),
     "one round settled, unbacked": ("two rounds ahead, unbacked", lambda w: w.finalize()),
+    "one round settled, its turn": ("one round settled, unbacked", lambda w: _turns(w).later(-2)),
+    "one round settled, a turn ago": ("one round settled, unbacked", lambda w: _turns(w).later(-1)),
+    "one round settled, last second": ("one round settled, unbacked", lambda w: _turns(_half(w, 1))),
+    "one round settled, time over": ("one round settled, unbacked", lambda w: _turns(_half(w, 1)).later()),
+    "one round settled late": ("two rounds ahead, unbacked", lambda w: _turns(_half(w, 1).later().then(
+        "poor", "market.finalize", w.job, 0))),
+    "one round settled early": ("begun", _settled_early),
+    "one round settled early, half over": ("one round settled early", lambda w: _half(w, 1)),
+    "two rounds settled": ("begun", _two_settled),
+    "two rounds settled, its turn": ("two rounds settled", lambda w: w.later(-2)),
     "short job, unbacked": ("short job", lambda w: _turns(w.to_merged())),
     "one round settled": ("two rounds ahead", lambda w: w.finalize()),
     "alone": ("begun", _alone),

@@ -984,8 +984,27 @@ RULES: dict[str, list[Row]] = {
         row("WrongPhase", f"worker-{s}", "market.merge", job_of(AHEAD, 4), 1, *again(1), "", 1)
         for s in range(3)
     ],
-    "one round settled, unbacked": [
-        row("Unlocked Merged Locked", lambda w: merger(w, 1), "market.merge", job_of(AHEAD, 4), 1, *again(1), "", 1),
+    **{
+        scene: [
+            row("WrongPhase", f"worker-{s}", "market.merge", job_of(AHEAD, 4), 1, *again(1), "", 1) for s in range(3)
+        ]
+        for scene in (
+            "one round settled, unbacked", "one round settled, its turn", "one round settled, time over",
+            "one round settled late", "one round settled early, half over",
+        )
+    },
+    **{
+        scene: [row("Unlocked Merged Locked", lambda w: merger(w, 1), "market.merge", job_of(AHEAD, 4), 1, *again(1),
+                    "", 1)]
+        for scene in (
+            "one round settled, a turn ago", "one round settled, last second", "one round settled early",
+        )
+    },
+    "two rounds settled": [
+        row("Unlocked Merged Locked", lambda w: merger(w, 2), "market.merge", lambda w: w.job, 2, *again(2), "", 1),
+    ],
+    "two rounds settled, its turn": [
+        row("WrongPhase", f"worker-{s}", "market.merge", lambda w: w.job, 2, *again(2), "", 1) for s in range(3)
     ],
     "merged again": [
         row("RoundStarted", "poor", "market.startRound", JOB, 1),
@@ -1185,6 +1204,12 @@ RULES: dict[str, list[Row]] = {
     ],
     "void, one left out": [
         row("RoundVoid " + 2 * "Unlocked Paid Credited " + "Unlocked", "poor", "market.release", JOB, 0),
+    ],
+    "void, one silent": [
+        row("RoundVoid " + 2 * "Unlocked Paid Credited " + "Unlocked", "poor", "market.release", JOB, 0),
+    ],
+    "void in the last second of revealing": [
+        row("RoundVoid" + 3 * " Unlocked Paid Credited", "poor", "market.release", JOB, 0),
     ],
     "seats released": [row(_of_void(0), "poor", "market.finish", JOB)],
     "void while revealing": [

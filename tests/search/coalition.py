@@ -499,6 +499,8 @@ def deadlines(s: State, job: JobId) -> Sequence[int]:
             last = s.rounds[job, s.jobs[job].started - 1]
             since = max(last.merged_at, last.merge_opens)
             found += [since + k * p.merge.turn_seconds for k in range(1, p.role.slots + 2)]
+            if settled := s.jobs[job].settled:
+                found.append(s.rounds[job, settled - 1].merge_opens + p.merge.turn_seconds)
         if ro.phase in (Phase.LEAD, Phase.FAILED) and r >= s.jobs[job].settled:
             found.append(ro.merged_at + p.windows.challenge_seconds)
     found += [g.deadline + 1 for g in s.games.values() if g.phase != moves.GamePhase.CLOSED]

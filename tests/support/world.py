@@ -180,9 +180,9 @@ class World:
         proof = tuple(merkle.proof(made.levels, 1))
         return Reveal(made.body, Digest(keccak(claim + b"n")), proof, "", "", carries)
 
-    def receipt(self, slot: int, r: int = 0) -> Receipt:
-        """A slot's word for everybody."""
-        market, mask = self.contracts.market, (1 << self.params.role.slots) - 1
+    def receipt(self, slot: int, r: int = 0, mask: int | None = None) -> Receipt:
+        """A slot's word, for everybody unless a mask is given."""
+        market, mask = self.contracts.market, (1 << self.params.role.slots) - 1 if mask is None else mask
         attempt = market.round(self.job, r).attempt
         digest = ids.receipt_hash(self.devnet.w3.eth.chain_id, market.address, self.job, r, attempt, slot, mask)
         signed = self.accounts[f"worker-{slot}"].unsafe_sign_hash(digest)  # type: ignore[arg-type]

@@ -34,7 +34,7 @@ OPTIONS = {
     worker.cli.app: {"once", "job", "listen_seconds", "max_memory", "download", "metrics", "yes"} | POLICY,
     # witness, volunteer: which claims to look at; metrics: where numbers are shown.
     verifier.cli.app: {"witness", "volunteer", "metrics"},
-    # where the API listens and the index lies; how much it relays, how often it looks.
+    # where the API listens and the index lies; how much it relays, how often it looks; what it demands.
     coordinator.cli.app: {
         "host",
         "port",
@@ -43,6 +43,7 @@ OPTIONS = {
         "max_blob_bytes",
         "poll_seconds",
         "requests_per_second",
+        "demands",
         "public_url",
         "public_rpc",
         "public_gateways",

@@ -103,11 +103,23 @@ class Asks:
 def to_demand(reports: Mapping[int, Report], stored: Round) -> int | None:
     """The first slot whose payload is not there, though the receipts so far would let it into the merge.
 
-    Nobody who lacks it can go on from that merge: the demand protects. What the others refuse needs none.
+    Nobody who lacks it can go on from that merge: the demand protects. What the others refuse needs none, but of who
+    pays for it (`left_out`).
     """
-    lacking = sorted(slot for slot, report in reports.items() if report in (Report.MISSING, Report.REFUSED))
-    let_in = (s for s in lacking if accepts(stored.named, stored.spoke, stored.receipts, s))
+    let_in = (s for s in _lacking(reports) if accepts(stored.named, stored.spoke, stored.receipts, s))
     return next(let_in, None)
+
+
+def left_out(reports: Mapping[int, Report], stored: Round) -> list[int]:
+    """The slots whose payload is not there, and that the receipts so far leave out of the merge.
+
+    Each costs the round's requester the slot's price, burned, unless it is demanded in vain: its owner then pays that.
+    """
+    return [s for s in _lacking(reports) if not accepts(stored.named, stored.spoke, stored.receipts, s)]
+
+
+def _lacking(reports: Mapping[int, Report]) -> list[int]:
+    return sorted(slot for slot, report in reports.items() if report in (Report.MISSING, Report.REFUSED))
 
 
 class Answers:
@@ -130,17 +142,25 @@ class Answers:
     def due(self, ledger: Ledger, job_of: Callable[[JobId], Job | None], now: Seconds) -> Iterator[tuple[str, Call]]:
         """(key, transaction) of every answer that can be given, and of every own demand that nobody answered."""
         for demand in list(ledger.demands.values()):
+            if demand.asker == self._me and (due := self.own(demand, now)) is not None:
+                yield due
             if now > demand.deadline:
-                if demand.asker == self._me or self._holds_up(ledger, demand, now):
-                    yield f"settle/{demand.id.hex()}", self._ended(demand)
+                if demand.asker != self._me and self._holds_up(ledger, demand, now):
+                    yield self._end(demand)
                 continue
-            # INVARIANT: no hider waits for another draw of leaves: who asked keeps the first.
-            if demand.asker == self._me and demand.claim is not None and self._demands.fading(demand.id):
-                yield f"keep/{demand.id.hex()}", self._demands.keep_seed(demand.id)
             job = job_of(demand.job)
             found = None if job is None else self._answer(ledger, demand, job, now)
             if found is not None:
                 yield found
+
+    def own(self, demand: DemandRecord, now: Seconds) -> tuple[str, Call] | None:
+        """(key, transaction) of what is due of an open demand of this account's own."""
+        if now > demand.deadline:
+            return self._end(demand)
+        # INVARIANT: no hider waits for another draw of leaves: who asked keeps the first.
+        if demand.claim is not None and self._demands.fading(demand.id):
+            return f"keep/{demand.id.hex()}", self._demands.keep_seed(demand.id)
+        return None
 
     def _holds_up(self, ledger: Ledger, demand: DemandRecord, now: Seconds) -> bool:
         """Tells if a demand of another, for a carry, keeps a round open: its asker does not end it."""
@@ -156,10 +176,10 @@ class Answers:
         stored = self._demands.demand(demand.id)
         return stored is not None and (stored.status, stored.row) == (Status.OPEN, availability.CARRY)
 
-    def _ended(self, demand: DemandRecord) -> Call:
-        if demand.claim is None:
-            return self._demands.void_for_row(demand.job, demand.row)
-        return self._demands.settle(demand.id)
+    def _end(self, demand: DemandRecord) -> tuple[str, Call]:
+        row = demand.claim is None
+        call = self._demands.void_for_row(demand.job, demand.row) if row else self._demands.settle(demand.id)
+        return f"settle/{demand.id.hex()}", call
 
     def _answer(self, ledger: Ledger, demand: DemandRecord, job: Job, now: Seconds) -> tuple[str, Call] | None:
         try:

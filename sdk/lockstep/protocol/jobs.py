@@ -321,7 +321,7 @@ class Round:
     seed_block: int = 0
     open_games: int = 0
     merge_opens: Seconds = NEVER
-    """The time at which its merge turns began, or at which it failed."""
+    """The time at which its merge turns began, or at which it failed; of a settled one, at which stakes came free."""
     silent: int = 0
     """Owners of slots that were convicted before they gave a receipt."""
     merged_at: Seconds = NEVER

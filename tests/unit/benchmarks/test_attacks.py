@@ -14,7 +14,7 @@ from benchmarks.attacks import DAY, INTEREST, YEAR, Attack, Market
 from lockstep.presets import CHAINS, DEVNET, MAINNET, Terms
 from lockstep.protocol.dispute import game
 from lockstep.protocol.errors import ChainError
-from lockstep.protocol.jobs import JobParams, Phase
+from lockstep.protocol.jobs import ZERO_ADDRESS, JobParams, Phase
 from lockstep.protocol.market import prices, views
 from lockstep.protocol.market.job_rules import check_params
 from lockstep.protocol.market.types import BURN
@@ -131,6 +131,34 @@ def test_a_merge_that_backs_nothing_is_unpaid_and_halts_its_job_for_a_turn() -> 
     assert attack.now.damage == pytest.approx(idle / FULL.role.slot_price * INTEREST * FULL.merge.turn_seconds / YEAR)
     assert wealth(world, ["aggregator"]) == STAKE + FULL.merge.price, "of the second round alone"
     assert wealth(world, [again]) == STAKE + LEAD * FULL.role.slot_price + FULL.merge.price
+
+
+def test_games_on_its_own_merge_keep_others_out_for_half_of_its_window_at_a_bond_each() -> None:
+    world = begun().create(FULL).to_merged(rounds=0)
+    merge, opened = world.claim(MERGE_SLOT), world.block.time
+    half = opened + FULL.windows.challenge_seconds // 2
+    world.do("game", "market.onOpen", merge, world.held[merge].body)
+
+    def merger() -> str:
+        return views.merger_of(world.state, world.block, world.job, 0)
+
+    assert half <= opened + 2 * FULL.windows.clock_seconds, "one game lasts that long"
+    for seconds in (FULL.merge.turn_seconds, half - opened - 1):
+        world.until(opened + seconds)
+        assert merger() == ZERO_ADDRESS, "it stands"
+    world.do("game", "market.onRejected", merge)
+    assert merger() != ZERO_ADDRESS, "in the last second of the half"
+    world.until(half)
+    assert merger() == ZERO_ADDRESS, "no further game is needed"
+    finish(world, 1)
+    assert wealth(world, ["aggregator"]) == STAKE + FULL.merge.price, "it is paid"
+    waits = FULL.windows.challenge_seconds
+    attack = priced(FULL).unbacked_under_games()
+    saved = FULL.round_pay * INTEREST * waits / YEAR
+    burned = prices.split_bond(FULL.prices.bond)[1]
+    assert attack.now.cost == pytest.approx((burned - saved) / FULL.role.slot_price)
+    idle = FULL.role.slots * FULL.role.slot_stake + FULL.round_pay
+    assert attack.now.damage == pytest.approx(idle / FULL.role.slot_price * INTEREST * waits / YEAR)
 
 
 def test_what_is_left_to_griefing_is_named() -> None:

@@ -170,6 +170,7 @@ def games(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(reading, "my_open_games", lambda session, job, me: found)
     monkeypatch.setattr(reading, "merges_by", lambda session, job, me: [claim(1)])
     monkeypatch.setattr(reading, "merge_inputs", lambda *_: ((), []))
+    monkeypatch.setattr(reading, "own_demands", lambda session, job, me: [])
     return found
 
 
@@ -182,6 +183,6 @@ def parts(tmp_path: Path) -> Any:
         store=DirectoryStore(tmp_path / "store"),
     )  # fmt: skip
     shared = SimpleNamespace(memory_bytes=1 << 30, threads=1, path="auto")
-    settings = SimpleNamespace(home=tmp_path, home_name="here", shared=shared)
+    settings = SimpleNamespace(home=tmp_path, home_name="here", shared=shared, demands=8)
     database = SimpleNamespace(reading=nullcontext)
     return SimpleNamespace(database=database, me=ME, party=party, settings=settings, guard=None)

@@ -15,6 +15,7 @@ from coordinator.decide import (
     AggregatorRound,
     Attest,
     Back,
+    Demand,
     Deposit,
     Finalize,
     Finish,
@@ -67,7 +68,7 @@ def sent() -> Noted:
 
 @pytest.fixture
 def actions(parts: Any, sent: Noted, monkeypatch: pytest.MonkeyPatch) -> Actions:
-    parts.party.contracts = SimpleNamespace(market=Calls(), vault=Calls())
+    parts.party.contracts = SimpleNamespace(market=Calls(), vault=Calls(), demands=Calls())
     parts.party.deposit = Calls().deposit
     merge = SimpleNamespace(merge=lambda *_: (b"out", b"out2", "cid"))
     aggregators = SimpleNamespace(merging=lambda job, params: nullcontext(merge))
@@ -107,6 +108,17 @@ def test_all_is_sent_before_any_is_waited_for_and_a_refusal_keeps_no_other(actio
     assert not actions.act(JOB, seen(), [Finalize(1)], DECIDER), "nothing took effect"
 
 
+def test_a_payload_is_demanded_once_though_the_index_has_not_seen_it(actions: Actions, sent: Noted) -> None:
+    view = AggregatorRound(0, Phase.ATTESTING, Round(attempt=2))
+    assert actions.act(JOB, seen(view), [Demand(0, 1)], DECIDER)
+    claim = claim_id(JOB, 0, 2, 1)
+    assert list(sent.calls) == [f"demand/{claim.hex()}"]
+    assert sent.calls[f"demand/{claim.hex()}"][:3] == ("unavailable", 0, 1)
+    sent.known_keys = {f"demand/{claim.hex()}"}
+    assert not actions.act(JOB, seen(view), [Demand(0, 1)], DECIDER)
+    assert sent.order == ["send", "wait"]
+
+
 def test_a_merge_that_ends_what_runs_it_is_begun_once(
     parts: Any, sent: Noted, actions: Actions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,7 +151,7 @@ def test_a_receipt_that_the_chain_refuses_keeps_no_other(
     given = [Receipt(who, 3, b"signed") for who in (0, 1)]
     view = AggregatorRound(
         0, Phase.ATTESTING, Round(revealed=2, attest_ends=Seconds(9_999)), ((0, Report.DECODED), (1, Report.DECODED)),
-        receipts=frozenset({0, 1}),
+        receipts={0: 3, 1: 3},
     )  # fmt: skip
     monkeypatch.setattr(acting.receipts, "held", lambda session, job, r, attempt, slots: given)
     monkeypatch.setattr(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from coordinator.decide import (
     Attest,
     Back,
     Decider,
+    Demand,
     Deposit,
     Finalize,
     Freeze,
@@ -43,9 +45,16 @@ from tests.support.params import amended
 
 RICH = Wei(10**9)
 SEEN = tuple(Report)
+DEMANDS = 2
+"""Payloads of a round that the coordinator demands, at most."""
 UNREVEALED = (ClaimStatus.NONE, ClaimStatus.JOINED, ClaimStatus.COMMITTED)
 FREE = {"witness_fee": 0, "witness_stake": 0, "audit_seconds": 0}
 """A job that draws nobody."""
+
+
+def handed(slots: Iterable[int]) -> dict[int, int]:
+    """These slots' owners have handed over receipts that name everybody."""
+    return dict.fromkeys(slots, (1 << 8) - 1)
 
 
 class Coordinated(History):
@@ -54,6 +63,7 @@ class Coordinated(History):
     decided: int = 0
     batches: int = 0
     """Of receipts."""
+    demands: int = 0
 
     @property
     def me(self) -> Address:
@@ -66,9 +76,11 @@ class Coordinated(History):
         numbers = [*range(max(0, j.settled - 1), j.started), *beyond]
         balance = min(s.balances[self.me], s.allowances[self.me, s.at.vault])
         decider = Decider(
-            self.me, self.block.time, self.block.number, Wei(s.free[self.me]), Wei(balance), Wei(s.credits[self.me])
-        )
-        return AggregatorJob(p, j, s.barred[self.job, self.me], tuple(self._view(r) for r in numbers)), decider
+            self.me, self.block.time, self.block.number, Wei(s.free[self.me]), Wei(balance), Wei(s.credits[self.me]),
+            DEMANDS,
+        )  # fmt: skip
+        seen = tuple(self._view(r) for r in numbers)
+        return AggregatorJob(p, j, s.barred[self.job, self.me], seen, views.bond(s, p)), decider
 
     def obey(self) -> None:
         """Decides, and does all of it in the next block."""
@@ -112,16 +124,26 @@ class Coordinated(History):
             merging and views.turn(self.params, stored, self.block.time) > stored.accepted,
             lock.amount > 0 and lock.account == self.me,
             frozenset(k for k in self._slots() if s.claims[self.claim(k, r)].status == ClaimStatus.CONVICTED),
+            frozenset(k for k in self._slots() if self._has_demanded(r, k)),
         )
 
-    def _given(self, r: int) -> frozenset[int]:
-        """In every other round all owners hand their receipts over at once, in the others half of them do, or none."""
+    def _has_demanded(self, r: int, k: int) -> bool:
+        return any(d.subject == self.claim(k, r) and d.asker == self.me for d in self.state.demands.values())
+
+    def _given(self, r: int) -> dict[int, int]:
+        """In every other round all owners hand their receipts over at once, in the others half of them do, or none.
+        They name every slot but the first."""
         said = {k: keccak(b"given" + self.claim(k, r))[0] % 2 for k in self._slots()}
-        return frozenset(k for k, will in said.items() if self._revealed(r, k) and (will or r % 2 == 0))
+        given = (k for k, will in said.items() if self._revealed(r, k) and (will or r % 2 == 0))
+        return dict.fromkeys(given, self._named)
+
+    @property
+    def _named(self) -> int:
+        return (1 << self.params.role.slots) - 2
 
     def _signed(self, r: int, who: int) -> Receipt:
-        """By its owner, for every slot."""
-        mask, claim = (1 << self.params.role.slots) - 1, self.state.claims[self.claim(who, r)]
+        """By its owner."""
+        mask, claim = self._named, self.state.claims[self.claim(who, r)]
         digest = ids.receipt_hash(CHAIN_ID, AT["JobMarket"], self.job, r, self.round(r).attempt, who, mask)
         return Receipt(who, mask, signature(NAMES[claim.worker], digest))
 
@@ -143,6 +165,9 @@ class Coordinated(History):
                 return self.call(self.me, "market.merge", self.job, r, *given)
             case Back(r, backed, _):
                 return self.call(self.me, "market.back", self.job, r, backed)
+            case Demand(r, slot):
+                self.demands += 1
+                return self.call(self.me, "demands.unavailable", self.job, r, slot, 0)
             case Attest(r):
                 self.batches += 1
                 slots = receipts_due(self._view(r), self.params, self.block.time)
@@ -175,6 +200,21 @@ def test_every_decision_is_allowed(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_with_willing_workers_every_job_ends_paid(seed: int) -> None:
+    world = willing(seed)
+    job = world.state.jobs[world.job]
+    assert job.status == JobStatus.DONE
+    assert job.escrow == job.paid + job.refunded
+    world.obey()
+    assert world.state.credits[world.me] == 0, "what was earned is withdrawn"
+    assert world.batches > 0, "receipts were sent"
+
+
+def test_what_is_not_there_and_left_out_is_demanded_on_the_way() -> None:
+    assert willing(0).demands > 0
+
+
+def willing(seed: int) -> Coordinated:
+    """A job that its workers and its coordinator bring to its end."""
     dice = random.Random(seed)
     world = Coordinated(dice=dice)
     for calls in world.wanderer.first_calls(world.state)[:3]:
@@ -186,12 +226,7 @@ def test_with_willing_workers_every_job_ends_paid(seed: int) -> None:
         world.later(dice.choice((1, 5, 20)))
         if world.state.jobs[world.job].status == JobStatus.DONE:
             break
-    job = world.state.jobs[world.job]
-    assert job.status == JobStatus.DONE
-    assert job.escrow == job.paid + job.refunded
-    world.obey()
-    assert world.state.credits[world.me] == 0, "what was earned is withdrawn"
-    assert world.batches > 0, "receipts were sent"
+    return world
 
 
 # -- rules, one by one -----------------------------------------------------------------------------------------------
@@ -244,30 +279,69 @@ def test_receipts_leave_together_or_when_a_quarter_of_the_window_is_over(
 ) -> None:
     params = amended(PARAMS, attest_seconds=Seconds(20))
     view = attesting([Report.DECODED, Report.REFUSED, Report.UNKNOWN], ends=1_020)
-    view = replace(view, receipts=frozenset(given), stored=replace(view.stored, spoke=spoke))
+    view = replace(view, receipts=handed(given), stored=replace(view.stored, spoke=spoke))
     assert receipts_due(view, params, Seconds(now)) == due
     actions = decide(job(view, params=params), replace(DECIDER, now=Seconds(now)))
     assert (Attest(0) in actions) == bool(due)
     assert Attest(0) not in decide(job(replace(view, phase=Phase.FREEZING), params=params), DECIDER)
 
 
+LACKING = [Report.DECODED, Report.MISSING, Report.REFUSED, Report.DECODED]
+
+
+@pytest.mark.parametrize(
+    ("said", "now", "due"),
+    [
+        ({}, 1_000, []),
+        ({0: 0b1001, 1: 0b1111, 2: 0b1111, 3: 0b1001}, 1_000, [1, 2]),
+        ({0: 0b1011, 1: 0b1111, 2: 0b1111, 3: 0b1001}, 1_000, [2]),
+        ({0: 0b0110, 3: 0b0110}, 1_005, []),
+        ({0: 0b1001}, 1_004, []),
+        ({0: 0b1001}, 1_005, [1, 2]),
+    ],
+    ids=["nobody spoke", "all leave out two", "half name one", "what is here is not demanded", "kept", "sent"],
+)
+def test_what_is_not_there_and_receipts_leave_out_is_demanded_before_they_are_sent(
+    said: dict[int, int], now: int, due: list[int]
+) -> None:
+    params = amended(PARAMS, attest_seconds=Seconds(20))
+    view, asker = replace(attesting(LACKING, ends=1_020), receipts=said), replace(DECIDER, now=Seconds(now), demands=4)
+    seen = job(view, params=params, bond=Wei(10))
+
+    def demanded(seen: AggregatorJob = seen, asker: Decider = asker) -> list[int]:
+        return [a.slot for a in decide(seen, asker) if isinstance(a, Demand)]
+
+    assert demanded() == due
+    actions = [type(a) for a in decide(seen, asker) if isinstance(a, Demand | Attest)]
+    assert actions == [Demand] * len(due) + [Attest] * bool(receipts_due(view, params, Seconds(now)))
+    assert demanded(asker=replace(asker, demands=0)) == [], "if it is told to"
+    assert demanded(asker=replace(asker, demands=1)) == due[:1], "so many of a round"
+    assert demanded(asker=replace(asker, free=Wei(19))) == due[:1], "as its stake reaches"
+    first = replace(view, demanded=frozenset(due[:1]))
+    assert demanded(replace(seen, views=(first,)), replace(asker, demands=1)) == []
+    assert demanded(replace(seen, views=(first,))) == due[1:], "once"
+    assert demanded(replace(seen, views=(replace(view, convicted=frozenset({1})),))) == [s for s in due if s != 1]
+    for phase in (Phase.REVEALING, Phase.FREEZING):
+        assert demanded(replace(seen, views=(replace(view, phase=phase),))) == []
+
+
 def test_an_index_that_has_not_seen_every_reveal_waits_for_it() -> None:
     params = amended(PARAMS, attest_seconds=Seconds(20))
-    view = replace(attesting([Report.DECODED] * 2, ends=1_020, revealed=3), receipts=frozenset({0, 1}))
+    view = replace(attesting([Report.DECODED] * 2, ends=1_020, revealed=3), receipts=handed({0, 1}))
     assert receipts_due(view, params, Seconds(1_000)) == set()
     assert receipts_due(view, params, Seconds(1_005)) == {0, 1}
 
 
 def test_nobody_waits_for_the_receipt_of_a_convicted_owner() -> None:
     params = amended(PARAMS, attest_seconds=Seconds(20))
-    view = replace(attesting([Report.DECODED] * 3, ends=1_020), receipts=frozenset({0, 2}), convicted=frozenset({1}))
+    view = replace(attesting([Report.DECODED] * 3, ends=1_020), receipts=handed({0, 2}), convicted=frozenset({1}))
     assert receipts_due(view, params, Seconds(1_000)) == {0, 2}
-    view = replace(view, receipts=frozenset({0, 1, 2}))
+    view = replace(view, receipts=handed({0, 1, 2}))
     assert receipts_due(view, params, Seconds(1_000)) == {0, 2}, "the contract takes none of a convicted owner"
 
 
 def test_a_barred_aggregator_still_sends_receipts() -> None:
-    view = replace(attesting([Report.DECODED], ends=1_020), receipts=frozenset({0}))
+    view = replace(attesting([Report.DECODED], ends=1_020), receipts=handed({0}))
     assert Attest(0) in decide(job(view, barred=True), DECIDER)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator import service
+from coordinator import reading, service
 from coordinator.decide import AggregatorJob, AggregatorRound
 from coordinator.service import REST_SECONDS, Coordinator
 from lockstep.protocol.errors import Unreachable
@@ -92,7 +92,9 @@ def test_nobody_answering_is_no_jobs_fault(coordinator: Any) -> None:
     assert len(looks) == 2, "it does not rest"
 
 
-def test_a_done_job_is_closed_once_nothing_of_ours_is_at_stake(coordinator: Any, games: list[Any]) -> None:
+def test_a_done_job_is_closed_once_nothing_of_ours_is_at_stake(
+    coordinator: Any, games: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     books = JobState(ME, JobStatus.DONE, started=1, settled=1)
     void = AggregatorRound(1, Phase.VOID, Round(), mine=True)
     seen = AggregatorJob(PARAMS, books, False, (void,))
@@ -104,6 +106,11 @@ def test_a_done_job_is_closed_once_nothing_of_ours_is_at_stake(coordinator: Any,
     coordinator._close_job(JOB, free)
     assert NAME not in coordinator._closed, "a game about its merge is open"
     games.clear()
+    asked = [object()]
+    monkeypatch.setattr(reading, "own_demands", lambda session, job, me: asked)
+    coordinator._close_job(JOB, free)
+    assert NAME not in coordinator._closed, "a bond is in a demand"
+    asked.clear()
     coordinator._close_job(JOB, free)
     assert NAME in coordinator._closed
     assert aggregator.forgotten == [ClaimId(bytes([1]) * 32)], "its archive goes"

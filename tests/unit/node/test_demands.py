@@ -12,7 +12,7 @@ import pytest
 
 from lockstep.chain.contracts import Call
 from lockstep.execution.merging import wrong_leaves
-from lockstep.node.demands import Answers, Asks, to_demand
+from lockstep.node.demands import Answers, Asks, left_out, to_demand
 from lockstep.node.ledger import DemandRecord
 from lockstep.node.turns import COURTESY_SECONDS
 from lockstep.protocol.errors import BlobMissing, RowMissing
@@ -126,9 +126,12 @@ def test_a_payload_is_demanded_where_the_others_would_merge_it(
 ) -> None:
     reports = {0: Report.DECODED, 1: Report.MISSING, 2: Report.DECODED}
     assert to_demand(reports, after(*given)) == slot
+    assert left_out(reports, after(*given)) == ([1] if slot is None else []), "what they would not, costs its requester"
     assert to_demand({**reports, 1: Report.REFUSED}, after(*given)) == slot
     assert to_demand({**reports, 1: Report.UNREACHABLE}, after(*given)) is None, "nobody answered: nothing is known"
     assert to_demand({**reports, 1: Report.DECODED}, after(*given)) is None
+    for report in (Report.UNREACHABLE, Report.DECODED, Report.UNKNOWN):
+        assert left_out({**reports, 1: report}, after(*given)) == []
 
 
 @pytest.fixture(scope="module")

@@ -63,6 +63,7 @@ def finalize(d: Draft, sender: Address, job: JobId, r: int) -> None:
         vault.credit(d, d.at.market, BURN, burned)
     j.paid = Wei(j.paid + paid + burned)
     _settle(d, job, j)
+    d.rounds.edit((job, j.settled - 1)).merge_opens = d.block.time
     return None
 
 

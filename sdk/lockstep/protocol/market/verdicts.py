@@ -112,6 +112,9 @@ def on_invalid(d: Draft, sender: Address, job: JobId, prover: Address) -> None:
 
     j.status = JobStatus.VOID
     j.prover = prover
+    # INVARIANT: who can still reveal when its job becomes void is paid, and who was silent until then is not.
+    for k in range(j.settled, j.started):
+        _drop_silent(d, d.rounds.edit((job, k)))
 
     d.emit("JobMarket", "JobVoid", job, prover)
 
@@ -187,9 +190,7 @@ def _rewind(d: Draft, p: JobParams, c: Claim, j: JobState, ro: Round) -> int:
         j.lingering += later.open_games
         if later.phase == Phase.FAILED:
             j.failed -= 1
-        # Once revealing is over, who was silent is owed nothing.
-        if phase_of(later, d.block.time) >= Phase.ATTESTING:
-            later.committed = later.revealed
+        _drop_silent(d, later)
         fees = later.witnesses * p.role.witness_fee
         if fees:
             d.rewound[ids.audit_id(c.job, k, later.attempt)] = True
@@ -208,6 +209,12 @@ def _rewind(d: Draft, p: JobParams, c: Claim, j: JobState, ro: Round) -> int:
     ro.turn += 1
     ro.merge_opens = d.block.time
     return owed
+
+
+def _drop_silent(d: Draft, ro: Round) -> None:
+    """Once revealing is over, who was silent is owed nothing."""
+    if phase_of(ro, d.block.time) >= Phase.ATTESTING:
+        ro.committed = ro.revealed
 
 
 def _only(sender: Address, *allowed: Address) -> None:

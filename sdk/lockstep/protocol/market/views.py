@@ -237,12 +237,21 @@ def unbacked_since(s: Reader, block: Block, job: JobId, r: int) -> Seconds:
     p, last = params(s, job), s.rounds[job, j.started - 1]
     if not has_next(p, j) or last.phase not in (Phase.LEAD, Phase.FAILED):
         return NEVER
+    since = max(last.merged_at, last.merge_opens)
+    half = ro.merged_at + p.windows.challenge_seconds // 2
+    settles = (s.rounds[job, k].merge_opens for k in reversed(range(j.settled)))
+    freed = next((at for at in settles if at < half), NEVER)
+    if freed > since:
+        # INVARIANT: whose stake comes free as a round settles has a turn to back its merge with it; that turn comes on
+        # top.
+        if block.time < freed + p.merge.turn_seconds:
+            return NEVER
+        half += p.merge.turn_seconds
     # INVARIANT: a merge that is being judged stays until the verdict; once half of its window is over, to wait for the
     # rest is faster than another one.
-    late = block.time >= ro.merged_at + p.windows.challenge_seconds // 2
-    if late or s.claims[ro.merge_claim].open_games:
+    if block.time >= half or s.claims[ro.merge_claim].open_games:
         return NEVER
-    return max(last.merged_at, last.merge_opens)
+    return since
 
 
 def bond_of(s: Reader, job: JobId) -> Wei:
