@@ -65,7 +65,7 @@ def test_every_lie_of_the_demo_is_in_the_table_and_in_the_documents() -> None:
     assert told == set(CHEATS) - {"none"} == {*OF_SLOTS, *OF_MERGES, FALSE_CHALLENGE}
     section = (ROOT / "docs/programs.md").read_text().partition("\n## Lies\n")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)) == set(CHEATS)
-    assert all(re.search(rf"\b{name}\b", CHEAT_HELP) for name in CHEATS)
+    assert [name for name in CHEATS if not re.search(rf"\b{name}\b", CHEAT_HELP)] == []
 
 
 def test_every_cheat_of_the_table_is_in_the_threat_model_and_no_other() -> None:

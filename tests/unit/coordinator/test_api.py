@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -355,13 +357,28 @@ def test_metrics_have_the_prefix_and_few_labels(api: Api) -> None:
     assert all(name.startswith("lockstep_") for name in names)
 
 
-def test_openapi_names_every_path(api: Api) -> None:
+def documented(text: str) -> Iterator[tuple[str, str]]:
+    """(verb, path) of each endpoint in the table of docs/programs.md; one without a verb has that of the one before."""
+    table = text.partition("\nThe HTTP API under `/api/v1`:\n")[2].partition("\n\nLists come in pages")[0]
+    for cell, what in re.findall(r"^\| (`.*`) \| (.*) \|$", table, re.MULTILINE):
+        prefix, verb = "" if "outside of `/api/v1`" in what else "/api/v1", "get"
+        for word in re.sub("[`,]", "", cell).split():
+            if word.isupper():
+                verb = word.lower()
+            else:
+                yield verb, prefix + unnamed(word.partition("?")[0])
+
+
+def unnamed(path: str) -> str:
+    """A path whose parameters have no names."""
+    return re.sub(r"\{\w+\}", "{}", path)
+
+
+def test_openapi_and_the_documents_name_the_same_paths(api: Api, repository: Path) -> None:
     paths = api.client.get("/openapi.json").json()["paths"]
-    for path in ("/jobs", "/jobs/{job}", "/jobs/{job}/rounds", "/claims/{claim}", "/games", "/nodes", "/status"):
-        assert "get" in paths["/api/v1" + path]
-    for path in ("/claims", "/receipts"):
-        assert "post" in paths["/api/v1" + path]
-    assert {"/healthz", "/readyz", "/metrics"} <= paths.keys()
+    served = {(verb, unnamed(path)) for path, verbs in paths.items() for verb in verbs}
+    beside = {("get", "/openapi.json"), ("get", "/api/v1/stream")}
+    assert served | beside == set(documented((repository / "docs/programs.md").read_text()))
 
 
 @pytest.mark.sampled(2)

@@ -28,11 +28,10 @@ KNOWN = {"job": JOB, "claim": claim_row().id}
 """Ids that the index holds."""
 FEW, MANY = 10, 300
 """Examples of an operation."""
-OPERATIONS = 26
 
 
-def examine(api: Api, examples: int) -> int:
-    """Call every operation with valid and invalid requests, signed and unsigned; returns how many operations.
+def examine(api: Api, examples: int) -> None:
+    """Call every operation of the document with valid and invalid requests, signed and unsigned.
 
     The chain is heard all the while: /readyz has no reason for its 503.
     """
@@ -40,6 +39,8 @@ def examine(api: Api, examples: int) -> int:
         session.get_one(CursorRow, 1).checked += 86_400
     schema = schemathesis.openapi.from_asgi("/openapi.json", api.client.app)
     found = [result.ok() for result in schema.get_all_operations()]
+    paths = api.client.get("/openapi.json").json()["paths"]
+    assert len(found) == sum(map(len, paths.values())), "none is left out"
     for operation in found:
         known = {name: value for name, value in KNOWN.items() if f"{{{name}}}" in operation.path}
         ways = [operation.as_strategy(mode) for mode in GenerationMode]
@@ -52,7 +53,6 @@ def examine(api: Api, examples: int) -> int:
             case.validate_response(answer, checks=CHECKS)
 
         call()
-    return len(found)
 
 
 def sign(request: PreparedRequest) -> PreparedRequest:
@@ -65,9 +65,9 @@ def sign(request: PreparedRequest) -> PreparedRequest:
 
 @pytest.mark.slow
 def test_few_requests_of_every_operation(api: Api) -> None:
-    assert examine(api, FEW) == OPERATIONS
+    examine(api, FEW)
 
 
 @pytest.mark.slow
 def test_many_requests_of_every_operation(api: Api) -> None:
-    assert examine(api, MANY) == OPERATIONS
+    examine(api, MANY)
