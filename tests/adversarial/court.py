@@ -362,6 +362,8 @@ class Court:
         if self.phase(r) not in (Phase.MERGING, Phase.LEAD):
             # Nobody speaks.
             self.freeze(r)
+        phase = self.phase(r)
+        assert phase in (Phase.MERGING, Phase.LEAD), f"round {r} is {phase.name}: nobody ever merges it"
         while int(market.merger_of(self.job_id, r), 16) == 0:
             self.advance(self.params.merge.turn_seconds)
         merger = self.name_of(market.merger_of(self.job_id, r))
