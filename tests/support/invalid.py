@@ -316,7 +316,7 @@ OPS: dict[str, tuple[Rule, Op]] = {
     "a gather of three": (Rule.OPERAND_COUNT, a_gather(views=(view(INTS, 0, 1), view(TABLE, 0, 0), view(INTS, 0, 1)))),
     "33 instructions": (Rule.INSTRUCTION_COUNT, a_map(instrs=(Instr(Opcode.FNEG, 0),) * 33)),
     "nine functions": (Rule.FUNCTION_COUNT, a_map(instrs=(Instr(Opcode.FEXP, 0),) * 9)),
-    "opcode 38": (Rule.OPCODE, a_map(instrs=(Instr(38, 0),))),
+    f"opcode {len(Opcode)}": (Rule.OPCODE, a_map(instrs=(Instr(len(Opcode), 0),))),
     "opcode 255": (Rule.OPCODE, a_map(instrs=(Instr(255, 0),))),
     "a register that is not written": (Rule.REGISTER, a_map(instrs=(Instr(Opcode.FADD, 0, 1),))),
     "a third one": (Rule.REGISTER, a_map(instrs=(Instr(Opcode.SELECT, 0, 0, 200),))),
@@ -668,6 +668,9 @@ def holding() -> Iterator[tuple[str, Case]]:
         what = (*(f"a sound {op.kind.name.lower()}" for op in SOUND_OPS), *COMPUTED)[i]
         for at in (None, *range(len(op.views))):
             yield f"{what}, {'itself' if at is None else f'operand {at}'}", op_case(Rule.HOLDS, op, at)
+    for known in (list(Opcode)[:19], list(Opcode)[19:]):
+        instrs = tuple(Instr(code, 0) for code in known)
+        yield f"opcodes {known[0]:d} to {known[-1]:d}", op_case(Rule.HOLDS, a_map(instrs=instrs))
     step = sound().programs[STEP]
     # EMPTY, within a leaf, a whole leaf, and several: the last one on the left and on the right of its pair.
     for elements in (0, 1, 255, 256, 257, 700, 1_025, 1_300):
