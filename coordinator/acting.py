@@ -15,7 +15,7 @@ from coordinator.decide import (
     Attest,
     Back,
     Decider,
-    Demand,
+    DemandPayload,
     Deposit,
     Finalize,
     Finish,
@@ -61,11 +61,11 @@ class Actions:
             try:
                 key, call = self._call(job, seen, action, decider)
                 # A payload is demanded once: an index that lags has not seen it.
-                if isinstance(action, Demand) and self._sender.known(key):
+                if isinstance(action, DemandPayload) and self._sender.known(key):
                     continue
                 self._sender.again(key, call)
                 sent.append(key)
-                if isinstance(action, Demand):
+                if isinstance(action, DemandPayload):
                     claim = key.removeprefix("demand/")
                     event("demanded", time=decider.now, claim=claim, round=action.round, slot=action.slot)
             except Crashed as error:
@@ -93,7 +93,7 @@ class Actions:
                 view = seen.round(r)
                 drawing = view is not None and view.stored.seed_block > 0
                 return f"{name}/{r}/{'draw' if drawing else 'close'}", market.seal(job, r)
-            case Demand(r, slot):
+            case DemandPayload(r, slot):
                 view = seen.round(r)
                 assert view is not None, "a demand is decided on a round in view"
                 return self._asks.payload(job, r, slot, claim_id(job, r, view.stored.attempt, slot))

@@ -56,7 +56,7 @@ class AggregatorJob:
     views: tuple[AggregatorRound, ...]
     """Rounds settled - 1 .. started - 1 and voided ones beyond, in order."""
     bond: Wei = NOTHING
-    """What a demand for a payload locks now."""
+    """The bond that a demand for a payload locks now."""
 
     def round(self, number: int) -> AggregatorRound | None:
         """The view of a round, if it is among `views`."""
@@ -109,7 +109,7 @@ class Seal:
 
 
 @dataclass(frozen=True)
-class Demand:
+class DemandPayload:
     """Demand a payload that receipts leave out."""
 
     round: int
@@ -171,7 +171,20 @@ class Withdraw:
     """Pay this account's credits out."""
 
 
-Action = Deposit | StartRound | Seal | Demand | Attest | Freeze | Merge | Back | Finalize | Release | Finish | Withdraw
+Action = (
+    Deposit
+    | StartRound
+    | Seal
+    | DemandPayload
+    | Attest
+    | Freeze
+    | Merge
+    | Back
+    | Finalize
+    | Release
+    | Finish
+    | Withdraw
+)
 
 
 def decide(seen: AggregatorJob, decider: Decider) -> tuple[Action, ...]:
@@ -285,7 +298,7 @@ def _round_actions(seen: AggregatorJob, view: AggregatorRound, decider: Decider)
             # INVARIANT: what receipts leave out and nobody has is demanded before they are sent: in vain, its owner
             # pays its price.
             demanded = demands_due(view, params, decider)
-            yield from (Demand(view.number, slot) for slot in demanded[: decider.free // max(1, seen.bond)])
+            yield from (DemandPayload(view.number, slot) for slot in demanded[: decider.free // max(1, seen.bond)])
             if receipts_due(view, params, decider.now):
                 yield Attest(view.number)
         case Phase.FREEZING:

@@ -15,7 +15,7 @@ from coordinator.decide import (
     AggregatorRound,
     Attest,
     Back,
-    Demand,
+    DemandPayload,
     Deposit,
     Finalize,
     Finish,
@@ -110,12 +110,12 @@ def test_all_is_sent_before_any_is_waited_for_and_a_refusal_keeps_no_other(actio
 
 def test_a_payload_is_demanded_once_though_the_index_has_not_seen_it(actions: Actions, sent: Noted) -> None:
     view = AggregatorRound(0, Phase.ATTESTING, Round(attempt=2))
-    assert actions.act(JOB, seen(view), [Demand(0, 1)], DECIDER)
+    assert actions.act(JOB, seen(view), [DemandPayload(0, 1)], DECIDER)
     claim = claim_id(JOB, 0, 2, 1)
     assert list(sent.calls) == [f"demand/{claim.hex()}"]
     assert sent.calls[f"demand/{claim.hex()}"][:3] == ("unavailable", 0, 1)
     sent.known_keys = {f"demand/{claim.hex()}"}
-    assert not actions.act(JOB, seen(view), [Demand(0, 1)], DECIDER)
+    assert not actions.act(JOB, seen(view), [DemandPayload(0, 1)], DECIDER)
     assert sent.order == ["send", "wait"]
 
 

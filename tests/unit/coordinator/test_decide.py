@@ -16,7 +16,7 @@ from coordinator.decide import (
     Attest,
     Back,
     Decider,
-    Demand,
+    DemandPayload,
     Deposit,
     Finalize,
     Freeze,
@@ -165,7 +165,7 @@ class Coordinated(History):
                 return self.call(self.me, "market.merge", self.job, r, *given)
             case Back(r, backed, _):
                 return self.call(self.me, "market.back", self.job, r, backed)
-            case Demand(r, slot):
+            case DemandPayload(r, slot):
                 self.demands += 1
                 return self.call(self.me, "demands.unavailable", self.job, r, slot, 0)
             case Attest(r):
@@ -309,11 +309,11 @@ def test_what_is_not_there_and_receipts_leave_out_is_demanded_before_they_are_se
     seen = job(view, params=params, bond=Wei(10))
 
     def demanded(seen: AggregatorJob = seen, asker: Decider = asker) -> list[int]:
-        return [a.slot for a in decide(seen, asker) if isinstance(a, Demand)]
+        return [a.slot for a in decide(seen, asker) if isinstance(a, DemandPayload)]
 
     assert demanded() == due
-    actions = [type(a) for a in decide(seen, asker) if isinstance(a, Demand | Attest)]
-    assert actions == [Demand] * len(due) + [Attest] * bool(receipts_due(view, params, Seconds(now)))
+    actions = [type(a) for a in decide(seen, asker) if isinstance(a, DemandPayload | Attest)]
+    assert actions == [DemandPayload] * len(due) + [Attest] * bool(receipts_due(view, params, Seconds(now)))
     assert demanded(asker=replace(asker, demands=0)) == [], "if it is told to"
     assert demanded(asker=replace(asker, demands=1)) == due[:1], "so many of a round"
     assert demanded(asker=replace(asker, free=Wei(19))) == due[:1], "as its stake reaches"

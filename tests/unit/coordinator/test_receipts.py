@@ -57,8 +57,8 @@ def test_a_receipt_is_kept_as_it_was_signed_and_pokes_the_worker(api: Api) -> No
     with api.context.database.reading() as session:
         row = session.get_one(ReceiptRow, (JOB, 0, 0, 1))
         assert (row.account, row.time) == (WORKER.address, NOW)
-        assert receipts.speakers(session, JOB, 0, 0) == {1}
-        assert receipts.speakers(session, JOB, 0, 1) == set(), "of that attempt alone"
+        assert receipts.masks(session, JOB, 0, 0) == {1: 0b011}
+        assert receipts.masks(session, JOB, 0, 1) == {}, "of that attempt alone"
         assert receipts.held(session, JOB, 0, 0, [0, 2]) == []
         assert receipts.count(session, JOB) == 1
 
