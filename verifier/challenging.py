@@ -12,7 +12,7 @@ from lockstep.node.challenge import opening_of
 from lockstep.node.ledger import ClaimRecord
 from lockstep.node.party import Party
 from lockstep.node.player import GameTable
-from lockstep.node.replay import Replay, first_difference, published_trace
+from lockstep.node.replay import Replay, first_difference
 from lockstep.protocol.dispute.game import game_id
 from lockstep.protocol.errors import (
     ChainError,
@@ -26,6 +26,7 @@ from lockstep.protocol.errors import (
 from lockstep.protocol.market.ids import audit_id
 from lockstep.protocol.types import Cid, ClaimId, StateRoot, Wei
 from verifier import decide
+from verifier.lists import Lists, OnItsWay
 from verifier.playing import Seats
 from verifier.reading import MarketView
 from verifier.staking import Wallet
@@ -49,10 +50,12 @@ class Challenger:
     """Opens one game about each wrong claim."""
 
     def __init__(
-        self, party: Party, table: GameTable, wallet: Wallet, seats: Seats, teller: Teller, rests: Backoff[ClaimId]
-    ) -> None:
+        self, party: Party, table: GameTable, wallet: Wallet, seats: Seats, teller: Teller, lists: Lists,
+        rests: Backoff[ClaimId],
+    ) -> None:  # fmt: skip
         """`rests`: claims that are left alone for now."""
         self._party = party
+        self._lists = lists
         self._table = table
         self._wallet = wallet
         self._seats = seats
@@ -83,7 +86,10 @@ class Challenger:
             nonce = decide.nonce_of(claim, self._party.address, view.games)
             try:
                 if nonce is not None:
-                    self._challenge(self._with_list(wrong, view), nonce)
+                    ready = self._with_list(wrong, view)
+                    if ready is None:
+                        continue
+                    self._challenge(ready, nonce)
             except (FundsError, TryLater, Unreachable, ChainError, NotFoundError, Mismatch) as error:
                 if self._comes_again(wrong.record, error, view):
                     log.warning("a wrong claim is not challenged yet: trying again", claim=claim.hex(), why=str(error))
@@ -106,8 +112,9 @@ class Challenger:
             return decide.may_challenge(record, view.ledger, view.params[record.job], view.now)
         return not isinstance(error, Mismatch)
 
-    def _with_list(self, wrong: WrongClaim, view: MarketView) -> WrongClaim:
-        """With the claim's list of roots, if its job draws witnesses and it was published since.
+    def _with_list(self, wrong: WrongClaim, view: MarketView) -> WrongClaim | None:
+        """With the claim's list of roots, if its job draws witnesses and it was published since; None while it is
+        fetched.
 
         Raises TryLater while its owner may still publish it: a game that knows t is four moves shorter.
         """
@@ -118,9 +125,13 @@ class Challenger:
         record = found[2]
         drawn = view.ledger.audits.get(audit_id(record.job, record.round, record.attempt))
         due = decide.list_due(record, params, None if drawn is None else drawn.state)
-        published, final = self._published(record, params.role.transitions)
-        # INVARIANT: a lie is challenged within its window, whatever nobody answers for.
-        if published is None and not final and view.now < due:
+        try:
+            published, final = self._published(record, params.role.transitions)
+        except OnItsWay:
+            if decide.awaits_list(due, params, view.now, fetching=True):
+                return None
+            published, final = None, True
+        if published is None and not final and decide.awaits_list(due, params, view.now, fetching=False):
             raise TryLater(
                 "the owner may still publish the claim's state roots",
                 hint="no action is needed: it is looked for again",
@@ -136,7 +147,7 @@ class Challenger:
         if self._unanswered.get(about, 0) >= LIST_TRIES:
             return None, True
         try:
-            return published_trace(self._party.store, record, transitions), False
+            return self._lists.find(record, transitions), False
         except Unreachable:
             tries = self._unanswered[about] = self._unanswered.get(about, 0) + 1
             return None, tries >= LIST_TRIES

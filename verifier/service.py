@@ -48,6 +48,7 @@ from verifier.choosing import Backlog
 from verifier.demanding import Demander
 from verifier.equivocation import Equivocations, urls_of
 from verifier.journal import Journal
+from verifier.lists import Lists
 from verifier.loading import LoadedJobs
 from verifier.playing import Seats
 from verifier.reading import MarketReader, MarketView
@@ -92,7 +93,8 @@ class Verifier:
         self._teller = teller = Teller()
         self._wallet = Wallet(party, sender, teller)
         self._seats = Seats(party, table, states, teller)
-        self._challenger = Challenger(party, table, self._wallet, self._seats, teller, rests)
+        self._lists = Lists(party.store)
+        self._challenger = Challenger(party, table, self._wallet, self._seats, teller, self._lists, rests)
         self._reporter = Reporter(party, equivocations, sender, teller, rests)
         self._demander = Demander(party, jobs, sender, self._wallet, teller)
         self._abandoned = Abandoned(table, party.address)
@@ -103,7 +105,9 @@ class Verifier:
             party.store, jobs, shelf, states, self._backlog, self._seats, self._demander, self._reporter
         )
         self._duties = (
-            Duties(party, journal, sender, self._wallet, self._demander, self._backlog, teller) if witness else None
+            Duties(party, journal, sender, self._wallet, self._demander, self._backlog, self._lists, teller)
+            if witness
+            else None
         )
 
     def run(self, stop: Flag) -> None:
@@ -170,6 +174,7 @@ class Verifier:
         self._seats.close()
         self._replayer.close()
         self._reporter.close()
+        self._lists.close()
         if self._duties is not None:
             self._duties.close()
 

@@ -23,6 +23,7 @@ from lockstep.protocol.types import AuditId, Seconds
 from verifier.choosing import Backlog
 from verifier.demanding import Demander
 from verifier.journal import Journal
+from verifier.lists import Lists
 from verifier.loading import LoadedJobs
 from verifier.reading import MarketView
 from verifier.staking import Wallet
@@ -39,7 +40,7 @@ class Duties:
 
     def __init__(
         self, party: Party, journal: Journal, sender: Sender[None], wallet: Wallet, demander: Demander,
-        backlog: Backlog, teller: Teller,
+        backlog: Backlog, lists: Lists, teller: Teller,
     ) -> None:  # fmt: skip
         """`backlog`: has suspects replayed to their end, and challenged if they are wrong."""
         loaded = LoadedJobs(party, loading.load)
@@ -52,7 +53,7 @@ class Duties:
         """One thread: what begins waits until it is free."""
         self._enrolment = Enrolment(party, journal, loaded, self._bench, sender, wallet, teller)
         self._looker = Looker(party, journal, loaded, self._bench, self._enrolment, demander, backlog, sender, teller)
-        self._speaker = Speaker(party, journal, self._enrolment, backlog, sender, teller)
+        self._speaker = Speaker(party, journal, self._enrolment, backlog, lists, sender, teller)
         self._attester = Attester(party, loaded, self._bench, demander, sender)
         self._turns = Turns(party.address)
         self._settling: Backoff[tuple[AuditId, int]] = Backoff(RETRY_SECONDS)

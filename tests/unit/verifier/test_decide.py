@@ -233,3 +233,8 @@ def test_a_list_is_waited_for_while_its_owner_may_publish_it_and_no_game_is_too_
     drawn = replace(Audit(), status=AuditStatus.DRAWN, commit_ends=Seconds(150))
     assert decide.list_due(claimed, PARAMS, drawn) == 150 + PARAMS.windows.audit_seconds
     assert decide.list_due(claimed, PARAMS, replace(drawn, status=AuditStatus.SKIPPED)) == latest
+    assert decide.awaits_list(latest, PARAMS, Seconds(latest - 1), fetching=False)
+    assert not decide.awaits_list(latest, PARAMS, latest, fetching=False)
+    more = PARAMS.windows.audit_seconds // 2
+    assert decide.awaits_list(latest, PARAMS, Seconds(latest + more - 1), fetching=True)
+    assert not decide.awaits_list(latest, PARAMS, Seconds(latest + more), fetching=True)
