@@ -235,11 +235,11 @@ class Verifier:
             self._wallet.withdraw(view.head.number)
 
     def _tend(self, _: MarketView) -> None:
-        self._party.outbox.tend()
+        self._sender.settle()
 
     def _at_rest(self, view: MarketView) -> bool:
         """Tells if nothing is lost by leaving now."""
         done = self._duties is None or self._duties.at_rest(view)
-        if not done or not self._seats.at_rest(view) or len(self._challenger):
+        if not done or not self._seats.at_rest(view) or len(self._challenger) or not self._sender.idle:
             return False
         return self._resting.at(self._relied.look(view.head.number))

@@ -29,7 +29,7 @@ from lockstep.protocol.errors import (
 )
 from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.programs.defects import Rule
-from lockstep.protocol.types import ClaimId, JobId
+from lockstep.protocol.types import ClaimId, JobId, Wei
 from tests.support.constant import Lie
 from tests.support.world import World
 from tests.unit.verifier.desk import SECONDS, Desk, Replays, desk_of
@@ -247,6 +247,59 @@ def test_a_payload_that_is_not_there_is_demanded_while_that_can_keep_it_out(desk
     assert (demanded["claim"], demanded["slot"]) == (claim.hex(), 0)
     assert desk.told("audited", claim=claim.hex(), verdict="match", payload="blob_missing"), "no ground for a game"
     assert desk.world.ledger().demands
+
+
+@pytest.mark.parametrize("staked", [True, False], ids=["staked", "to be staked first"])
+def test_a_demand_waits_for_no_block_and_is_told_of_once_it_is_mined(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, staked: bool
+) -> None:
+    vault, outbox = desk.world.contracts.vault, desk.party.outbox
+    if not staked:
+        desk.world.send(vault.request_unbond(vault.free(desk.party.address)), "verifier")
+    desk.world.devnet._request("evm_setAutomine", [False])
+    monkeypatch.setattr(outbox, "wait", lambda key, timeout: pytest.fail(f"the loop waits for {key}"))
+    monkeypatch.setattr(Challenger, "step", lambda *_: None)
+    claim = desk.world.claim_id(0)
+    desk.replays.faults[claim] = "blob_missing"
+    while not outbox.keys(f"demand/{claim.hex()}"):
+        desk.verifier.look()
+        desk._settled()
+    assert len(outbox.keys("deposit/")) == (not staked)
+    desk.verifier._step(desk.verifier.look())
+    assert not desk.told("demanded"), "nothing is mined yet"
+    assert not desk.verifier._at_rest(desk.verifier.look(True)), "its bond will be locked"
+    desk.look(4)
+    assert [e["claim"] for e in desk.told("demanded")] == [claim.hex()]
+    assert desk.world.ledger().demands
+
+
+def test_a_payload_whose_demand_the_chain_does_not_take_yet_is_demanded_at_the_next_look(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, refused = desk.world.claim_id(0), []
+    desk.replays.faults[claim] = "blob_missing"
+
+    def dear(call: Any, key: str, **_: Any) -> None:
+        refused.append(key)
+        raise TryLater("the base fee is above max_fee")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(desk.party.outbox, "submit", dear)
+        desk.until("audited", 2)
+        desk.look()
+    assert f"demand/{claim.hex()}" in refused
+    desk.until("demanded")
+
+
+def test_an_answer_waits_for_no_block_and_is_told_of_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    due = [(f"{act}/{'ab' * 32}/{i}", desk.world.contracts.token.mint(desk.party.address, Wei(1)))
+           for i, act in enumerate(("commit", "answer", "keep"))]  # fmt: skip
+    monkeypatch.setattr(desk.verifier._demander._answers, "due", lambda *_: due)
+    monkeypatch.setattr(Challenger, "step", lambda *_: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(desk.party.outbox, "wait", lambda key, timeout: pytest.fail(f"the loop waits for {key}"))
+        desk.look(5)
+    assert [e["demand"] for name in ("precommitted", "answered") for e in desk.told(name)] == ["ab" * 32] * 2
 
 
 def test_who_ends_stops_auditing_and_plays_on(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
