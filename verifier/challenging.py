@@ -24,7 +24,7 @@ from lockstep.protocol.errors import (
     Unreachable,
 )
 from lockstep.protocol.market.ids import audit_id
-from lockstep.protocol.types import Cid, ClaimId, StateRoot, Wei
+from lockstep.protocol.types import Cid, ClaimId, JobId, StateRoot, Wei
 from verifier import decide
 from verifier.lists import Lists, OnItsWay
 from verifier.playing import Seats
@@ -68,6 +68,11 @@ class Challenger:
     def __len__(self) -> int:
         """Returns the number of games still to be opened."""
         return len(self._wrong)
+
+    @property
+    def jobs(self) -> set[JobId]:
+        """The jobs of these claims."""
+        return {wrong.record.job for wrong in self._wrong.values()}
 
     def add(self, record: ClaimRecord, audit: Replay) -> None:
         """Have a claim challenged."""

@@ -132,6 +132,15 @@ def seats(me: Address, games: Iterable[GameRecord], taken: Collection[bytes]) ->
     return [g for g in games if g.challenger == me and g.verdict is Verdict.NONE and g.id not in taken]
 
 
+def over(me: Address, ledger: Ledger) -> set[JobId]:
+    """Jobs that are done, and in which nothing is open that this account may still have to compute for: a game of its
+    own, a demand for what it holds."""
+    games = {g.claim for g in ledger.games.values() if g.challenger == me}
+    needed = {ledger.places[claim][0] for claim in games if claim in ledger.places}
+    needed |= {demand.job for demand in ledger.demands.values()}
+    return {job.id for job in ledger.jobs.values() if job.done} - needed
+
+
 def ended(me: Address, games: Iterable[GameRecord], told: Collection[bytes]) -> list[GameRecord]:
     """Own games that are over and not told of yet."""
     return [g for g in games if g.challenger == me and g.verdict is not Verdict.NONE and g.id not in told]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from lockstep.base.shelf import Shelf
 from lockstep.execution import footprint
@@ -42,6 +42,13 @@ class LoadedJobs:
         found = self.find(job)
         if found is not None and found.box is not None:
             found.box.stop()
+
+    def let_go(self, jobs: Iterable[JobId]) -> None:
+        """Drop what is loaded of these jobs, and end what runs their Programs; asked for again, it is loaded anew."""
+        for job in jobs:
+            public = self._loaded.pop(job, None)
+            if public is not None and public.job.box is not None:
+                public.job.box.close()
 
     def find(self, job: JobId) -> Job | None:
         """A job, if it is loaded."""

@@ -25,7 +25,7 @@ from lockstep.node.player import HeldClaim
 from lockstep.node.replay import Replay, WrongSource, audit
 from lockstep.protocol.errors import Crashed, LockstepError, RowMissing, Unfit
 from lockstep.protocol.jobs import JobParams
-from lockstep.protocol.types import StateRoot
+from lockstep.protocol.types import JobId, StateRoot
 from lockstep.storage import ContentStore
 from verifier.choosing import Backlog, Task
 from verifier.demanding import Demander
@@ -104,6 +104,11 @@ class Replayer:
             assert known is not None, "a task comes from the ledger"
             self._task, self._began, self._late = task, time.monotonic(), False
             self._bench.begin(task, partial(self._replay, task, view.params[task.claim.job], *known))
+
+    @property
+    def job(self) -> JobId | None:
+        """The job of the claim that the bench works on, or has ready."""
+        return None if self._task is None else self._task.claim.job
 
     @property
     def done(self) -> bool:

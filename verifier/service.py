@@ -74,7 +74,7 @@ class Verifier:
         shelf = Shelf(party.settings.memory_bytes)
         states = States(party.settings.home_dir / STATES, party.settings.disk_bytes)
         table = GameTable(party.contracts.game, party.addresses.block, party.contracts.market)
-        jobs = LoadedJobs(party, loading.load, shelf)
+        self._jobs = jobs = LoadedJobs(party, loading.load, shelf)
         sender: Sender[None] = Sender(party.outbox)
         # One for all: a claim that is about to be convicted is neither replayed nor challenged meanwhile.
         rests: Backoff[ClaimId] = Backoff(decide.RETRY_SECONDS)
@@ -197,6 +197,7 @@ class Verifier:
         if self._duties is not None:
             yield self._duties.step
         yield self._replayer.step
+        yield self._let_go
         yield self._withdraw
         yield self._tend
 
@@ -228,6 +229,13 @@ class Verifier:
             self._challenger.add(record, found.audit)
             self._backlog.mismatched(record, found.audit.t, found.seconds)
             self._challenger.step(view)
+
+    def _let_go(self, view: MarketView) -> None:
+        """Drop what is loaded of jobs in which nothing is left to do."""
+        over = decide.over(self._party.address, view.ledger) - self._challenger.jobs
+        self._jobs.let_go(over - {self._replayer.job})
+        if self._duties is not None:
+            self._duties.let_go(over)
 
     def _withdraw(self, view: MarketView) -> None:
         running = len(self._seats) + len(self._challenger)

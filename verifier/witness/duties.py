@@ -8,6 +8,8 @@ so this may be killed at any line.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from lockstep.execution.box import loading
 from lockstep.node.backoff import Backoff
 from lockstep.node.bench import Bench
@@ -19,7 +21,7 @@ from lockstep.node.turns import COURTESY_SECONDS, Turns
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.market import ids
 from lockstep.protocol.market.types import AuditStatus, DutyStatus
-from lockstep.protocol.types import AuditId, Seconds
+from lockstep.protocol.types import AuditId, JobId, Seconds
 from verifier.choosing import Backlog
 from verifier.demanding import Demander
 from verifier.journal import Journal
@@ -43,7 +45,7 @@ class Duties:
         backlog: Backlog, lists: Lists, teller: Teller,
     ) -> None:  # fmt: skip
         """`backlog`: has suspects replayed to their end, and challenged if they are wrong."""
-        loaded = LoadedJobs(party, loading.load)
+        self._jobs = loaded = LoadedJobs(party, loading.load)
         self._me = party.address
         self._market = party.contracts.market
         self._contract = party.contracts.witnesses
@@ -79,6 +81,11 @@ class Duties:
     def at_rest(self, view: MarketView) -> bool:
         """Tells if leaving now fails no duty and leaves no stake behind."""
         return not owes(view.ledger, self._me, view.now) and not staked(view.ledger, self._me)
+
+    def let_go(self, jobs: Iterable[JobId]) -> None:
+        """Drop what is loaded of these jobs, unless something is looked into now."""
+        if not len(self._bench):
+            self._jobs.let_go(jobs)
 
     def close(self) -> None:
         """Stop what is being computed."""

@@ -6,6 +6,7 @@ import threading
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -458,3 +459,29 @@ def test_a_replay_that_has_used_up_its_budget_makes_room_for_others(
     desk.look(3)
     (told,) = desk.told("refused")
     assert told["code"] == "unfit"
+
+
+class Child:
+    """In the place of what runs a job's Programs."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_job_that_is_over_is_let_go_with_what_runs_its_programs(desk_of: Any) -> None:
+    world = World.start(rounds=1, witnesses=1, witness_fee=11, witness_stake=223, audit_seconds=40)
+    desk: Desk = desk_of(world, witness=True)
+    children = []
+    for jobs in (desk.verifier._jobs, desk.verifier._duties._jobs):  # type: ignore[union-attr]
+        children.append(Child())
+        jobs._loaded[world.job] = SimpleNamespace(job=SimpleNamespace(box=children[-1], params=world.params))  # type: ignore[assignment]
+    world.to(Phase.FINAL)
+    desk.look(4)
+    assert not any(child.closed for child in children), "it may go on"
+    world.send(world.contracts.market.finish(world.job), "requester")
+    desk.look(2)
+    assert all(child.closed for child in children)
+    assert (desk.verifier._jobs.find(world.job), desk.verifier._duties._jobs._loaded) == (None, {})  # type: ignore[union-attr]
