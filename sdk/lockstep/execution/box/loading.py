@@ -10,6 +10,7 @@ The parent decodes the same bytes once the child has done so within its limits, 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -312,7 +313,7 @@ class JobBox:
         if self._closed:
             raise Cancelled
         self.stop()
-        box = Box(self._allowance, self._store, folder_of(self.job))
+        box = self._started()
         with self._state:
             closed = self._closed
             if not closed:
@@ -329,6 +330,17 @@ class JobBox:
                     self._box = None
             box.close()
             raise
+        return box
+
+    def _started(self) -> Box:
+        folder = folder_of(self.job)
+        try:
+            box = Box(self._allowance, self._store, folder.path)
+        except BaseException:
+            folder.close()
+            raise
+        # Whoever still uses the child uses its folder.
+        weakref.finalize(box, folder.close)
         return box
 
     def _call(self, box: Box, verb: str, **given: Any) -> Any:
