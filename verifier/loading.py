@@ -37,11 +37,11 @@ class LoadedJobs:
             self._loaded[job] = PublicData(loaded, self._store, self._shelf)
         return self._loaded[job]
 
-    def stop(self, job: JobId) -> None:
-        """End what runs a job's Programs, and what it does: whoever waits for it gets Cancelled."""
+    def stop(self, job: JobId, order_of: int) -> None:
+        """End what runs a job's Programs, if it works for this thread, which gets Cancelled."""
         found = self.find(job)
         if found is not None and found.box is not None:
-            found.box.stop()
+            found.box.stop(order_of)
 
     def let_go(self, jobs: Iterable[JobId]) -> None:
         """Drop what is loaded of these jobs, and end what runs their Programs; asked for again, it is loaded anew."""

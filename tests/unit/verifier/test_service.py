@@ -420,15 +420,16 @@ def test_refusals_are_read_of_jobs_with_something_to_replay_alone(desk: Desk, mo
 
 
 def test_a_replay_is_given_up_for_an_own_game(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, stopped = threading.Event(), threading.Event()
+    begun, stopped, threads = threading.Event(), threading.Event(), list[int]()
 
     def endless(*_: Any) -> Any:
+        threads.append(threading.get_ident())
         begun.set()
         assert stopped.wait(SECONDS), "nobody stops it"
         raise Cancelled
 
     monkeypatch.setattr("verifier.replaying.audit", endless)
-    monkeypatch.setattr(LoadedJobs, "stop", lambda jobs, job: stopped.set())
+    monkeypatch.setattr(LoadedJobs, "stop", lambda jobs, job, thread: (threads.append(thread), stopped.set()))
     while not begun.wait(0.01):
         desk.verifier.look()
         desk.world.devnet.mine(1)
@@ -438,6 +439,7 @@ def test_a_replay_is_given_up_for_an_own_game(desk: Desk, monkeypatch: pytest.Mo
     monkeypatch.setattr(desk.verifier._backlog, "urgent", lambda view, games: True)
     replayer.step(view)
     assert stopped.is_set()
+    assert threads[0] == threads[1], "the replay's work alone: an own game's may have come after it"
 
 
 def test_a_replay_that_has_used_up_its_budget_makes_room_for_others(
@@ -452,7 +454,7 @@ def test_a_replay_that_has_used_up_its_budget_makes_room_for_others(
 
     monkeypatch.setattr("verifier.replaying.audit", endless)
     monkeypatch.setattr("verifier.replaying.budget", lambda params: -1.0)
-    monkeypatch.setattr(LoadedJobs, "stop", lambda jobs, job: stopped.set())
+    monkeypatch.setattr(LoadedJobs, "stop", lambda *_: stopped.set())
     while not begun.wait(0.01):
         desk.verifier.look()
         desk.world.devnet.mine(1)

@@ -168,6 +168,8 @@ class JobBox:
         self._state = threading.Lock()
         self._turn = threading.RLock()
         """Held while the child works: segments are laid out by one thread at a time."""
+        self._ordered_by: int | None = None
+        """The thread whose order the child works on."""
         self._closed = False
 
     # -- the look
@@ -256,9 +258,15 @@ class JobBox:
 
     # -- the child
 
-    def stop(self) -> None:
-        """End the child and what it does, whoever waits for it: they get Cancelled. The next use starts another."""
+    def stop(self, order_of: int | None = None) -> None:
+        """End the child and what it does, whoever waits for it: they get Cancelled. The next use starts another.
+
+        `order_of`: a thread; the child is ended only while it works on that one's order.
+        """
         with self._state:
+            # INVARIANT: who ends one piece of work ends no other: the child may be at work for a game by then.
+            if order_of is not None and order_of != self._ordered_by:
+                return
             box, self._box = self._box, None
         _IDLE.remove(self)
         if box is not None:
@@ -297,9 +305,13 @@ class JobBox:
     def _ordering(self) -> Iterator[None]:
         with self._turn:
             _IDLE.remove(self)
+            with self._state:
+                before, self._ordered_by = self._ordered_by, threading.get_ident()
             try:
                 yield
             finally:
+                with self._state:
+                    self._ordered_by = before
                 # INVARIANT: however many jobs a process looks at, few children wait.
                 if self._box is not None:
                     _IDLE.add(self)

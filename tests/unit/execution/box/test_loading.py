@@ -32,6 +32,7 @@ from lockstep.storage.directory import DirectoryStore
 from tests.support import broken, hostile, toyjob
 from tests.support.hostile import HOSTILE
 from tests.support.takeover import SECONDS, Exploit
+from tests.support.waiting import wait
 
 FITS = footprint.fitting(footprint.worker)
 
@@ -159,6 +160,34 @@ def test_whoever_waits_for_a_child_that_is_stopped_is_told(toy_store: ContentSto
     assert len(failed) == 1
     with pytest.raises(Cancelled):
         run.advance(1, run.start)
+
+
+def test_who_stops_one_threads_work_ends_no_other(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    job = loading.load(toyjob.ID, hostile.publish(store, hostile.endless_sum), store, fits=FITS)
+    box, failed = job.box, []
+    assert isinstance(box, JobBox)
+    run = slot(job)
+
+    def work() -> None:
+        try:
+            run.advance(1, run.start)
+        except Cancelled as error:
+            failed.append(error)
+
+    with box:
+        thread = threading.Thread(target=work)
+        thread.start()
+        wait(lambda: box._ordered_by == thread.ident, "its order", every=0.01)
+        child = box._at_work()
+        box.stop(threading.get_ident())
+        assert (box._box, child.alive) == (child, True), "it is another's order by now"
+        assert thread.ident is not None
+        box.stop(thread.ident)
+        thread.join()
+        assert len(failed) == 1
+        box.stop(thread.ident)
+        assert box._ordered_by is None, "it has none any more"
 
 
 class Slow(DirectoryStore):
