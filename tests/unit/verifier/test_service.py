@@ -105,6 +105,20 @@ def test_a_part_that_fails_is_logged_once_and_keeps_no_other(desk: Desk, monkeyp
     assert [line["where"] for line in logs if line["log_level"] == "error"] == [failing.__qualname__]
 
 
+@pytest.mark.parametrize("error", [ChainError("reverted"), NotFoundError("no such job")])
+def test_a_node_that_refuses_a_job_of_its_logs_is_asked_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refused(job: JobId) -> Any:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(desk.verifier._market._market, "params", refused)
+        with pytest.raises(TryLater, match="which its logs name"):
+            desk.verifier.look()
+    desk.until("challenged")
+
+
 def test_without_a_chain_no_part_goes_on_and_the_block_is_looked_at_again(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
