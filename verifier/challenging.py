@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import structlog
@@ -62,8 +63,8 @@ class Challenger:
         self._teller = teller
         self._rests = rests
         self._wrong: dict[ClaimId, WrongClaim] = {}
-        self._unanswered: dict[tuple[ClaimId, Cid], int] = {}
-        """Tries at a claim's list for which nobody answered."""
+        self._unanswered: dict[ClaimId, Counter[Cid]] = {}
+        """By claim, the tries at each list that it named for which nobody answered."""
 
     def __len__(self) -> int:
         """Returns the number of games still to be opened."""
@@ -84,7 +85,7 @@ class Challenger:
             claim = wrong.record.id
             if self._is_replaced(wrong.record, view):
                 log.info("a wrong claim came again with another trace: it is replayed anew", claim=claim.hex())
-                del self._wrong[claim]
+                self._drop(claim)
                 continue
             if self._rests.rests(claim, view.now):
                 continue
@@ -101,7 +102,12 @@ class Challenger:
                     self._rests.failed(claim, view.now)
                     continue
                 log.warning("a wrong claim is not challenged", claim=claim.hex(), why=str(error))
-            del self._wrong[claim]
+            self._drop(claim)
+
+    def _drop(self, claim: ClaimId) -> None:
+        """Be done with a claim."""
+        del self._wrong[claim]
+        self._unanswered.pop(claim, None)
 
     @staticmethod
     def _is_replaced(record: ClaimRecord, view: MarketView) -> bool:
@@ -148,14 +154,14 @@ class Challenger:
         """The claim's list, and True if none is waited for: nobody answers for the one that its owner names."""
         if not record.trace_cid:
             return None, False
-        about = record.id, record.trace_cid
-        if self._unanswered.get(about, 0) >= LIST_TRIES:
+        tries = self._unanswered.setdefault(record.id, Counter())
+        if tries[record.trace_cid] >= LIST_TRIES:
             return None, True
         try:
             return self._lists.find(record, transitions), False
         except Unreachable:
-            tries = self._unanswered[about] = self._unanswered.get(about, 0) + 1
-            return None, tries >= LIST_TRIES
+            tries[record.trace_cid] += 1
+            return None, tries[record.trace_cid] >= LIST_TRIES
 
     def _challenge(self, wrong: WrongClaim, nonce: int) -> None:
         party, record, found = self._party, wrong.record, wrong.audit

@@ -98,6 +98,7 @@ def test_a_list_for_which_enough_was_asked_is_asked_for_no_more() -> None:
     challenger.failing.clear()
     challenger.look(at(DUE))
     assert challenger.opened == [(claim, None)]
+    assert not challenger._unanswered, "what was counted for a claim goes with it"
 
 
 def test_a_claim_for_which_nobody_answers_keeps_no_other_from_being_challenged() -> None:

@@ -331,3 +331,15 @@ def test_nothing_is_taken_over_for_a_claim_of_other_outputs(field_: Field, worke
     r.merges.append(replace(r.merges[0], id=claim, worker=ME, out=r.merges[0].out2))
     worker.looks()
     assert WorkFolder(field_.home, claim).material() is None
+
+
+def test_what_was_taken_over_is_let_go_with_its_job(field_: Field, workers: Callable[[], HomeWorker]) -> None:
+    worker = workers()
+    shifted(field_, worker)
+    worker.looks()
+    defence, job = worker._skills.defence, field_.job.id
+    assert set(defence._adopted) == {job}
+    worker._jobs.kept, worker._ledger.jobs[job].done = {job}, True
+    worker._jobs.taken.clear()
+    worker.looks()
+    assert not defence._adopted

@@ -143,6 +143,8 @@ class Idle:
 _IDLE = Idle()
 _STARVED: dict[JobId, tuple[str, object]] = {}
 """Jobs whose child the kernel ended, with the work that it left undone: once it is done, the jobs are free again."""
+MOST_STARVED = 256
+"""So many of them are remembered, the latest."""
 
 
 class JobBox:
@@ -364,6 +366,8 @@ class JobBox:
             # INVARIANT: no job is refused because other work takes this machine's memory once.
             if _STARVED.setdefault(self.job, work) is not work:
                 raise
+            for longest in list(_STARVED)[:-MOST_STARVED]:
+                _STARVED.pop(longest, None)
             raise TryLater(error.message, "free some memory: it is tried again by itself") from error
         if _STARVED.get(self.job) == work:
             del _STARVED[self.job]
