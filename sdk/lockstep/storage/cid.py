@@ -93,7 +93,7 @@ def verify_block(cid: str, block: Bytes, *, source: str) -> None:
 
 
 def _canonical(text: str) -> ParsedCid | None:
-    """What is in a CID of the one form that is used; None if the text is of another."""
+    """Codec and digest of a CID of the one form that is used; None if the text is of another."""
     if _FORM.fullmatch(text) is None:
         return None
     raw = base64.b32decode(text[1:].upper() + "======")
