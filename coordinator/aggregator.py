@@ -127,11 +127,11 @@ class Aggregator:
         box, seconds = self.job.box, max(loading.LEAST_SECONDS, self.job.params.merge.turn_seconds)
         if box is None:
             return merging.finish(run)
-        late = threading.Event()
+        late, merging_here = threading.Event(), threading.get_ident()
 
         def stop() -> None:
             late.set()
-            box.stop()
+            box.stop(merging_here)
 
         timer = threading.Timer(seconds, stop)
         timer.daemon = True

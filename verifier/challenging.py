@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import structlog
@@ -12,7 +13,7 @@ from lockstep.node.challenge import opening_of
 from lockstep.node.ledger import ClaimRecord
 from lockstep.node.party import Party
 from lockstep.node.player import GameTable
-from lockstep.node.replay import Replay, first_difference, published_trace
+from lockstep.node.replay import Replay, first_difference
 from lockstep.protocol.dispute.game import game_id
 from lockstep.protocol.errors import (
     ChainError,
@@ -24,8 +25,9 @@ from lockstep.protocol.errors import (
     Unreachable,
 )
 from lockstep.protocol.market.ids import audit_id
-from lockstep.protocol.types import Cid, ClaimId, StateRoot, Wei
+from lockstep.protocol.types import Cid, ClaimId, JobId, StateRoot, Wei
 from verifier import decide
+from verifier.lists import Lists, OnItsWay
 from verifier.playing import Seats
 from verifier.reading import MarketView
 from verifier.staking import Wallet
@@ -49,22 +51,29 @@ class Challenger:
     """Opens one game about each wrong claim."""
 
     def __init__(
-        self, party: Party, table: GameTable, wallet: Wallet, seats: Seats, teller: Teller, rests: Backoff[ClaimId]
-    ) -> None:
+        self, party: Party, table: GameTable, wallet: Wallet, seats: Seats, teller: Teller, lists: Lists,
+        rests: Backoff[ClaimId],
+    ) -> None:  # fmt: skip
         """`rests`: claims that are left alone for now."""
         self._party = party
+        self._lists = lists
         self._table = table
         self._wallet = wallet
         self._seats = seats
         self._teller = teller
         self._rests = rests
         self._wrong: dict[ClaimId, WrongClaim] = {}
-        self._unanswered: dict[tuple[ClaimId, Cid], int] = {}
-        """Tries at a claim's list for which nobody answered."""
+        self._unanswered: dict[ClaimId, Counter[Cid]] = {}
+        """By claim, the tries at each list that it named for which nobody answered."""
 
     def __len__(self) -> int:
         """Returns the number of games still to be opened."""
         return len(self._wrong)
+
+    @property
+    def jobs(self) -> set[JobId]:
+        """The jobs of these claims."""
+        return {wrong.record.job for wrong in self._wrong.values()}
 
     def add(self, record: ClaimRecord, audit: Replay) -> None:
         """Have a claim challenged."""
@@ -76,21 +85,29 @@ class Challenger:
             claim = wrong.record.id
             if self._is_replaced(wrong.record, view):
                 log.info("a wrong claim came again with another trace: it is replayed anew", claim=claim.hex())
-                del self._wrong[claim]
+                self._drop(claim)
                 continue
             if self._rests.rests(claim, view.now):
                 continue
             nonce = decide.nonce_of(claim, self._party.address, view.games)
             try:
                 if nonce is not None:
-                    self._challenge(self._with_list(wrong, view), nonce)
+                    ready = self._with_list(wrong, view)
+                    if ready is None:
+                        continue
+                    self._challenge(ready, nonce)
             except (FundsError, TryLater, Unreachable, ChainError, NotFoundError, Mismatch) as error:
                 if self._comes_again(wrong.record, error, view):
                     log.warning("a wrong claim is not challenged yet: trying again", claim=claim.hex(), why=str(error))
                     self._rests.failed(claim, view.now)
                     continue
                 log.warning("a wrong claim is not challenged", claim=claim.hex(), why=str(error))
-            del self._wrong[claim]
+            self._drop(claim)
+
+    def _drop(self, claim: ClaimId) -> None:
+        """Be done with a claim."""
+        del self._wrong[claim]
+        self._unanswered.pop(claim, None)
 
     @staticmethod
     def _is_replaced(record: ClaimRecord, view: MarketView) -> bool:
@@ -106,8 +123,9 @@ class Challenger:
             return decide.may_challenge(record, view.ledger, view.params[record.job], view.now)
         return not isinstance(error, Mismatch)
 
-    def _with_list(self, wrong: WrongClaim, view: MarketView) -> WrongClaim:
-        """With the claim's list of roots, if its job draws witnesses and it was published since.
+    def _with_list(self, wrong: WrongClaim, view: MarketView) -> WrongClaim | None:
+        """With the claim's list of roots, if its job draws witnesses and it was published since; None while it is
+        fetched.
 
         Raises TryLater while its owner may still publish it: a game that knows t is four moves shorter.
         """
@@ -118,9 +136,13 @@ class Challenger:
         record = found[2]
         drawn = view.ledger.audits.get(audit_id(record.job, record.round, record.attempt))
         due = decide.list_due(record, params, None if drawn is None else drawn.state)
-        published, final = self._published(record, params.role.transitions)
-        # INVARIANT: a lie is challenged within its window, whatever nobody answers for.
-        if published is None and not final and view.now < due:
+        try:
+            published, final = self._published(record, params.role.transitions)
+        except OnItsWay:
+            if decide.awaits_list(due, params, view.now, fetching=True):
+                return None
+            published, final = None, True
+        if published is None and not final and decide.awaits_list(due, params, view.now, fetching=False):
             raise TryLater(
                 "the owner may still publish the claim's state roots",
                 hint="no action is needed: it is looked for again",
@@ -132,14 +154,14 @@ class Challenger:
         """The claim's list, and True if none is waited for: nobody answers for the one that its owner names."""
         if not record.trace_cid:
             return None, False
-        about = record.id, record.trace_cid
-        if self._unanswered.get(about, 0) >= LIST_TRIES:
+        tries = self._unanswered.setdefault(record.id, Counter())
+        if tries[record.trace_cid] >= LIST_TRIES:
             return None, True
         try:
-            return published_trace(self._party.store, record, transitions), False
+            return self._lists.find(record, transitions), False
         except Unreachable:
-            tries = self._unanswered[about] = self._unanswered.get(about, 0) + 1
-            return None, tries >= LIST_TRIES
+            tries[record.trace_cid] += 1
+            return None, tries[record.trace_cid] >= LIST_TRIES
 
     def _challenge(self, wrong: WrongClaim, nonce: int) -> None:
         party, record, found = self._party, wrong.record, wrong.audit

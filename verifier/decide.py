@@ -118,9 +118,27 @@ def list_due(claim: ClaimRecord, params: JobParams, audit: Audit | None) -> Seco
     return Seconds(claim.claimed_at + windows)
 
 
+def awaits_list(due: Seconds, params: JobParams, now: Seconds, *, fetching: bool) -> bool:
+    """Returns True while a game is not opened yet for want of its claim's list, which is due then.
+
+    One that is being fetched when it is due has half a window more: the other half is left to open the game.
+    """
+    # INVARIANT: a lie is challenged within its window, whatever nobody answers for.
+    return now < due + (params.windows.audit_seconds // 2 if fetching else 0)
+
+
 def seats(me: Address, games: Iterable[GameRecord], taken: Collection[bytes]) -> list[GameRecord]:
     """Own games that run and at which nobody sits: after a restart, all of them."""
     return [g for g in games if g.challenger == me and g.verdict is Verdict.NONE and g.id not in taken]
+
+
+def over(me: Address, ledger: Ledger) -> set[JobId]:
+    """Jobs that are done, and in which nothing is open that this account may still have to compute for: a game of its
+    own, a demand for what it holds."""
+    games = {g.claim for g in ledger.games.values() if g.challenger == me}
+    needed = {ledger.places[claim][0] for claim in games if claim in ledger.places}
+    needed |= {demand.job for demand in ledger.demands.values()}
+    return {job.id for job in ledger.jobs.values() if job.done} - needed
 
 
 def ended(me: Address, games: Iterable[GameRecord], told: Collection[bytes]) -> list[GameRecord]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+import structlog
 
 from lockstep.chain.contracts import Call
 from lockstep.node.demands import Answers, Asks
 from lockstep.node.ledger import ClaimRecord
 from lockstep.node.party import Party
 from lockstep.node.sender import Sender
-from lockstep.protocol.errors import RowMissing
+from lockstep.protocol.errors import FundsError, RowMissing, TryLater
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.market.types import Status
-from lockstep.protocol.types import JobId, Wei
+from lockstep.protocol.types import ClaimId, JobId, Wei
 from verifier.loading import LoadedJobs
 from verifier.reading import MarketView
 from verifier.staking import Wallet
@@ -24,6 +26,8 @@ NOT_THERE = ("blob_missing", "blob_corrupt", "payload_invalid", "mismatch")
 
 ANSWERED = {"commit": "precommitted", "answer": "answered", "settle": "settled"}
 """The event told after each act about a demand, by the first part of the act's outbox key; of others none."""
+
+log = structlog.get_logger(__name__)
 
 
 class Demander:
@@ -36,23 +40,24 @@ class Demander:
         self._sender = sender
         self._wallet = wallet
         self._teller = teller
+        self._lacking: dict[ClaimId, tuple[ClaimRecord, Sequence[tuple[int, int]]]] = {}
+        """Claims whose payload is to be demanded, with what is known to lack of it."""
+        self._under_way: dict[str, tuple[str, dict[str, Any]]] = {}
+        """Of what was sent: the event that is told once it is mined, and its fields."""
         self._asks = Asks(party.contracts, party.address)
         self._answers = Answers(party.contracts, party.store, party.address)
 
     def demand_payload(self, record: ClaimRecord, fault: str | None, lacking: Sequence[tuple[int, int]]) -> None:
         """Demand a payload that is not where its worker said, while that can still keep it out of the merge."""
-        market = self._contracts.market
-        if fault not in NOT_THERE or record.is_merge or market.phase(record.job, record.round) != Phase.ATTESTING:
-            return
-        found = self._asks.payload(record.job, record.round, record.slot, record.id, lacking)
-        told = {"claim": record.id.hex(), "round": record.round, "slot": record.slot}
-        self._demand(market.bond_of(record.job), found, told)
+        if fault in NOT_THERE and not record.is_merge:
+            self._lacking[record.id] = record, lacking
+            self._demand_lacking()
 
     def demand_carry(self, record: ClaimRecord) -> bool:
         """Demand the carry that a claim starts from, while that can still keep the claim out of the merge.
 
-        Returns True while the demand is open, and if nobody answered it: the claim is left out then. False if it was
-        answered, or cannot be made: the carry has to be computed again.
+        Returns True once the demand is sent, while it is open, and if nobody answered it: the claim is left out then.
+        False if it was answered, or cannot be made: the carry has to be computed again.
         """
         market = self._contracts.market
         key, _ = found = self._asks.carry(record.job, record.round, record.slot, record.id)
@@ -61,6 +66,8 @@ class Demander:
                 return False
             told = {"claim": record.id.hex(), "round": record.round, "slot": record.slot, "carry": True}
             self._demand(market.bond_of(record.job), found, told)
+        if self._sender.known(key) and not self._sender.done(key):
+            return True
         stored = self._asks.carry_demand(record.id)
         return stored is not None and stored.status != Status.ANSWERED
 
@@ -71,15 +78,52 @@ class Demander:
         self._demand(bond, found, {"job": job.hex(), "row": missing.row})
 
     def step(self, view: MarketView) -> None:
-        """Post rows that somebody demands, and end own demands that nobody answered."""
+        """Post rows that somebody demands, end own demands that nobody answered, and tell what was done since."""
+        self._demand_lacking()
+        told = set(self._tell_done())
         for key, call in self._answers.due(view.ledger, self._jobs.find, view.now):
             act, demand, *_ = key.split("/")
-            if self._sender.attempt(key, call) and act in ANSWERED:
-                self._teller.tell(ANSWERED[act], demand=demand)
+            if key not in told:
+                self._send(key, call, ANSWERED.get(act), {"demand": demand})
+
+    def _demand_lacking(self) -> None:
+        """Demand payloads, as long as that can be done; what the chain does not take now is demanded again."""
+        market = self._contracts.market
+        for record, lacking in list(self._lacking.values()):
+            del self._lacking[record.id]
+            if market.phase(record.job, record.round) != Phase.ATTESTING:
+                continue
+            found = self._asks.payload(record.job, record.round, record.slot, record.id, lacking)
+            told = {"claim": record.id.hex(), "round": record.round, "slot": record.slot}
+            self._demand(market.bond_of(record.job), found, told)
+            if not self._sender.known(found[0]):
+                self._lacking[record.id] = record, lacking
+
+    def _tell_done(self) -> Iterator[str]:
+        """Tell what was mined since; the keys of that."""
+        for key, (event, fields) in list(self._under_way.items()):
+            done = self._sender.done(key)
+            if done:
+                self._teller.tell(event, **fields)
+                yield key
+            if done or not self._sender.known(key):
+                del self._under_way[key]
 
     def _demand(self, bond: Wei, found: tuple[str, Call] | None, told: dict[str, Any]) -> None:
         if found is None or self._sender.known(found[0]):
             return
         key, demand = found
-        if self._wallet.try_stake(bond, key) and self._sender.attempt(key, demand):
-            self._teller.tell("demanded", **told)
+        self._send(key, demand, "demanded", told, self._wallet.missing(bond, key))
+
+    def _send(
+        self, key: str, call: Call, event: str | None, fields: dict[str, Any], after: tuple[str, Call] | None = None
+    ) -> None:
+        """Send what is told of once it is mined."""
+        try:
+            # INVARIANT: no move of an own game waits until a demand, or an answer to one, is mined.
+            sent = self._sender.submit(key, call, after=after)
+        except (FundsError, TryLater) as error:
+            log.info("not sent", key=key, why=error.message)
+            return
+        if sent and event is not None:
+            self._under_way.setdefault(key, (event, fields))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from lockstep.base.shelf import Shelf
 from lockstep.execution import footprint
@@ -37,11 +37,18 @@ class LoadedJobs:
             self._loaded[job] = PublicData(loaded, self._store, self._shelf)
         return self._loaded[job]
 
-    def stop(self, job: JobId) -> None:
-        """End what runs a job's Programs, and what it does: whoever waits for it gets Cancelled."""
+    def stop(self, job: JobId, order_of: int) -> None:
+        """End what runs a job's Programs, if it works for this thread, which gets Cancelled."""
         found = self.find(job)
         if found is not None and found.box is not None:
-            found.box.stop()
+            found.box.stop(order_of)
+
+    def let_go(self, jobs: Iterable[JobId]) -> None:
+        """Drop what is loaded of these jobs, and end what runs their Programs; asked for again, it is loaded anew."""
+        for job in jobs:
+            public = self._loaded.pop(job, None)
+            if public is not None and public.job.box is not None:
+                public.job.box.close()
 
     def find(self, job: JobId) -> Job | None:
         """A job, if it is loaded."""

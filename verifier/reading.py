@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from lockstep.chain.events import EventReader
 from lockstep.node.ledger import GameRecord, Ledger, Watcher
 from lockstep.node.party import Head, Party
+from lockstep.protocol.errors import ChainError, NotFoundError, TryLater
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import JobId, Seconds
 
@@ -49,7 +50,17 @@ class MarketReader:
         self._watcher.poll()
         for job in self._watcher.ledger.jobs:
             if job not in self._params:
-                self._params[job] = self._market.params(job)
+                self._params[job] = self._params_of(job)
+
+    def _params_of(self, job: JobId) -> JobParams:
+        try:
+            return self._market.params(job)
+        except (ChainError, NotFoundError) as error:
+            # INVARIANT: a node that refuses a job which its own logs name lags behind, or lies: it ends no verifier.
+            raise TryLater(
+                f"the chain's node does not know job {job.hex()[:16]}, which its logs name: {error.message}",
+                "no action is needed: it is asked again; use another RPC provider if that lasts",
+            ) from error
 
     def view(self, head: Head, draining: bool) -> MarketView:
         """Returns the market as it was read so far."""

@@ -5,6 +5,7 @@ the backlog's next claim -> its job and public data -> every state against the p
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from lockstep.node.player import HeldClaim
 from lockstep.node.replay import Replay, WrongSource, audit
 from lockstep.protocol.errors import Crashed, LockstepError, RowMissing, Unfit
 from lockstep.protocol.jobs import JobParams
-from lockstep.protocol.types import StateRoot
+from lockstep.protocol.types import JobId, StateRoot
 from lockstep.storage import ContentStore
 from verifier.choosing import Backlog, Task
 from verifier.demanding import Demander
@@ -74,6 +75,8 @@ class Replayer:
         self._bench: Bench[Task, Replayed] = Bench("replay")
         self._task: Task | None = None
         """What the bench works on, or has ready."""
+        self._thread: int | None = None
+        """The bench's."""
         self._began = 0.0
         self._late = False
         """True once the work has used up its budget."""
@@ -94,7 +97,8 @@ class Replayer:
 
     def _cancel(self, task: Task) -> None:
         self._bench.cancel(task)
-        self._jobs.stop(task.claim.job)
+        if self._thread is not None:
+            self._jobs.stop(task.claim.job, self._thread)
 
     def begin(self, view: MarketView) -> None:
         """Give the bench its next work, if it is free."""
@@ -104,6 +108,11 @@ class Replayer:
             assert known is not None, "a task comes from the ledger"
             self._task, self._began, self._late = task, time.monotonic(), False
             self._bench.begin(task, partial(self._replay, task, view.params[task.claim.job], *known))
+
+    @property
+    def job(self) -> JobId | None:
+        """The job of the claim that the bench works on, or has ready."""
+        return None if self._task is None else self._task.claim.job
 
     @property
     def done(self) -> bool:
@@ -150,7 +159,7 @@ class Replayer:
         self, task: Task, params: JobParams, ledger: JobLedger, round_: RoundLedger, record: ClaimRecord
     ) -> Replayed:
         """Replay a claim. On the bench."""
-        began = time.monotonic()
+        began, self._thread = time.monotonic(), threading.get_ident()
         # INVARIANT: whatever it needs, a job is loaded in which a game of ours runs.
         public = self._jobs.get(record.job, params, None if task.game else footprint.fitting(footprint.verifier))
         run = public.run_of(ledger, round_, record)

@@ -48,6 +48,7 @@ from verifier.choosing import Backlog
 from verifier.demanding import Demander
 from verifier.equivocation import Equivocations, urls_of
 from verifier.journal import Journal
+from verifier.lists import Lists
 from verifier.loading import LoadedJobs
 from verifier.playing import Seats
 from verifier.reading import MarketReader, MarketView
@@ -73,7 +74,7 @@ class Verifier:
         shelf = Shelf(party.settings.memory_bytes)
         states = States(party.settings.home_dir / STATES, party.settings.disk_bytes)
         table = GameTable(party.contracts.game, party.addresses.block, party.contracts.market)
-        jobs = LoadedJobs(party, loading.load, shelf)
+        self._jobs = jobs = LoadedJobs(party, loading.load, shelf)
         sender: Sender[None] = Sender(party.outbox)
         # One for all: a claim that is about to be convicted is neither replayed nor challenged meanwhile.
         rests: Backoff[ClaimId] = Backoff(decide.RETRY_SECONDS)
@@ -92,7 +93,8 @@ class Verifier:
         self._teller = teller = Teller()
         self._wallet = Wallet(party, sender, teller)
         self._seats = Seats(party, table, states, teller)
-        self._challenger = Challenger(party, table, self._wallet, self._seats, teller, rests)
+        self._lists = Lists(party.store)
+        self._challenger = Challenger(party, table, self._wallet, self._seats, teller, self._lists, rests)
         self._reporter = Reporter(party, equivocations, sender, teller, rests)
         self._demander = Demander(party, jobs, sender, self._wallet, teller)
         self._abandoned = Abandoned(table, party.address)
@@ -103,7 +105,9 @@ class Verifier:
             party.store, jobs, shelf, states, self._backlog, self._seats, self._demander, self._reporter
         )
         self._duties = (
-            Duties(party, journal, sender, self._wallet, self._demander, self._backlog, teller) if witness else None
+            Duties(party, journal, sender, self._wallet, self._demander, self._backlog, self._lists, teller)
+            if witness
+            else None
         )
 
     def run(self, stop: Flag) -> None:
@@ -170,6 +174,7 @@ class Verifier:
         self._seats.close()
         self._replayer.close()
         self._reporter.close()
+        self._lists.close()
         if self._duties is not None:
             self._duties.close()
 
@@ -192,6 +197,7 @@ class Verifier:
         if self._duties is not None:
             yield self._duties.step
         yield self._replayer.step
+        yield self._let_go
         yield self._withdraw
         yield self._tend
 
@@ -224,17 +230,24 @@ class Verifier:
             self._backlog.mismatched(record, found.audit.t, found.seconds)
             self._challenger.step(view)
 
+    def _let_go(self, view: MarketView) -> None:
+        """Drop what is loaded of jobs in which nothing is left to do."""
+        over = decide.over(self._party.address, view.ledger) - self._challenger.jobs
+        self._jobs.let_go(over - {self._replayer.job})
+        if self._duties is not None:
+            self._duties.let_go(over)
+
     def _withdraw(self, view: MarketView) -> None:
         running = len(self._seats) + len(self._challenger)
         if decide.may_withdraw(running, view.ledger.jobs.values(), view.draining):
             self._wallet.withdraw(view.head.number)
 
     def _tend(self, _: MarketView) -> None:
-        self._party.outbox.tend()
+        self._sender.settle()
 
     def _at_rest(self, view: MarketView) -> bool:
         """Tells if nothing is lost by leaving now."""
         done = self._duties is None or self._duties.at_rest(view)
-        if not done or not self._seats.at_rest(view) or len(self._challenger):
+        if not done or not self._seats.at_rest(view) or len(self._challenger) or not self._sender.idle:
             return False
         return self._resting.at(self._relied.look(view.head.number))

@@ -28,6 +28,11 @@ class Wallet:
         deposit = self._missing(bond)
         return deposit is None or self._sender.attempt(f"deposit/{key}", deposit)
 
+    def missing(self, bond: Wei, key: str) -> tuple[str, Call] | None:
+        """The deposit, with its key, that has to come before an act which stakes a bond; None if the bond is there."""
+        deposit = self._missing(bond)
+        return None if deposit is None else (f"deposit/{key}", deposit)
+
     def withdraw(self, block: int) -> None:
         """Pay the credits out, if there are any."""
         vault = self._party.contracts.vault

@@ -16,7 +16,7 @@ from lockstep.node.docket import PartyDocket
 from lockstep.node.guard.memory import Place
 from lockstep.node.ledger import ClaimRecord, GameRecord, JobLedger, Ledger, RoundLedger
 from lockstep.node.player import Due, GameTable, HeldClaim, Side
-from lockstep.protocol.types import ClaimId, GameId, Seconds
+from lockstep.protocol.types import ClaimId, GameId, JobId, Seconds
 from worker.parts import merge_name
 from worker.progress import Material, WorkFolder, materials
 
@@ -41,7 +41,8 @@ class Defence:
         self._shelf = Shelf(parts.memory_bytes)
         self.states = States(parts.home / STATES, parts.disk_bytes)
         self._games: dict[GameId, ClaimId] = {}
-        self._adopted: set[ClaimId] = set()
+        self._adopted: dict[JobId, set[ClaimId]] = {}
+        """Own merges that were looked for in this home, of the jobs that are not left."""
         self._now = Seconds(0)
         table = GameTable(parts.contracts.game, parts.contracts.addresses.block)
         self._docket = PartyDocket(table, parts.outbox, Side.DEFENDER, self._made, wake)
@@ -56,11 +57,16 @@ class Defence:
 
     def adopt(self, job: JobLedger) -> None:
         """Have what this home knows of each merge of ours lie under the id that the chain gave the claim."""
+        adopted = self._adopted.get(job.id, set())
         for r in job.all_rounds():
             for merge in r.merges:
-                if merge.worker == self._parts.address and merge.id not in self._adopted:
+                if merge.worker == self._parts.address and merge.id not in adopted:
                     self._adopt(r, merge)
-                    self._adopted.add(merge.id)
+                    self._adopted.setdefault(job.id, adopted).add(merge.id)
+
+    def leave(self, job: JobId) -> None:
+        """Let go of what is known of a job's claims: nothing of ours is open in it."""
+        self._adopted.pop(job, None)
 
     def materials(self) -> list[Material]:
         """Every claim that this home could defend."""

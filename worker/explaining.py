@@ -20,6 +20,7 @@ from lockstep.node.purse import Holdings, moment
 from lockstep.node.refusals import Refusals
 from lockstep.protocol.errors import Crashed, Unreachable, WrongBits
 from lockstep.protocol.jobs import NEVER, ZERO_ADDRESS, Phase
+from lockstep.protocol.market import views
 from lockstep.protocol.types import ClaimId, JobId, Seconds
 from worker import notes
 from worker.account import MEANINGS, Account, reasons_of
@@ -244,8 +245,21 @@ def next_of(job: JobLedger, r: RoundLedger, market: Market, now: Seconds) -> Nex
         return Next(f"{late}a slot's owner merges the round", Seconds(stored.merge_opens + turns * turn))
     if judged:
         waits = "the windows of its carry period are over" if params.role.carries else "the rounds before it are final"
-        return Next(f"paid if nobody convicts and {waits}", Seconds(stored.merged_at + longest_hold(params)))
+        paid = f"paid if nobody convicts and {waits}"
+        if r.number in unbacked_of(job.id, market):
+            paid = f"the next round starts once stake backs this one's merge; {paid}"
+        return Next(paid, Seconds(stored.merged_at + longest_hold(params)))
     return None
+
+
+def unbacked_of(job: JobId, market: Market) -> list[int]:
+    """Returns the merged rounds of a job whose merges' backing alone keeps the next round from starting."""
+    state = market.job(job)
+    if not views.has_next(market.params(job), state):
+        return []
+    flying = range(state.settled, state.started)
+    merged = [number for number in flying if market.phase(job, number) == Phase.LEAD]
+    return views.unbacked(state, [(number, market.round(job, number)) for number in merged])
 
 
 def _refused(account: Account) -> dict[JobId, Note]:
@@ -319,6 +333,11 @@ def _unjoined(account: Account, job: JobLedger, running: bool) -> Note:
             stored = account.contracts.market.round(job.id, last.number)
             return Note("joining", f"round {last.number} can be joined: a slot is taken soon", stored.join_ends)
         return Note("no_round", f"round {last.number} has begun without this account; the next one opens after it")
+    if unbacked := unbacked_of(job.id, account.contracts.market):
+        return Note(
+            "unbacked", f"the next round waits for stake behind the merge of round {unbacked[0]}: its merger backs it, "
+            "or one of its slots' owners merges it again",
+        )  # fmt: skip
     return Note("no_round", "no round of this job can be joined now; the next one opens when somebody starts it")
 
 

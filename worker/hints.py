@@ -26,6 +26,7 @@ HINTS = {
     "full": "nothing has to be done: slots are given anew in each round",
     "joining": "nothing has to be done",
     "no_round": "nothing has to be done: any worker of the job starts the next round",
+    "unbacked": "nothing has to be done; who owns a slot of that round and has more stake backs it itself",
     "not_seen": "`lockstep worker up --max-stake AMOUNT` looks at it",
     "unreachable": "check --rpc, --storage and the network; it goes on by itself",
     "blob_missing": "nothing has to be done: the job's data are looked for again; without them it is voided",

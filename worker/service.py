@@ -194,6 +194,7 @@ class Worker:
         self._free = self.parts.contracts.vault.free(self.parts.address)
         for over in self._jobs.take(self._ledger, self._free, not self._asked_to_leave, self._now):
             self._skills.training.forget(over)
+            self._skills.defence.leave(over)
         for taken in self._jobs.taken.values():
             # Before a move is made that may need it.
             self._guarded(taken, partial(self._skills.defence.adopt, taken.ledger))
@@ -300,6 +301,7 @@ class Worker:
             return False
         self._jobs.kept.discard(job)
         self._skills.training.forget(job)
+        self._skills.defence.leave(job)
         self._jobs.leave(job)
         return True
 

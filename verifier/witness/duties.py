@@ -8,6 +8,8 @@ so this may be killed at any line.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from lockstep.execution.box import loading
 from lockstep.node.backoff import Backoff
 from lockstep.node.bench import Bench
@@ -19,10 +21,11 @@ from lockstep.node.turns import COURTESY_SECONDS, Turns
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.market import ids
 from lockstep.protocol.market.types import AuditStatus, DutyStatus
-from lockstep.protocol.types import AuditId, Seconds
+from lockstep.protocol.types import AuditId, JobId, Seconds
 from verifier.choosing import Backlog
 from verifier.demanding import Demander
 from verifier.journal import Journal
+from verifier.lists import Lists
 from verifier.loading import LoadedJobs
 from verifier.reading import MarketView
 from verifier.staking import Wallet
@@ -39,10 +42,10 @@ class Duties:
 
     def __init__(
         self, party: Party, journal: Journal, sender: Sender[None], wallet: Wallet, demander: Demander,
-        backlog: Backlog, teller: Teller,
+        backlog: Backlog, lists: Lists, teller: Teller,
     ) -> None:  # fmt: skip
         """`backlog`: has suspects replayed to their end, and challenged if they are wrong."""
-        loaded = LoadedJobs(party, loading.load)
+        self._jobs = loaded = LoadedJobs(party, loading.load)
         self._me = party.address
         self._market = party.contracts.market
         self._contract = party.contracts.witnesses
@@ -52,7 +55,7 @@ class Duties:
         """One thread: what begins waits until it is free."""
         self._enrolment = Enrolment(party, journal, loaded, self._bench, sender, wallet, teller)
         self._looker = Looker(party, journal, loaded, self._bench, self._enrolment, demander, backlog, sender, teller)
-        self._speaker = Speaker(party, journal, self._enrolment, backlog, sender, teller)
+        self._speaker = Speaker(party, journal, self._enrolment, backlog, lists, sender, teller)
         self._attester = Attester(party, loaded, self._bench, demander, sender)
         self._turns = Turns(party.address)
         self._settling: Backoff[tuple[AuditId, int]] = Backoff(RETRY_SECONDS)
@@ -78,6 +81,11 @@ class Duties:
     def at_rest(self, view: MarketView) -> bool:
         """Tells if leaving now fails no duty and leaves no stake behind."""
         return not owes(view.ledger, self._me, view.now) and not staked(view.ledger, self._me)
+
+    def let_go(self, jobs: Iterable[JobId]) -> None:
+        """Drop what is loaded of these jobs, unless something is looked into now."""
+        if not len(self._bench):
+            self._jobs.let_go(jobs)
 
     def close(self) -> None:
         """Stop what is being computed."""

@@ -12,7 +12,7 @@ import structlog
 from lockstep.node.backoff import Backoff
 from lockstep.node.ledger import AuditLedger, ClaimRecord
 from lockstep.node.party import Party
-from lockstep.node.replay import Replay, published_trace
+from lockstep.node.replay import Replay
 from lockstep.node.sender import Sender
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import TryLater, Unreachable
@@ -21,6 +21,7 @@ from lockstep.protocol.market.types import Word
 from lockstep.protocol.types import AuditId, ClaimId, Digest, StateRoot, TraceRoot
 from verifier.choosing import Backlog
 from verifier.journal import Journal, Observation
+from verifier.lists import Lists, OnItsWay
 from verifier.reading import MarketView
 from verifier.telling import Teller
 from verifier.witness.decide import agrees, round_of
@@ -34,14 +35,15 @@ class Speaker:
     """Reveals own verdicts."""
 
     def __init__(
-        self, party: Party, journal: Journal, enrolment: Enrolment, backlog: Backlog, sender: Sender[None],
-        teller: Teller,
+        self, party: Party, journal: Journal, enrolment: Enrolment, backlog: Backlog, lists: Lists,
+        sender: Sender[None], teller: Teller,
     ) -> None:  # fmt: skip
         """`backlog`: has suspects replayed to their end."""
         self._party = party
         self._journal = journal
         self._enrolment = enrolment
         self._backlog = backlog
+        self._lists = lists
         self._sender = sender
         self._teller = teller
         self._replayed: dict[tuple[ClaimId, TraceRoot], Replay] = {}
@@ -77,7 +79,17 @@ class Speaker:
             self._reveal(view, audit, i, record, seen, None)
             return
         transitions = view.params[audit.state.job].role.transitions
-        listed = published_trace(self._party.store, record, transitions) if record.trace_cid else None
+        try:
+            listed = self._lists.find(record, transitions) if record.trace_cid else None
+        except OnItsWay as fetched:
+            if fetched.begun:
+                return
+            listed = None
+        except Unreachable as error:
+            # INVARIANT: a list that nobody sends keeps no witness silent: its own replay decides as well.
+            log.info("nobody answers for the list of a claim that this account witnesses", why=error.message)
+            self._rests.failed((audit.id, i), view.now)
+            listed = None
         if listed is None:
             listed = self._without_list(view, audit, record)
             if listed is None and (record.id, record.trace_root) not in self._replayed:

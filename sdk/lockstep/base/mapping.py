@@ -8,10 +8,11 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from functools import cache
 from mmap import MAP_SHARED, PROT_READ, PROT_WRITE
 
 import numpy as np
+
+from lockstep.base.libc import libc
 
 FAILED = ctypes.c_void_p(-1).value
 
@@ -25,22 +26,12 @@ def mapped(handle: int, size: int, *, writes: bool = False) -> np.ndarray:
     if size > os.fstat(handle).st_size:
         raise ValueError(f"{size} bytes are more than the file has")
     rights = PROT_READ | PROT_WRITE if writes else PROT_READ
-    address = _libc().mmap(None, size, rights, MAP_SHARED, handle, 0)
+    address = libc().mmap(None, size, rights, MAP_SHARED, handle, 0)
     if address == FAILED:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     memory = (ctypes.c_ubyte * size).from_address(address)
-    weakref.finalize(memory, _libc().munmap, address, size).atexit = False
+    weakref.finalize(memory, libc().munmap, address, size).atexit = False
     found = np.frombuffer(memoryview(memory), np.uint8)
     found.flags.writeable = writes
     return found
-
-
-@cache
-def _libc() -> ctypes.CDLL:
-    libc = ctypes.CDLL(None, use_errno=True)
-    number, place = ctypes.c_int, ctypes.c_void_p
-    # An offset of 64 bits, as on every system that this runs on.
-    libc.mmap.argtypes, libc.mmap.restype = [place, ctypes.c_size_t, number, number, number, ctypes.c_int64], place
-    libc.munmap.argtypes = [place, ctypes.c_size_t]
-    return libc

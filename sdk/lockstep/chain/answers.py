@@ -60,22 +60,29 @@ def result(method: str, value: Any) -> Any:
 
 
 _AWAITED: ContextVar[Callable[[bytes], object] | None] = ContextVar("awaited", default=None)
+_REVERTS: ContextVar[bool] = ContextVar("reverts", default=True)
 
 
 @contextmanager
-def awaiting(values: Callable[[bytes], object]) -> Iterator[None]:
+def awaiting(values: Callable[[bytes], object], *, reverts: bool = True) -> Iterator[None]:
     """Until its end, `eth_call` reads values: what `values` refuses by Malformed, and an error that is none of the
-    called code's, are failures of the endpoint."""
-    token = _AWAITED.set(values)
+    called code's, are failures of the endpoint. `reverts`: the code may revert; where it cannot, that is one, too."""
+    tokens = _AWAITED.set(values), _REVERTS.set(reverts)
     try:
         yield
     finally:
-        _AWAITED.reset(token)
+        _AWAITED.reset(tokens[0])
+        _REVERTS.reset(tokens[1])
 
 
 def awaited() -> bool:
     """Returns True if values are read by the calls of now."""
     return _AWAITED.get() is not None
+
+
+def may_revert() -> bool:
+    """Returns False if the code that is called now has no way to revert."""
+    return _REVERTS.get()
 
 
 def called(answer: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import signal
@@ -15,6 +14,7 @@ from shutil import which
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from lockstep.base.libc import libc
 from lockstep.chain.deployment import deploy
 from lockstep.chain.rpc import connect
 from lockstep.protocol.errors import ChainError, DoctorError
@@ -235,4 +235,4 @@ class Devnet(Local):
 def die_with_parent() -> None:
     """Linux: a parent that is killed takes its chain along. Elsewhere `stop` alone ends it."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+        libc().prctl(1, signal.SIGTERM)

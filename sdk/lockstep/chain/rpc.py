@@ -257,6 +257,8 @@ def _trouble(method: str, params: Any, answer: Answer) -> str:
     known = next((words for words in TROUBLE_WORDS if words in text and "revert" not in text), "")
     if method == "eth_call":
         by_code = "data" in error or error.get("code") == REVERTED or any(words in text for words in CODE_WORDS)
+        if not answers.may_revert():
+            return known or f"of a read that never fails it says: {text}"
         return known or ("" if by_code or not answers.awaited() else text)
     # A call may be refused for what it asks; a number, a balance or a block may not.
     return known or ("" if params and params[0] in NAMED else text)

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
+from lockstep.base.machine import is_full
 from lockstep.base.redaction import scrubbed
 from lockstep.base.settings import NETWORK
 from lockstep.cli import contracts, dataset, dispute, key, storage, train
@@ -138,6 +139,10 @@ def _run(args: list[str]) -> int:
     except ModuleNotFoundError as error:
         raise _missing(error) from error
     except Exception as error:
+        if is_full(error) or is_full(error.__cause__):
+            raise DoctorError(
+                f"nothing can be written: the disk is full ({error})", hint="free some space, then start it again"
+            ) from error
         raise _bug(error) from error
     return result if isinstance(result, int) else 0
 
@@ -156,9 +161,13 @@ def _missing(error: ModuleNotFoundError) -> LockstepError:
 
 
 def _bug(error: Exception) -> LockstepError:
-    with tempfile.NamedTemporaryFile("w", prefix="lockstep-", suffix=".trace", delete=False) as file:
-        file.write(scrubbed(traceback.format_exc()))
-    return LockstepError(f"a bug in Lockstep: {type(error).__name__}: {error}", hint=f"report it with {file.name}")
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="lockstep-", suffix=".trace", delete=False) as file:
+            file.write(scrubbed(traceback.format_exc()))
+        hint = f"report it with {file.name}"
+    except OSError as unwritten:
+        hint = f"report it; its trace cannot be written: {unwritten.strerror}"
+    return LockstepError(f"a bug in Lockstep: {type(error).__name__}: {error}", hint=hint)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lockstep.base.files import write_atomically
-from lockstep.base.settings import DEFAULTS, Settings, cache_location, resolve
+from lockstep.base.settings import DEFAULTS, FOLDER_FILE, Settings, cache_location, resolve
 from lockstep.cli.options import (
     Commands,
     ComputingFlags,
@@ -106,7 +106,7 @@ def install(
     if only_print:
         emit(told, as_json, text=unit.text().rstrip("\n"))
         return
-    toml = unit.home / "lockstep.toml"
+    toml = unit.home / FOLDER_FILE
     for file in (place.file, toml):
         if file.exists() and not units.is_ours(file.read_text(errors="replace"), role):
             raise UsageError(f"{file} exists, and no `install` wrote it", hint="move it away, or give another --name")
@@ -143,7 +143,7 @@ def uninstall(
             f"process {holder.pid} ({holder.who}) works in {path}",
             hint=f"drain it first (lockstep {role} drain), then {place.control} disable {place.name}",
         )
-    for file in (place.file, path / "lockstep.toml"):
+    for file in (place.file, path / FOLDER_FILE):
         if file.exists() and units.is_ours(file.read_text(errors="replace"), role):
             _unlink(file)
             removed.append(str(file))
@@ -217,7 +217,7 @@ def _values(role: str, settings: Settings) -> Mapping[str, object]:
         if name not in NOT_WRITTEN and (value != default or name == "rpc"):
             values[name] = value
     if role == "coordinator":
-        own = {k: v for k, v in read_toml(Path("lockstep.toml")).items() if k.startswith("coordinator_")}
+        own = {k: v for k, v in read_toml(Path(FOLDER_FILE)).items() if k.startswith("coordinator_")}
         prefix = "LOCKSTEP_COORDINATOR_"
         values |= own | {k[len("LOCKSTEP_") :].lower(): v for k, v in os.environ.items() if k.startswith(prefix)}
     return values

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable
 import structlog
 
 from lockstep.base.machine import room_on_disk
+from lockstep.execution.box.handle import Cancelled
 from lockstep.protocol.errors import LockstepError, TryLater, Unreachable
 
 log = structlog.get_logger(__name__)
@@ -41,6 +42,8 @@ class Isolation:
         self._logged.add((about, reason))
         if isinstance(error, TryLater):
             log.warning("tried again later", code=error.code, message=error.message, **fields)
+        elif isinstance(error, Cancelled):
+            log.info("what runs a job's Programs was ended from here", **fields)
         elif isinstance(error, LockstepError):
             log.error(
                 "a job or a game failed: the others go on",

@@ -37,10 +37,13 @@ class Sender(Generic[Act]):
 
     # -- without waiting
 
-    def submit(self, key: str, call: Call, act: Act | None = None) -> bool:
+    def submit(
+        self, key: str, call: Call, act: Act | None = None, *, after: tuple[str, Call] | None = None
+    ) -> bool:  # fmt: skip
         """Send a call unless it was sent or done before; whether it is under way now. `act` says what it is for.
 
-        What the pending state refuses is not sent, and may be tried again at the next look.
+        What the pending state refuses is not sent, and may be tried again at the next look. `after`: the key and the
+        call that it depends on, which is sent just before it; what depends on it is sent unseen.
         """
         if key in self._sent:
             return True
@@ -50,7 +53,9 @@ class Sender(Generic[Act]):
         if receipt is not None:
             self._outbox.forget(key)
         try:
-            self._outbox.submit(call, key)
+            if after is not None:
+                self._outbox.submit(after[1], after[0])
+            self._outbox.submit(call, key, check=after is None)
         except ChainError as error:
             log.debug("the chain would refuse this transaction now", key=key, rule=error.code)
             return False
@@ -66,6 +71,11 @@ class Sender(Generic[Act]):
     def known(self, key: str) -> bool:
         """Returns True if a call was sent or done under this key."""
         return key in self._sent or self._outbox.receipt(key) is not None
+
+    def done(self, key: str) -> bool:
+        """Returns True if the call that was sent under this key was mined, and did what it is for."""
+        receipt = self._outbox.receipt(key)
+        return receipt is not None and receipt.succeeded
 
     def settle(self) -> None:
         """Look what became of what was submitted, at each block; what reverted may be sent again."""

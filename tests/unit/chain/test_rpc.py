@@ -15,15 +15,15 @@ from structlog.testing import capture_logs
 from web3 import Web3
 from web3.exceptions import Web3RPCError
 
-from lockstep.chain import answers, rpc
-from lockstep.chain.contracts import Contracts
+from lockstep.chain import answers, artifacts, rpc
+from lockstep.chain.contracts import NEVER_REVERT, Contracts
 from lockstep.chain.devnet import CHAIN_ID, Local, deploy
 from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.outbox import Outbox
 from lockstep.chain.rpc import connect, is_rate_limit
 from lockstep.protocol.errors import ChainError, Unreachable, UsageError
 from lockstep.protocol.hashing import keccak
-from lockstep.protocol.types import Address, Wei
+from lockstep.protocol.types import Address, JobId, Wei
 from tests.support.rpc_proxy import RpcProxy
 
 pytestmark = pytest.mark.chain
@@ -313,21 +313,21 @@ def test_no_answer_makes_this_process_ask_a_url(stranger: tuple[RpcProxy, Memory
     lookup = keccak(b"OffchainLookup(address,string[],bytes,bytes4,bytes)")[:4] + encode(
         ["address", "string[]", "bytes", "bytes4", "bytes"], ["0x" + 40 * "1", [f"{chain.url}/{{data}}"], b"", b"", b""]
     )
-    vault = Contracts.at(connect(proxy.url), deploy(chain.w3, chain.account("x"))).vault
+    market = Contracts.at(connect(proxy.url), deploy(chain.w3, chain.account("x"))).market
     error = {"code": 3, "message": "execution reverted", "data": "0x" + lookup.hex()}
     proxy.garbage = json.dumps({"jsonrpc": "2.0", "id": 1, "error": error}).encode()
     with pytest.raises(ChainError, match="reverted"):
-        vault.free(Address("0x" + 40 * "1"))
+        market.bond_of(JobId(bytes(32)))
 
 
 @pytest.mark.parametrize("data", ["08c379a0", "08c379a0" + 64 * "f", "4e487b71", "4e487b71" + 64 * "f", "f" * 7])
 def test_a_revert_of_no_form_is_an_error_of_the_chain(stranger: tuple[RpcProxy, MemoryDevnet], data: str) -> None:
     proxy, chain = stranger
-    vault = Contracts.at(connect(proxy.url), deploy(chain.w3, chain.account("x"))).vault
+    market = Contracts.at(connect(proxy.url), deploy(chain.w3, chain.account("x"))).market
     error = {"code": 3, "message": "execution reverted", "data": "0x" + data}
     proxy.garbage = json.dumps({"jsonrpc": "2.0", "id": 1, "error": error}).encode()
     with pytest.raises(ChainError):
-        vault.free(Address("0x" + 40 * "1"))
+        market.bond_of(JobId(bytes(32)))
 
 
 UNREADABLE = {
@@ -362,10 +362,42 @@ def test_a_read_that_the_code_refuses_is_refused_by_every_endpoint(
     stranger: tuple[RpcProxy, MemoryDevnet], message: str
 ) -> None:
     proxy, chain = stranger
-    vault = Contracts.at(connect(f"{proxy.url},{chain.url}"), deploy(chain.w3, chain.account("x"))).vault
+    market = Contracts.at(connect(f"{proxy.url},{chain.url}"), deploy(chain.w3, chain.account("x"))).market
     proxy.garbage = json.dumps({"jsonrpc": "2.0", "id": 1, "error": {"code": -32000, "message": message}}).encode()
     with pytest.raises(ChainError):
-        vault.free(Address("0x" + 40 * "1"))
+        market.bond_of(JobId(bytes(32)))
+
+
+@pytest.mark.parametrize("data", ["0x", "0x" + keccak(b"NoSuchJob(bytes32)")[:4].hex() + 64 * "0"])
+def test_a_revert_of_a_view_that_has_none_is_a_failure_of_its_endpoint(
+    stranger: tuple[RpcProxy, MemoryDevnet], data: str
+) -> None:
+    proxy, chain = stranger
+    where, somebody = deploy(chain.w3, chain.account("x")), Address("0x" + 40 * "1")
+    alone, first = (Contracts.at(connect(urls), where) for urls in (proxy.url, f"{proxy.url},{chain.url}"))
+    error = {"code": 3, "message": "execution reverted", "data": data}
+    proxy.garbage = json.dumps({"jsonrpc": "2.0", "id": 1, "error": error}).encode()
+    with pytest.raises(Unreachable, match="of a read that never fails it says: execution reverted"):
+        alone.vault.free(somebody)
+    assert first.vault.free(somebody) == 0, "the next one is asked"
+
+
+@pytest.fixture(scope="module")
+def empty() -> Iterator[Contracts]:
+    """Contracts to which nothing has happened."""
+    with MemoryDevnet() as chain:
+        yield Contracts.at(chain.w3, deploy(chain.w3, chain.account("x")))
+
+
+@pytest.mark.parametrize("name", sorted(NEVER_REVERT))
+def test_a_view_that_is_said_to_have_no_revert_has_none(empty: Contracts, name: str) -> None:
+    contract, function = name.split(".")
+    found: Any = {"StakeVault": empty.vault, "JobMarket": empty.market, "Availability": empty.demands}[contract]
+    inputs = artifacts.function(contract, function)["inputs"]
+    nothing = {"address": Address("0x" + 40 * "0"), "bytes32": bytes(32), "uint32": 0}
+    most = {"address": Address("0x" + 40 * "f"), "bytes32": b"\xff" * 32, "uint32": 2**32 - 1}
+    for given in (nothing, most):
+        found.read(function, *(given[artifacts.abi_type(part)] for part in inputs))
 
 
 def test_a_receipt_without_a_price_is_one(

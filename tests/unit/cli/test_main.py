@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -145,6 +147,42 @@ def test_a_bug_leaves_its_trace_in_a_file_and_exits_with_1(lockstep: Lockstep, m
     assert "ZeroDivisionError" in trace.read_text()
     assert "Traceback" not in ended.out + ended.err
     trace.unlink()
+
+
+def full_database() -> sqlite3.Error:
+    error = sqlite3.OperationalError("database or disk is full")
+    error.sqlite_errorcode = sqlite3.SQLITE_FULL
+    return error
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), full_database()], ids=repr)
+def test_a_full_disk_is_told_as_that_and_is_no_bug(
+    lockstep: Lockstep, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr("worker.cli.resolve", full)
+    monkeypatch.setattr(command.tempfile, "NamedTemporaryFile", full)
+    ended = lockstep("worker", "up", "--json")
+    assert (ended.code, ended.error["code"]) == (3, "doctor")
+    assert "the disk is full" in ended.error["message"]
+    assert ended.error["hint"] == "free some space, then start it again"
+    assert "Traceback" not in ended.out + ended.err
+
+
+def test_a_bug_whose_trace_cannot_be_written_is_told_all_the_same(
+    lockstep: Lockstep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.EROFS, "Read-only file system") if __ else ZeroDivisionError("one over nothing")
+
+    monkeypatch.setattr(command, "command", broken)
+    monkeypatch.setattr(command.tempfile, "NamedTemporaryFile", broken)
+    ended = lockstep("--json")
+    assert (ended.code, ended.error["code"]) == (1, "internal")
+    assert "one over nothing" in ended.error["message"]
+    assert ended.error["hint"] == "report it; its trace cannot be written: Read-only file system"
 
 
 @pytest.mark.slow

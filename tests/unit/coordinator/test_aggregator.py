@@ -87,19 +87,20 @@ def test_a_merge_is_bound_archived_stored_and_right(
 def test_a_merge_that_is_not_done_in_its_turn_is_ended_as_one_that_crashed(
     aggregator: Aggregator, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended = threading.Event()
+    ended, threads = threading.Event(), list[int]()
 
     def endless(run: object) -> Any:
         assert ended.wait(60)
         raise Cancelled
 
-    box: Any = SimpleNamespace(stop=ended.set)
+    box: Any = SimpleNamespace(stop=lambda thread: (threads.append(thread), ended.set()))
     aggregator.job = replace(job, box=box, params=amended(job.params, turn_seconds=0))
     monkeypatch.setattr(loading, "LEAST_SECONDS", 0)
     monkeypatch.setattr(merging, "finish", endless)
     run: Any = None
     with pytest.raises(Crashed, match="after 0 s"):
         aggregator._in_turn(run)
+    assert threads == [threading.get_ident()], "the merge's work alone: a game's may have come after it"
     aggregator.job = replace(job, box=box)
     with pytest.raises(Cancelled):
         aggregator._in_turn(run)

@@ -7,6 +7,7 @@ import errno
 import pytest
 from structlog.testing import capture_logs
 
+from lockstep.execution.box.handle import Cancelled
 from lockstep.node.isolation import Isolation
 from lockstep.protocol.errors import LockstepError, Mismatch, TryLater, Unreachable
 
@@ -16,8 +17,12 @@ def raising(error: Exception) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "level"), [(TryLater("later", ""), "warning"), (Mismatch("no", ""), "error"), (KeyError("x"), "error")]
-)
+    ("error", "level"),
+    [
+        (TryLater("later", ""), "warning"), (Mismatch("no", ""), "error"), (KeyError("x"), "error"),
+        (Cancelled(), "info"),
+    ],
+)  # fmt: skip
 def test_each_reason_is_logged_once_for_each_subject(error: Exception, level: str) -> None:
     isolation = Isolation()
     with capture_logs() as logs:

@@ -97,6 +97,22 @@ def test_a_rule_that_would_be_broken_is_no_failure(desk: Desk) -> None:
     assert desk.waiting == 0
 
 
+def test_what_depends_on_another_call_is_sent_right_behind_it(desk: Desk) -> None:
+    vault, token, me = desk.world.contracts.vault, desk.world.contracts.token, desk.world.address("worker-1")
+    mint, deposit = token.mint(me, Wei(10**12)), vault.deposit(Wei(10**12))
+    desk.sender.submit("approve", token.approve(vault.address, Wei(10**13)))
+    desk.mine()
+    assert not desk.sender.submit("alone", deposit), "it has not so much"
+    assert desk.sender.submit("behind", deposit, after=("before", mint))
+    assert desk.waiting == 2
+    assert not desk.sender.done("behind")
+    free = vault.free(me)
+    desk.mine()
+    assert vault.free(me) == free + 10**12
+    assert desk.sender.done("behind")
+    assert not desk.sender.done("alone")
+
+
 def test_gas_that_cannot_be_paid_ends_the_worker(desk: Desk, tmp_path: Path) -> None:
     poor = Outbox(tmp_path / "poor.db", desk.world.devnet.w3, Account.create())
     with pytest.raises(FundsError):

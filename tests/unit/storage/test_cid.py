@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from base64 import b32encode
+from types import TracebackType
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from multiformats import CID
 
 from lockstep.protocol.errors import BlobCorrupt, UsageError
 from lockstep.storage.cid import (
@@ -94,6 +99,38 @@ def test_digests_longer_than_their_function_gives_are_no_cid() -> None:
 def test_long_names_are_refused_unread() -> None:
     with pytest.raises(UsageError, match="not a CID"):
         parse_cid("z" + "2" * 1_000_000)
+
+
+@pytest.mark.parametrize("codec", ["raw", "dag-pb", "dag-cbor"])
+@given(digest=st.binary(min_size=32, max_size=32))
+def test_names_are_those_of_the_specification_s_own_library(codec: str, digest: bytes) -> None:
+    theirs = CID("base32", 1, codec, ("sha2-256", digest))
+    cid = cid_of_digest(digest, codec)  # type: ignore[arg-type]
+    assert (cid, cid_to_bytes(cid)) == (str(theirs), bytes(theirs))
+
+
+@pytest.mark.parametrize("last", "abcdefghijklmnopqrstuvwxyz234567")
+def test_a_name_whose_last_character_says_more_than_its_bytes_is_another_spelling(last: str) -> None:
+    text = EMPTY[:-1] + last
+    if last in "aeimquy4":
+        assert cid_of_digest(parse_cid(text).digest) == text
+    else:
+        with pytest.raises(UsageError):
+            parse_cid(text)
+
+
+def test_names_leave_nothing_behind_that_only_a_collection_finds() -> None:
+    names = [cid_of_block(f"one of many: {i}".encode()) for i in range(20)]
+    gc.collect()
+    gc.disable()
+    try:
+        for name in names:
+            assert cid_from_bytes(cid_to_bytes(name)) == name
+        for i in range(20):
+            cid_of_block(f"another: {i}".encode())
+        assert not [found for found in gc.get_objects(0) if isinstance(found, TracebackType)]
+    finally:
+        gc.enable()
 
 
 AT_ONCE = """

@@ -105,6 +105,8 @@ class Desk:
     replays: Replays
     events: list[dict[str, Any]]
     finality: str = "latest"
+    has_lists: bool = True
+    """False: the store does not answer for lists, and nothing waits for them."""
     party: Party = field(init=False)
     journal: Journal = field(init=False)
     verifier: Verifier = field(init=False)
@@ -162,7 +164,8 @@ class Desk:
     def _settled(self) -> None:
         """Waits for the benches, and takes what they have."""
         duties, replayer, seats = self.verifier._duties, self.verifier._replayer, self.verifier._seats
-        benches = [replayer._bench, seats._docket._bench, *([duties._bench] if duties else [])]
+        lists = [self.verifier._lists._bench] if self.has_lists else []
+        benches = [replayer._bench, seats._docket._bench, *lists, *([duties._bench] if duties else [])]
         end = time.monotonic() + SECONDS
         while any(len(b) > len(b.finished()) for b in benches):
             assert time.monotonic() < end, benches

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import wait
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,9 +15,10 @@ from lockstep.protocol.errors import Unreachable
 from lockstep.protocol.types import Cid, ClaimId, Seconds
 from verifier import decide
 from verifier.challenging import LIST_TRIES, Challenger
+from verifier.lists import Lists
 
-REVEALED, DUE = 1000, 1300
-"""The claim is made public, and its list is due."""
+REVEALED, DUE, LATE = 1000, 1300, 1325
+"""The claim is made public, its list is due, and nothing that is still being fetched is waited for."""
 
 
 class Silent:
@@ -33,10 +36,16 @@ class Opened(Challenger):
     """Notes what is challenged in the place of opening it."""
 
     def __init__(self, store: Any) -> None:
-        parts: Any = [SimpleNamespace(address="me", store=store), *[None] * 4]
-        super().__init__(*parts, Backoff(decide.RETRY_SECONDS))
+        parts: Any = [SimpleNamespace(address="me"), *[None] * 4]
+        super().__init__(*parts, Lists(store), Backoff(decide.RETRY_SECONDS))
         self.opened: list[tuple[ClaimId, int | None]] = []
         self.failing: dict[ClaimId, Exception] = {}
+
+    def look(self, view: Any) -> None:
+        """A look, and another once what it asked for was fetched."""
+        self.step(view)
+        wait(self._lists._bench._work.values())
+        self.step(view)
 
     def _challenge(self, wrong: Any, nonce: int) -> None:
         if wrong.record.id in self.failing:
@@ -72,7 +81,7 @@ def test_a_list_that_nobody_answers_for_is_none_after_a_few_tries_or_when_it_was
     tries = LIST_TRIES if now < DUE else 1
     for i in range(tries):
         assert not challenger.opened, i
-        challenger.step(at(now + i * decide.RETRY_SECONDS))
+        challenger.look(at(now + i * decide.RETRY_SECONDS))
     assert challenger.opened == [(ClaimId(bytes(32)), None)]
     assert store.asked == tries
     assert not len(challenger)
@@ -84,17 +93,48 @@ def test_a_list_for_which_enough_was_asked_is_asked_for_no_more() -> None:
     at, claim = scene(challenger), ClaimId(bytes(32))
     challenger.failing[claim] = Unreachable("the store that a step needs")
     for i in range(LIST_TRIES + 3):
-        challenger.step(at(REVEALED + i * decide.RETRY_SECONDS))
+        challenger.look(at(REVEALED + i * decide.RETRY_SECONDS))
     assert store.asked == LIST_TRIES
     challenger.failing.clear()
-    challenger.step(at(DUE))
+    challenger.look(at(DUE))
     assert challenger.opened == [(claim, None)]
+    assert not challenger._unanswered, "what was counted for a claim goes with it"
 
 
 def test_a_claim_for_which_nobody_answers_keeps_no_other_from_being_challenged() -> None:
     challenger = Opened(Silent())
     at = scene(challenger, 3)
     challenger.failing[ClaimId(bytes(32))] = Unreachable("the store that a step needs")
-    challenger.step(at(DUE))
+    challenger.look(at(DUE))
     assert [claim[0] for claim, _ in challenger.opened] == [1, 2]
     assert len(challenger) == 1, "it is tried again"
+
+
+class Slow(Silent):
+    """A store that answers once it may, and never the thread that looks at the chain."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may = threading.Event()
+
+    def get(self, cid: Cid, *, max_bytes: int) -> bytes:
+        assert threading.current_thread() is not threading.main_thread(), "the loop waits for a store"
+        assert self.may.wait(60)
+        return super().get(cid, max_bytes=max_bytes)
+
+
+def test_a_store_that_does_not_answer_yet_keeps_no_other_claim_and_its_claim_for_half_a_window() -> None:
+    store = Slow()
+    challenger = Opened(store)
+    at = scene(challenger, 2)
+    named = ClaimId(bytes([1]) * 32)
+    at(REVEALED).ledger.find(named)[2].trace_cid = Cid("")
+    try:
+        for now in (REVEALED, DUE, LATE - 1):
+            challenger.step(at(now))
+            assert [claim for claim, _ in challenger.opened] == [named] * (now >= DUE), "who names no list is not kept"
+        challenger.step(at(LATE))
+        assert len(challenger.opened) == 2, "the rest of the window is the game's"
+        assert not store.asked, "it has not answered yet"
+    finally:
+        store.may.set()

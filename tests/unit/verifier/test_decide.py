@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.node.ledger import ClaimRecord, GameRecord, JobLedger, Ledger, RoundLedger
+from lockstep.node.ledger import ClaimRecord, DemandRecord, GameRecord, JobLedger, Ledger, RoundLedger
 from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.market.types import Audit, AuditStatus
@@ -233,3 +233,25 @@ def test_a_list_is_waited_for_while_its_owner_may_publish_it_and_no_game_is_too_
     drawn = replace(Audit(), status=AuditStatus.DRAWN, commit_ends=Seconds(150))
     assert decide.list_due(claimed, PARAMS, drawn) == 150 + PARAMS.windows.audit_seconds
     assert decide.list_due(claimed, PARAMS, replace(drawn, status=AuditStatus.SKIPPED)) == latest
+    assert decide.awaits_list(latest, PARAMS, Seconds(latest - 1), fetching=False)
+    assert not decide.awaits_list(latest, PARAMS, latest, fetching=False)
+    more = PARAMS.windows.audit_seconds // 2
+    assert decide.awaits_list(latest, PARAMS, Seconds(latest + more - 1), fetching=True)
+    assert not decide.awaits_list(latest, PARAMS, Seconds(latest + more), fetching=True)
+
+
+def test_a_job_is_over_once_it_is_done_and_nothing_is_open_that_has_to_be_computed_for() -> None:
+    ledger = ledger_of(RoundLedger(0, 0, ROOT, ROOT, claims={0: record(1)}))
+    claim = record(1).id
+    ledger.places[claim] = JOB, 0
+    assert decide.over(ME, ledger) == set()
+    ledger.jobs[JOB].done = True
+    assert decide.over(ME, ledger) == {JOB}
+    game = GameRecord(GameId(bytes(32)), claim, OTHER, OTHER, 0, 1, Verdict.NONE)
+    ledger.games[game.id] = game
+    assert decide.over(ME, ledger) == {JOB}, "others' game"
+    ledger.games[game.id] = replace(game, challenger=ME)
+    assert decide.over(ME, ledger) == set()
+    ledger.games.clear()
+    ledger.demands[Digest(bytes(32))] = DemandRecord(Digest(bytes(32)), JOB, None, 3, OTHER, Seconds(9))
+    assert decide.over(ME, ledger) == set(), "who holds a row may have to show it"

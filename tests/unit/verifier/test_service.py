@@ -6,6 +6,7 @@ import threading
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ from lockstep.protocol.errors import (
 )
 from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.programs.defects import Rule
-from lockstep.protocol.types import ClaimId, JobId
+from lockstep.protocol.types import ClaimId, JobId, Wei
 from tests.support.constant import Lie
 from tests.support.world import World
 from tests.unit.verifier.desk import SECONDS, Desk, Replays, desk_of
@@ -102,6 +103,20 @@ def test_a_part_that_fails_is_logged_once_and_keeps_no_other(desk: Desk, monkeyp
     with capture_logs() as logs:
         desk.until("challenged")
     assert [line["where"] for line in logs if line["log_level"] == "error"] == [failing.__qualname__]
+
+
+@pytest.mark.parametrize("error", [ChainError("reverted"), NotFoundError("no such job")])
+def test_a_node_that_refuses_a_job_of_its_logs_is_asked_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refused(job: JobId) -> Any:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(desk.verifier._market._market, "params", refused)
+        with pytest.raises(TryLater, match="which its logs name"):
+            desk.verifier.look()
+    desk.until("challenged")
 
 
 def test_without_a_chain_no_part_goes_on_and_the_block_is_looked_at_again(
@@ -249,6 +264,59 @@ def test_a_payload_that_is_not_there_is_demanded_while_that_can_keep_it_out(desk
     assert desk.world.ledger().demands
 
 
+@pytest.mark.parametrize("staked", [True, False], ids=["staked", "to be staked first"])
+def test_a_demand_waits_for_no_block_and_is_told_of_once_it_is_mined(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, staked: bool
+) -> None:
+    vault, outbox = desk.world.contracts.vault, desk.party.outbox
+    if not staked:
+        desk.world.send(vault.request_unbond(vault.free(desk.party.address)), "verifier")
+    desk.world.devnet._request("evm_setAutomine", [False])
+    monkeypatch.setattr(outbox, "wait", lambda key, timeout: pytest.fail(f"the loop waits for {key}"))
+    monkeypatch.setattr(Challenger, "step", lambda *_: None)
+    claim = desk.world.claim_id(0)
+    desk.replays.faults[claim] = "blob_missing"
+    while not outbox.keys(f"demand/{claim.hex()}"):
+        desk.verifier.look()
+        desk._settled()
+    assert len(outbox.keys("deposit/")) == (not staked)
+    desk.verifier._step(desk.verifier.look())
+    assert not desk.told("demanded"), "nothing is mined yet"
+    assert not desk.verifier._at_rest(desk.verifier.look(True)), "its bond will be locked"
+    desk.look(4)
+    assert [e["claim"] for e in desk.told("demanded")] == [claim.hex()]
+    assert desk.world.ledger().demands
+
+
+def test_a_payload_whose_demand_the_chain_does_not_take_yet_is_demanded_at_the_next_look(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, refused = desk.world.claim_id(0), []
+    desk.replays.faults[claim] = "blob_missing"
+
+    def dear(call: Any, key: str, **_: Any) -> None:
+        refused.append(key)
+        raise TryLater("the base fee is above max_fee")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(desk.party.outbox, "submit", dear)
+        desk.until("audited", 2)
+        desk.look()
+    assert f"demand/{claim.hex()}" in refused
+    desk.until("demanded")
+
+
+def test_an_answer_waits_for_no_block_and_is_told_of_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    due = [(f"{act}/{'ab' * 32}/{i}", desk.world.contracts.token.mint(desk.party.address, Wei(1)))
+           for i, act in enumerate(("commit", "answer", "keep"))]  # fmt: skip
+    monkeypatch.setattr(desk.verifier._demander._answers, "due", lambda *_: due)
+    monkeypatch.setattr(Challenger, "step", lambda *_: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(desk.party.outbox, "wait", lambda key, timeout: pytest.fail(f"the loop waits for {key}"))
+        desk.look(5)
+    assert [e["demand"] for name in ("precommitted", "answered") for e in desk.told(name)] == ["ab" * 32] * 2
+
+
 def test_who_ends_stops_auditing_and_plays_on(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.until("challenged")
     merged: list[ClaimId] = []
@@ -366,15 +434,16 @@ def test_refusals_are_read_of_jobs_with_something_to_replay_alone(desk: Desk, mo
 
 
 def test_a_replay_is_given_up_for_an_own_game(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, stopped = threading.Event(), threading.Event()
+    begun, stopped, threads = threading.Event(), threading.Event(), list[int]()
 
     def endless(*_: Any) -> Any:
+        threads.append(threading.get_ident())
         begun.set()
         assert stopped.wait(SECONDS), "nobody stops it"
         raise Cancelled
 
     monkeypatch.setattr("verifier.replaying.audit", endless)
-    monkeypatch.setattr(LoadedJobs, "stop", lambda jobs, job: stopped.set())
+    monkeypatch.setattr(LoadedJobs, "stop", lambda jobs, job, thread: (threads.append(thread), stopped.set()))
     while not begun.wait(0.01):
         desk.verifier.look()
         desk.world.devnet.mine(1)
@@ -384,6 +453,7 @@ def test_a_replay_is_given_up_for_an_own_game(desk: Desk, monkeypatch: pytest.Mo
     monkeypatch.setattr(desk.verifier._backlog, "urgent", lambda view, games: True)
     replayer.step(view)
     assert stopped.is_set()
+    assert threads[0] == threads[1], "the replay's work alone: an own game's may have come after it"
 
 
 def test_a_replay_that_has_used_up_its_budget_makes_room_for_others(
@@ -398,10 +468,36 @@ def test_a_replay_that_has_used_up_its_budget_makes_room_for_others(
 
     monkeypatch.setattr("verifier.replaying.audit", endless)
     monkeypatch.setattr("verifier.replaying.budget", lambda params: -1.0)
-    monkeypatch.setattr(LoadedJobs, "stop", lambda jobs, job: stopped.set())
+    monkeypatch.setattr(LoadedJobs, "stop", lambda *_: stopped.set())
     while not begun.wait(0.01):
         desk.verifier.look()
         desk.world.devnet.mine(1)
     desk.look(3)
     (told,) = desk.told("refused")
     assert told["code"] == "unfit"
+
+
+class Child:
+    """In the place of what runs a job's Programs."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_job_that_is_over_is_let_go_with_what_runs_its_programs(desk_of: Any) -> None:
+    world = World.start(rounds=1, witnesses=1, witness_fee=11, witness_stake=223, audit_seconds=40)
+    desk: Desk = desk_of(world, witness=True)
+    children = []
+    for jobs in (desk.verifier._jobs, desk.verifier._duties._jobs):  # type: ignore[union-attr]
+        children.append(Child())
+        jobs._loaded[world.job] = SimpleNamespace(job=SimpleNamespace(box=children[-1], params=world.params))  # type: ignore[assignment]
+    world.to(Phase.FINAL)
+    desk.look(4)
+    assert not any(child.closed for child in children), "it may go on"
+    world.send(world.contracts.market.finish(world.job), "requester")
+    desk.look(2)
+    assert all(child.closed for child in children)
+    assert (desk.verifier._jobs.find(world.job), desk.verifier._duties._jobs._loaded) == (None, {})  # type: ignore[union-attr]

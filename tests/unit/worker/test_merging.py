@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -331,3 +332,33 @@ def test_nothing_is_taken_over_for_a_claim_of_other_outputs(field_: Field, worke
     r.merges.append(replace(r.merges[0], id=claim, worker=ME, out=r.merges[0].out2))
     worker.looks()
     assert WorkFolder(field_.home, claim).material() is None
+
+
+@pytest.mark.parametrize("name", ["next_shared", "next_outer"])
+def test_who_merges_again_backs_no_outputs_that_are_not_its_own(
+    field_: Field, workers: Callable[[], HomeWorker], name: str
+) -> None:
+    worker = workers()
+    own = worker.merge(field_, 1, Phase.LEAD, 0)
+    (taken,), sent, promised = worker._jobs.taken.values(), dict(worker.sent), field_.guard.promises()
+    taken.view = SimpleNamespace(job=SimpleNamespace(attempt=1))  # type: ignore[assignment]
+    merged = field_.view(1, Phase.LEAD)
+    false = replace(merged, state=replace(merged.state, **{name: StateRoot(b"f" * 32)}))
+    again = partial(worker._skills.merging.merge, act=Act(Do.MERGE, 1, rounds=2), key="again", now=Seconds(1000))
+    again(taken, false)
+    assert (worker.sent, field_.guard.promises()) == (sent, promised), "false outputs are nobody's to back"
+    again(taken, replace(false, phase=Phase.MERGING))
+    assert worker.sent.keys() - sent.keys() == {"again/1"}, "nobody has merged it: its own are due"
+    assert worker.sent["again/1"] == own
+
+
+def test_what_was_taken_over_is_let_go_with_its_job(field_: Field, workers: Callable[[], HomeWorker]) -> None:
+    worker = workers()
+    shifted(field_, worker)
+    worker.looks()
+    defence, job = worker._skills.defence, field_.job.id
+    assert set(defence._adopted) == {job}
+    worker._jobs.kept, worker._ledger.jobs[job].done = {job}, True
+    worker._jobs.taken.clear()
+    worker.looks()
+    assert not defence._adopted

@@ -337,6 +337,20 @@ def test_an_aggregator_that_does_not_merge(tmp_path: Path) -> None:
     assert "since the aggregator did not" in row["next"]["what"]
 
 
+def test_a_round_that_waits_until_a_merge_is_backed(tmp_path: Path) -> None:
+    world = World.start(max_lead=2)
+    world.to(Phase.LEAD)
+    waits = "the next round starts once stake backs this one's merge"
+    assert row_of(world, tmp_path)["next"]["what"].startswith(waits)
+    with lock.held(tmp_path, "worker"):
+        found = why_of(account_of(world, "mallory", tmp_path))
+        told(found.to_dict()["jobs"][0], "unbacked", world.now, "the merge of round 0")
+        world.send(world.contracts.market.back(world.job, 0, 1), "aggregator")
+        backed = why_of(account_of(world, "mallory", tmp_path))
+    told(backed.to_dict()["jobs"][0], "no_round", world.now, "somebody starts it")
+    assert row_of(world, tmp_path)["next"]["what"].startswith("paid if nobody convicts")
+
+
 def test_stake_that_unbonds(tmp_path: Path) -> None:
     world = World.start()
     vault = world.contracts.vault

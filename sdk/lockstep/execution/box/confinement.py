@@ -18,6 +18,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lockstep.base.libc import libc
+
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
 CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x08000000, 0x10000000, 0x20000000, 0x40000000
 SIGKILL = 9
@@ -69,7 +71,7 @@ def apart() -> list[str]:
     if sys.platform != "linux":
         return ["no namespaces: this system is not Linux"]
     user, group = os.geteuid(), os.getegid()
-    if _libc().unshare(CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWPID) == 0:
+    if libc().unshare(CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWPID) == 0:
         for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
             try:
                 Path("/proc/self", name).write_text(text)
@@ -160,19 +162,15 @@ def die_with_parent() -> None:
 # -- inside
 
 
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
-
-
 def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
-        _libc().prctl(option, ctypes.c_ulong(value), 0, 0, 0)
+        libc().prctl(option, ctypes.c_ulong(value), 0, 0, 0)
 
 
 def _landlock(number: int, *arguments: object) -> int:
     """A system call; a number is passed as a long, bytes as their address."""
     passed = [ctypes.c_char_p(a) if isinstance(a, bytes | None) else ctypes.c_long(a) for a in arguments]  # type: ignore[arg-type]
-    return int(_libc().syscall(ctypes.c_long(number), *passed, ctypes.c_long(0), ctypes.c_long(0)))
+    return int(libc().syscall(ctypes.c_long(number), *passed, ctypes.c_long(0), ctypes.c_long(0)))
 
 
 def _allow(handle: int, path: Path, rights: int) -> None:

@@ -10,6 +10,7 @@ The parent decodes the same bytes once the child has done so within its limits, 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -142,6 +143,8 @@ class Idle:
 _IDLE = Idle()
 _STARVED: dict[JobId, tuple[str, object]] = {}
 """Jobs whose child the kernel ended, with the work that it left undone: once it is done, the jobs are free again."""
+MOST_STARVED = 256
+"""So many of them are remembered, the latest."""
 
 
 class JobBox:
@@ -167,6 +170,8 @@ class JobBox:
         self._state = threading.Lock()
         self._turn = threading.RLock()
         """Held while the child works: segments are laid out by one thread at a time."""
+        self._ordered_by: int | None = None
+        """The thread whose order the child works on."""
         self._closed = False
 
     # -- the look
@@ -255,9 +260,15 @@ class JobBox:
 
     # -- the child
 
-    def stop(self) -> None:
-        """End the child and what it does, whoever waits for it: they get Cancelled. The next use starts another."""
+    def stop(self, order_of: int | None = None) -> None:
+        """End the child and what it does, whoever waits for it: they get Cancelled. The next use starts another.
+
+        `order_of`: a thread; the child is ended only while it works on that one's order.
+        """
         with self._state:
+            # INVARIANT: who ends one piece of work ends no other: the child may be at work for a game by then.
+            if order_of is not None and order_of != self._ordered_by:
+                return
             box, self._box = self._box, None
         _IDLE.remove(self)
         if box is not None:
@@ -296,9 +307,13 @@ class JobBox:
     def _ordering(self) -> Iterator[None]:
         with self._turn:
             _IDLE.remove(self)
+            with self._state:
+                before, self._ordered_by = self._ordered_by, threading.get_ident()
             try:
                 yield
             finally:
+                with self._state:
+                    self._ordered_by = before
                 # INVARIANT: however many jobs a process looks at, few children wait.
                 if self._box is not None:
                     _IDLE.add(self)
@@ -312,7 +327,7 @@ class JobBox:
         if self._closed:
             raise Cancelled
         self.stop()
-        box = Box(self._allowance, self._store, folder_of(self.job))
+        box = self._started()
         with self._state:
             closed = self._closed
             if not closed:
@@ -331,6 +346,17 @@ class JobBox:
             raise
         return box
 
+    def _started(self) -> Box:
+        folder = folder_of(self.job)
+        try:
+            box = Box(self._allowance, self._store, folder.path)
+        except BaseException:
+            folder.close()
+            raise
+        # Whoever still uses the child uses its folder.
+        weakref.finalize(box, folder.close)
+        return box
+
     def _call(self, box: Box, verb: str, **given: Any) -> Any:
         """`Box.call`; raises TryLater where the kernel ends the child, unless it does so twice in a row."""
         work = verb, given.get("program")
@@ -340,6 +366,8 @@ class JobBox:
             # INVARIANT: no job is refused because other work takes this machine's memory once.
             if _STARVED.setdefault(self.job, work) is not work:
                 raise
+            for longest in list(_STARVED)[:-MOST_STARVED]:
+                _STARVED.pop(longest, None)
             raise TryLater(error.message, "free some memory: it is tried again by itself") from error
         if _STARVED.get(self.job) == work:
             del _STARVED[self.job]

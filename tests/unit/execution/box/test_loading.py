@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,13 +26,14 @@ from lockstep.execution.jobs import ClaimRun, Job, merge_run, payload_of, slot_r
 from lockstep.execution.losses import Losses
 from lockstep.numerics.builder import ProgramBuilder
 from lockstep.protocol.errors import BlobMissing, Crashed, LockstepError, TryLater, Unfit, Unreachable
-from lockstep.protocol.types import Cid
+from lockstep.protocol.types import Cid, JobId
 from lockstep.storage import ContentStore
 from lockstep.storage.containers import encode_program
 from lockstep.storage.directory import DirectoryStore
 from tests.support import broken, hostile, toyjob
 from tests.support.hostile import HOSTILE
 from tests.support.takeover import SECONDS, Exploit
+from tests.support.waiting import wait
 
 FITS = footprint.fitting(footprint.worker)
 
@@ -161,6 +163,34 @@ def test_whoever_waits_for_a_child_that_is_stopped_is_told(toy_store: ContentSto
         run.advance(1, run.start)
 
 
+def test_who_stops_one_threads_work_ends_no_other(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    job = loading.load(toyjob.ID, hostile.publish(store, hostile.endless_sum), store, fits=FITS)
+    box, failed = job.box, []
+    assert isinstance(box, JobBox)
+    run = slot(job)
+
+    def work() -> None:
+        try:
+            run.advance(1, run.start)
+        except Cancelled as error:
+            failed.append(error)
+
+    with box:
+        thread = threading.Thread(target=work)
+        thread.start()
+        wait(lambda: box._ordered_by == thread.ident, "its order", every=0.01)
+        child = box._at_work()
+        box.stop(threading.get_ident())
+        assert (box._box, child.alive) == (child, True), "it is another's order by now"
+        assert thread.ident is not None
+        box.stop(thread.ident)
+        thread.join()
+        assert len(failed) == 1
+        box.stop(thread.ident)
+        assert box._ordered_by is None, "it has none any more"
+
+
 class Slow(DirectoryStore):
     """A store that answers once it is let go on."""
 
@@ -259,6 +289,20 @@ def test_a_job_is_refused_if_the_kernel_ends_its_child_twice_in_a_row(boxed: Job
         with pytest.raises(Crashed):
             run.advance(1, run.start)
     assert run.advance(1, run.start)
+
+
+def test_of_jobs_whose_children_the_kernel_ended_the_latest_are_remembered(
+    toy: Job, toy_store: ContentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {JobId(i.to_bytes(32, "big")): ("step", None) for i in range(loading.MOST_STARVED)}
+    monkeypatch.setattr(loading, "_STARVED", known)
+
+    def starved(*_: object, **__: object) -> None:
+        raise Starved("the kernel ended it")
+
+    with JobBox(toy.id, toy.params, toy_store, 1, "auto", FITS) as box, pytest.raises(TryLater):
+        box._call(SimpleNamespace(call=starved), "step")  # type: ignore[arg-type]
+    assert list(known) == [*(JobId(i.to_bytes(32, "big")) for i in range(1, loading.MOST_STARVED)), toy.id]
 
 
 def test_all_children_of_a_process_end_at_once(toy: Job, toy_store: ContentStore) -> None:

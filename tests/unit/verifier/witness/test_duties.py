@@ -10,11 +10,12 @@ import pytest
 from lockstep.chain.events import EventReader
 from lockstep.node.refusals import Refusals
 from lockstep.node.replay import WrongSource
-from lockstep.protocol.errors import BlobMissing, Crashed, LockstepError, ProgramInvalid, Unfit
+from lockstep.protocol.errors import BlobMissing, Crashed, LockstepError, ProgramInvalid, Unfit, Unreachable
 from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.market import availability
 from lockstep.protocol.market.types import Demand, DutyStatus, Standing, Status
 from lockstep.protocol.types import ClaimId, Digest
+from lockstep.storage.cid import cid_of_block
 from tests.support.constant import Lie
 from tests.support.world import World
 from tests.unit.verifier.desk import SECONDS, Desk, desk_of
@@ -24,6 +25,7 @@ from verifier.witness import enrolling
 
 __all__ = ["desk_of"]
 
+CID = cid_of_block(b"a list")
 WITNESSED = {"witnesses": 1, "witness_fee": 11, "witness_stake": 223, "audit_seconds": 40}
 
 
@@ -200,6 +202,38 @@ def test_a_replay_that_a_duty_waits_for_goes_on_while_the_process_ends(
     go_on.set()
     assert desk.until("witnessed", draining=True)["verdict"] == "agrees"
     assert len(desk.replays.begun) == 2, "the look, and the whole claim once"
+
+
+@pytest.mark.parametrize("answers", [True, False, None], ids=["in time", "with an error", "never"])
+def test_a_list_is_fetched_beside_the_loop_and_a_store_without_it_keeps_no_witness_silent(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, answers: bool | None
+) -> None:
+    claim, looking, may = drawn(desk), threading.current_thread(), threading.Event()
+    made, asked = desk.world.held[claim], []
+
+    def get(cid: str, *, max_bytes: int) -> bytes:
+        assert threading.current_thread() is not looking, "the loop waits for a store"
+        asked.append(cid)
+        if answers is None:
+            assert may.wait(SECONDS)
+        if not answers:
+            raise Unreachable("read timed out")
+        return b"".join(made.trace)
+
+    monkeypatch.setattr(desk.party.store, "get", get)
+    desk.has_lists = answers is not None
+    desk.look()
+    (audit,) = desk.world.ledger().audits.values()
+    slot = audit.duties[0].slot
+    desk.world.pass_to(audit.state.commit_ends)
+    desk.world.send(desk.world.contracts.witnesses.publish(desk.world.job, 0, slot, CID), f"worker-{slot}")
+    try:
+        said = desk.until("witnessed")
+    finally:
+        may.set()
+    assert (said["claim"], said["verdict"]) == (claim.hex(), "agrees")
+    assert set(asked) == {CID}
+    assert bool(desk.told("audited")) == (not answers), "without the list, its own replay decides"
 
 
 # -- claims that carry
