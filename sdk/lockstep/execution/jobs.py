@@ -169,8 +169,8 @@ class Confined(Protocol):
     def hold(self, program: Program) -> None:
         """Says that it was decoded here, too."""
 
-    def stop(self) -> None:
-        """Ends the process and its work; the next use starts another."""
+    def stop(self, order_of: int | None = None) -> None:
+        """Ends the process and its work, or that of one thread alone; the next use starts another."""
 
     def close(self) -> None:
         """Ends the process for good."""
