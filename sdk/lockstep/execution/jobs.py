@@ -169,7 +169,7 @@ class Confined(Protocol):
     def hold(self, program: Program) -> None:
         """Says that it was decoded here, too."""
 
-    def stop(self) -> None:
+    def stop(self, order_of: int | None = None) -> None:
         """Ends the process and its work; the next use starts another."""
 
     def close(self) -> None:
