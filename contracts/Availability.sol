@@ -213,10 +213,7 @@ contract Availability is IAvailability, Precommitted {
             bytes memory dims = s.descriptor[24:24 + 4 * op.rank];
             return (abi.encodePacked(s.descriptor[2:4], dims), Program.elements(s.descriptor, op));
         }
-        bytes calldata raw = code.header[15 + 6 * index:21 + 6 * index];
-        uint8 rank = uint8(raw[0]) - 1;
-        bytes memory dim = rank == 0 ? bytes("") : abi.encodePacked(bytes4(raw[2:6]));
-        return (abi.encodePacked(raw[1], rank, dim), uint32(bytes4(raw[2:6])));
+        return Program.inputTensor(code.header, index);
     }
 
     /// @dev The entries of the last state that are not EMPTY, in order: of the payload, its first half, or of the carry, its second.

@@ -21,6 +21,7 @@ import {
 import {Ids} from "./libraries/Ids.sol";
 import {JobRules} from "./libraries/JobRules.sol";
 import {Merkle} from "./libraries/Merkle.sol";
+import {Moving} from "./libraries/Moving.sol";
 import {Rounds} from "./libraries/Rounds.sol";
 import {AuditId, ClaimId, JobId, NO_AUDIT} from "./types/Ids.sol";
 
@@ -102,19 +103,24 @@ contract Witnesses is IWitnesses {
         if (block.timestamp < a.commitEnds) revert TooEarly(a.commitEnds);
         if (block.timestamp >= a.revealEnds) revert WindowClosed(claimId);
         // INVARIANT: what is revealed is what was committed, by this witness for this claim.
-        if (d.commitment != Draws.commitment(claimId, msg.sender, word.state, word.preimage, word.salt)) {
+        bytes32 leaf = word.leaf.digest;
+        if (d.commitment != Draws.commitment(claimId, msg.sender, word.state, leaf, word.preimage, word.salt)) {
             revert CommitmentMismatch();
         }
         // INVARIANT: how far a witness looked was fixed before the beacon: nobody chooses its own t*.
         _spend(_witnesses[a.job][msg.sender], d.serial, word.preimage);
         IJobMarket.Claim memory c = market.claim(claimId);
         uint32 t = Draws.stepOf(word.preimage, a.beacon, i, c.transitions);
-        // INVARIANT: who agrees names the state that the claim has at t*.
         if (word.agrees) {
             if (Ids.body(word.body) != c.digest) revert CommitmentMismatch();
+            // INVARIANT: who agrees names the state that the claim has at t*, or before its last one, which is public.
+            uint32 u = Draws.seenOf(t, c.transitions);
             Merkle.verify(
-                word.body.traceRoot, Merkle.leaf(word.state), t - 1, Merkle.depthOf(c.transitions), word.proof
+                word.body.traceRoot, Merkle.leaf(word.state), u - 1, Merkle.depthOf(c.transitions), word.proof
             );
+            // INVARIANT: who agrees has held a leaf of that state: a list of state roots is not enough to commit to.
+            uint256 place = Draws.leafWord(word.preimage, a.beacon, i);
+            Moving.requireLeaf(word.state, market.params(a.job).roles[0].stepProgram, place, word.leaf);
         }
 
         d.t = t;

@@ -14,14 +14,19 @@ from typing import Self
 
 from lockstep.node.guard import lock
 from lockstep.protocol.errors import DoctorError
+from lockstep.protocol.market.types import StateLeaf
+from lockstep.protocol.merkle import HASH_BYTES
+from lockstep.protocol.programs.defects import Code
 from lockstep.protocol.types import AuditId, ClaimId, Digest, StateRoot, TraceRoot
 
 FILE_NAME = "audits.sqlite"
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS matches (claim BLOB, trace_root BLOB, PRIMARY KEY (claim, trace_root)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS chains (head BLOB PRIMARY KEY, secret BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS verdicts (
-    audit BLOB, i INTEGER, beacon BLOB, salt BLOB NOT NULL, roots BLOB NOT NULL, PRIMARY KEY (audit, i, beacon)
+CREATE TABLE IF NOT EXISTS observations (
+    audit BLOB, i INTEGER, beacon BLOB, salt BLOB NOT NULL, roots BLOB NOT NULL, u INTEGER NOT NULL,
+    leaf BLOB NOT NULL, header BLOB NOT NULL, code BLOB NOT NULL, leaf_proof BLOB NOT NULL, entry_proof BLOB NOT NULL,
+    PRIMARY KEY (audit, i, beacon)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS signed (
     claim BLOB, work BLOB, digest BLOB, fields TEXT NOT NULL, PRIMARY KEY (claim, work, digest)
@@ -33,7 +38,7 @@ KEPT_SIGNED = 2
 
 @dataclass(frozen=True)
 class Observation:
-    """A witness's replay for a duty: its own S_1 .. S_t*, and the salt that hides the last of them."""
+    """A witness's replay for a duty: its own S_1 .. S_t*, a leaf, and the salt that hides what is committed."""
 
     audit: AuditId
     i: int
@@ -42,10 +47,15 @@ class Observation:
     roots: tuple[StateRoot, ...]
     """S_1 .. S_t*; empty if the claim that its carry comes from is wrong: the word is then "differs"."""
 
+    u: int
+    """The step whose state is committed to: t*, or the one before the last."""
+    leaf: StateLeaf
+    """A leaf of that state, with its way up to the root: the state itself is not kept."""
+
     @property
     def state(self) -> StateRoot:
-        """S_t*; without roots some word that is nobody's."""
-        return self.roots[-1] if self.roots else StateRoot(self.salt)
+        """S_u; without roots some word that is nobody's."""
+        return self.roots[self.u - 1] if self.roots else StateRoot(self.salt)
 
 
 class Journal:
@@ -111,8 +121,12 @@ class Journal:
 
     def keep_observation(self, seen: Observation) -> Observation:
         """Keep what a duty's replay gave; the first one counts: a commitment to it may be on its way."""
-        row = (seen.audit, seen.i, seen.beacon, seen.salt, b"".join(seen.roots))
-        self._db.execute("INSERT OR IGNORE INTO verdicts VALUES (?, ?, ?, ?, ?)", row)
+        leaf, code = seen.leaf, seen.leaf.code
+        row = (
+            seen.audit, seen.i, seen.beacon, seen.salt, b"".join(seen.roots), seen.u, leaf.digest, code.header,
+            code.ops_root + code.consts_root, b"".join(leaf.leaf_proof), b"".join(leaf.entry_proof),
+        )  # fmt: skip
+        self._db.execute(f"INSERT OR IGNORE INTO observations VALUES ({', '.join('?' * len(row))})", row)
         kept = self.observation(seen.audit, seen.i, seen.beacon)
         assert kept is not None, "it was just written"
         return kept
@@ -120,13 +134,16 @@ class Journal:
     def observation(self, audit: AuditId, i: int, beacon: Digest) -> Observation | None:
         """Returns a duty's observation, if one is kept; a beacon that a reorganisation has changed is another duty."""
         row = self._db.execute(
-            "SELECT salt, roots FROM verdicts WHERE audit = ? AND i = ? AND beacon = ?", (audit, i, beacon)
+            "SELECT salt, roots, u, leaf, header, code, leaf_proof, entry_proof FROM observations "
+            "WHERE audit = ? AND i = ? AND beacon = ?",
+            (audit, i, beacon),
         ).fetchone()
         if row is None:
             return None
-        salt, roots = row
-        split = tuple(StateRoot(roots[at : at + 32]) for at in range(0, len(roots), 32))
-        return Observation(audit, i, beacon, Digest(salt), split)
+        salt, roots, u, digest, header, code, leaf_proof, entry_proof = row
+        leaf = StateLeaf(Digest(digest), Code(header, *_words(code)), _words(leaf_proof), _words(entry_proof))
+        split = tuple(StateRoot(root) for root in _words(roots))
+        return Observation(audit, i, beacon, Digest(salt), split, u, leaf)
 
     def close(self) -> None:
         """Close the journal and unlock the home."""
@@ -140,3 +157,8 @@ class Journal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _words(data: bytes) -> tuple[Digest, ...]:
+    """Hashes that were written one behind the other."""
+    return tuple(Digest(data[at : at + HASH_BYTES]) for at in range(0, len(data), HASH_BYTES))

@@ -2,6 +2,7 @@
 pragma solidity ^0.8.21;
 
 import {IJobMarket} from "./IJobMarket.sol";
+import {IValidator} from "./IValidator.sol";
 import {AuditId, ClaimId, JobId} from "../types/Ids.sol";
 
 /// @title IWitnesses
@@ -60,14 +61,28 @@ interface IWitnesses {
         bytes32 commitment;
     }
 
+    /// @notice A leaf of a state, which no list of state roots holds: of the tensors that every step computes, without the clock.
+    /// @param digest The leaf's hash. Differing, this alone counts; agreeing, it is proven:
+    /// @param code The step Program's parts.
+    /// @param leafProof From the leaf to the tensor's tree.
+    /// @param entryProof From the tensor's root to the state.
+    struct Leaf {
+        bytes32 digest;
+        IValidator.Code code;
+        bytes32[] leafProof;
+        bytes32[] entryProof;
+    }
+
     /// @notice A witness's verdict, opened.
     /// @param preimage Of its hash chain: fixed at enrolment, before any beacon.
-    /// @param state Its own S_t*.
+    /// @param state Its own S_u, u = min(t*, T - 1): S_T is public with the claim.
+    /// @param leaf Its own, of this state, where the preimage says.
     /// @param agrees Whether every root of the published trace up to t* is its own.
-    /// @param proof Agreeing: leaf(state) is at position t* - 1 of the trace. Differing: empty.
+    /// @param proof Agreeing: leaf(state) is at position u - 1 of the trace. Differing: empty.
     struct Word {
         bytes32 preimage;
         bytes32 state;
+        Leaf leaf;
         bytes32 salt;
         bool agrees;
         IJobMarket.Body body;
@@ -93,7 +108,7 @@ interface IWitnesses {
     function enrol(JobId job, bytes32 head) external;
     /// @notice Leaves the list; the stake is free once no duty is open.
     function retire(JobId job) external;
-    /// @notice commitment = keccak(abi.encode(claim, account, S_t*, preimage, salt)).
+    /// @notice commitment = keccak(abi.encode(claim, account, S_u, leaf.digest, preimage, salt)): see Word.
     function commit(AuditId audit, uint16 i, bytes32 commitment) external;
     function reveal(AuditId audit, uint16 i, Word calldata word) external;
 

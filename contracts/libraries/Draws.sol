@@ -72,13 +72,23 @@ library Draws {
         return uint32(1 + uint256(keccak256(abi.encode(preimage, beacon, i))) % transitions);
     }
 
-    /// @notice keccak(abi.encode(ClaimId, account, S_t*, preimage, salt)).
-    function commitment(ClaimId claim, address account, bytes32 state, bytes32 preimage, bytes32 salt)
+    /// @notice The step of the state S that a word names: t*, and T - 1 for t* = T, since S_T is public with the claim.
+    function seenOf(uint32 t, uint32 transitions) internal pure returns (uint32) {
+        return t < transitions ? t : transitions - 1;
+    }
+
+    /// @notice keccak(preimage, beacon, i) / 2^128: which leaf of S the i-th duty's commitment binds, before the remainder.
+    function leafWord(bytes32 preimage, bytes32 beacon, uint16 i) internal pure returns (uint256) {
+        return uint256(keccak256(abi.encode(preimage, beacon, i))) >> 128;
+    }
+
+    /// @notice keccak(abi.encode(ClaimId, account, S, leaf, preimage, salt)).
+    function commitment(ClaimId claim, address account, bytes32 state, bytes32 leaf, bytes32 preimage, bytes32 salt)
         internal
         pure
         returns (bytes32)
     {
-        return keccak256(abi.encode(claim, account, state, preimage, salt));
+        return keccak256(abi.encode(claim, account, state, leaf, preimage, salt));
     }
 
     /// @notice keccak applied `links` times.

@@ -237,6 +237,14 @@ library Program {
         h.consts = (word >> 136) & 0xffff;
     }
 
+    /// @notice dtype, rank and dims of the tensor at entry `k` of the input state, and its elements. EMPTY has no rank: reverts.
+    function inputTensor(bytes calldata header, uint256 k) internal pure returns (bytes memory, uint256) {
+        bytes calldata raw = header[INPUTS_AT + 6 * k:INPUTS_AT + 6 + 6 * k];
+        uint8 rank = uint8(raw[0]) - 1;
+        bytes memory dim = rank == 0 ? bytes("") : abi.encodePacked(bytes4(raw[2:6]));
+        return (abi.encodePacked(raw[1], rank, dim), uint32(bytes4(raw[2:6])));
+    }
+
     /// @notice What entry `k` of the output state names: (kind, index).
     function aliasOf(bytes calldata header, Header memory h, uint256 k) internal pure returns (uint256, uint256) {
         uint256 at = INPUTS_AT + (6 << h.stateIn) + 3 * k;

@@ -24,9 +24,9 @@ from lockstep.protocol.dispute import moves
 from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.errors import TryLater
 from lockstep.protocol.jobs import Body, JobParams, Phase
-from lockstep.protocol.market import ids
+from lockstep.protocol.market import draws, ids
 from lockstep.protocol.market.ids import typed_hash
-from lockstep.protocol.market.types import Duty, DutyStatus, Standing, Word
+from lockstep.protocol.market.types import Duty, DutyStatus, Standing, StateLeaf, Word
 from lockstep.protocol.market.types import Outcome as Closed
 from lockstep.protocol.types import MERGE_SLOT, AuditId, Cid, ClaimId, GameId, Seconds, Seed, StateRoot, TraceRoot, Wei
 from tests.adversarial.cheat import Outcome, Story, toy
@@ -318,8 +318,12 @@ class Drawn:
     def word(self, name: str, i: int) -> Word:
         """An honest word: what the claim's own replay gives."""
         claim = self.claims[self.duties[i].slot]
-        body, trace = self.court.record(claim).body, self.court.held[claim].trace
-        return self.witnesses[name].word(self.audit, i, body, trace)
+        body, held = self.court.record(claim).body, self.court.held[claim]
+
+        def leaf(place: int, u: int) -> StateLeaf:
+            return held.run.leaf(u, held.run.state_before(u + 1), place)
+
+        return self.witnesses[name].word(self.audit, i, body, held.trace, leaf)
 
     def commit(self, name: str, i: int, word: Word) -> None:
         """To a word."""
@@ -366,6 +370,25 @@ def lazy(court: Court) -> str:
     for i, guess in enumerate(guesses):
         assert audit.refused("accomplice", i, guess) == "ProofInvalid", "it is not the trace's"
         assert audit.refused("accomplice", i, right[i]) == "CommitmentMismatch", "it is bound"
+    audit.witnesses["accomplice"].reveal(audit.audit, 0, replace(guesses[0], agrees=False, proof=()))
+    return audit.closed([Closed.FINED] * len(guesses), {"accomplice": len(guesses) * FEE})
+
+
+def listed(court: Court) -> str:
+    """Every worker told it the roots of its states: what it lacks is a leaf, and it takes what the base has there."""
+    audit = Drawn.of(court, "accomplice")
+    words = [audit.word("accomplice", i) for i in range(len(audit.duties))]
+    guesses: list[Word] = []
+    for i, word in enumerate(words):
+        run = court.held[audit.claims[audit.duties[i].slot]].run
+        place = draws.leaf_word(word.preimage, court.contracts.witnesses.audit(audit.audit).beacon, i)
+        guesses.append(replace(word, leaf=run.leaf(1, run.start, place)))
+        assert guesses[i].leaf.digest != word.leaf.digest, "what moves is another in every state"
+        audit.commit("accomplice", i, guesses[i])
+    audit.publish()
+    for i, guess in enumerate(guesses):
+        assert audit.refused("accomplice", i, guess) == "ProofInvalid", "the root is the trace's, the leaf is not its"
+        assert audit.refused("accomplice", i, words[i]) == "CommitmentMismatch", "by now the state may be had"
     audit.witnesses["accomplice"].reveal(audit.audit, 0, replace(guesses[0], agrees=False, proof=()))
     return audit.closed([Closed.FINED] * len(guesses), {"accomplice": len(guesses) * FEE})
 

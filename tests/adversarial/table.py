@@ -349,6 +349,7 @@ RULES = (
     *(Cheat(name, form, "audit", story, ends, ends, "accomplice", None, begins=coalitions.WITNESSED)
       for name, form, story, ends in (
           ("lazy witness", "a state of its invention", coalitions.lazy, "fined"),
+          ("lazy witness", "the list of roots alone", coalitions.listed, "fined"),
           ("copying witness", "another's commitment", coalitions.copying, "fined"),
           ("silent cartel", "a worker and its witness", coalitions.cartel, "slashed"),
       )),

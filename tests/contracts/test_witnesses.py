@@ -1,5 +1,7 @@
 """Witnesses: who is drawn, what binds it, what its word earns and costs."""
 
+import struct
+from hashlib import sha256
 from types import SimpleNamespace
 
 import pytest
@@ -44,12 +46,35 @@ def bench():
     return SimpleNamespace(token=token, vault=vault, market=market, witnesses=witnesses, game=accounts[9])
 
 
+HEADER = b"".join(
+    (
+        b"LSP1", struct.pack(">HHHBBBH", 1, 1, 1, 3, 2, 2, 0), struct.pack(">BBI", 1, 1, 1) * 4,
+        b"".join(struct.pack(">BH", *alias) for alias in ((1, 0), (2, 1), (2, 2), (2, 3))),
+    )
+)  # fmt: skip
+"""Of a step that computes the first of four scalars."""
+CODE = [HEADER, leaf(b"ops"), leaf(b"consts")]
+STEP = sha256(b"\x03" + leaf(HEADER) + CODE[1] + CODE[2]).digest()
+
+
+def first_state(claim):
+    """Its first scalar holds the claim's first word."""
+    moved = sha256(b"\x02\x01\x00" + leaf(claim[:4])).digest()
+    return node(node(moved, claim), node(claim, claim))
+
+
+def first_leaf(claim):
+    """(digest, code, leafProof, entryProof)."""
+    return [leaf(claim[:4]), CODE, [], [claim, node(claim, claim)]]
+
+
 class Audited(Job):
     """A job that draws one witness a round, accounts[7] unless the test enrols others."""
 
     def __init__(self, parts, enrolled=(7,), **changed):
         terms = {"witnesses": 1, "witnessFee": FEE, "witnessStake": WITNESS_STAKE, "auditSeconds": AUDIT_SECONDS}
-        super().__init__(parts, ESCROW + 64 * FEE, **{**terms, "challengeSeconds": 2_000, **changed})
+        terms |= {"challengeSeconds": 2_000, "stepProgram": STEP}
+        super().__init__(parts, ESCROW + 64 * FEE, **{**terms, **changed})
         self.witnesses, self.game = parts.witnesses, parts.game
         for k in enrolled:
             self.witnesses.enrol(self.id, self.preimage(accounts[k], 0), {"from": accounts[k]})
@@ -57,6 +82,12 @@ class Audited(Job):
     def preimage(self, account, serial):
         """The chain's top is serial 0."""
         return chained(leaf(bytes.fromhex(account.address[2:])), LINKS - serial)
+
+    def opened(self, claim):
+        """Its first state can be opened."""
+        (_, *outputs), nonce, _, *rest = Job.opened(self, claim)
+        first = leaf(first_state(claim))
+        return [[node(first, leaf(node(*outputs))), *outputs], nonce, [first], *rest]
 
     def audit_id(self, r=0):
         return bytes(self.witnesses.auditIdOf(self.id, r, self.round(r)["attempt"]))
@@ -74,24 +105,24 @@ class Audited(Job):
         return self.witnesses.duty(audit, i)
 
     def word(self, audit, i=0, state=None, agrees=True, **changed):
-        """(preimage, state, salt, agrees, body, proof) about a made-up trace of two states."""
+        """(preimage, state, leaf, salt, agrees, body, proof) about a trace of two states, the first a made-up one."""
         duty = self.duty(audit, i)
         claim = self.claim(duty["slot"])
         preimage = self.preimage(accounts.at(duty["account"]), duty["serial"])
-        beacon = bytes(self.witnesses.audit(audit)["beacon"])
-        t = 1 + int.from_bytes(keccak(["bytes32", "bytes32", "uint16"], [preimage, beacon, i]), "big") % 2
         body = self.opened(claim)[0]
-        states = [leaf(claim), node(body[1], body[2])]
-        proof = [leaf(states[2 - t])] if agrees else []
-        values = {"preimage": preimage, "state": state or states[t - 1], "salt": leaf(b"salt"), "agrees": agrees}
-        return [*(values | changed).values(), body, proof], t
+        proof = [leaf(node(body[1], body[2]))] if agrees else []
+        values = {
+            "preimage": preimage, "state": state or first_state(claim), "leaf": first_leaf(claim),
+            "salt": leaf(b"salt"), "agrees": agrees,
+        }  # fmt: skip
+        return [*(values | changed).values(), body, proof]
 
     def commit(self, audit, word=None, i=0):  # type: ignore[override]
         """To a word; the market's own commits are `Job.commit`'s."""
         duty = self.duty(audit, i)
-        (preimage, state, salt, *_), _ = word or self.word(audit, i)
-        types = ["bytes32", "address", "bytes32", "bytes32", "bytes32"]
-        bound = keccak(types, [self.claim(duty["slot"]), duty["account"], state, preimage, salt])
+        preimage, state, shown, salt, *_ = word or self.word(audit, i)
+        types = ["bytes32", "address", *["bytes32"] * 4]
+        bound = keccak(types, [self.claim(duty["slot"]), duty["account"], state, shown[0], preimage, salt])
         return self.witnesses.commit(audit, i, bound, {"from": duty["account"]})
 
     def to_revealed(self, r=0):
@@ -103,7 +134,7 @@ class Audited(Job):
 
     def speak(self, audit, word=None, i=0):
         word = word or self.word(audit, i)
-        return self.witnesses.reveal(audit, i, word[0], {"from": self.duty(audit, i)["account"]})
+        return self.witnesses.reveal(audit, i, word, {"from": self.duty(audit, i)["account"]})
 
     def convict(self, slot, t):
         claim = self.claim(slot)

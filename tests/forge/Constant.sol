@@ -5,6 +5,7 @@ import {IArbiter} from "../../contracts/interfaces/IArbiter.sol";
 import {IAvailability} from "../../contracts/interfaces/IAvailability.sol";
 import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
+import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
 import {Letters} from "./Letters.sol";
 
@@ -146,6 +147,12 @@ library Constant {
     function body(Claim memory c) internal view returns (IJobMarket.Body memory) {
         bytes32[] memory last = entries(c, transitions(c));
         return IJobMarket.Body(Merkle.rootOf(trace(c)), last[0], last[1]);
+    }
+
+    /// @notice The leaf of S_1 that a witness binds: the state moves in its first entry alone, a scalar.
+    function leaf(Claim memory c) internal view returns (IWitnesses.Leaf memory l) {
+        (l.digest, l.entryProof) = (Merkle.leaf(Letters.word(valueOf(c, 1))), Letters.proof(entries(c, 1), 0));
+        (l.code.header, l.code.opsRoot) = (header(Kind.Step), opsRoot());
     }
 
     // -- what moves carry ------------------------------------------------------------------------------------------

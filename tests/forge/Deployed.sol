@@ -21,6 +21,7 @@ import {Merkle} from "../../contracts/libraries/Merkle.sol";
 import {TestToken} from "../../contracts/test/TestToken.sol";
 import {ClaimId, JobId} from "../../contracts/types/Ids.sol";
 import {CHEATS} from "./Cheats.sol";
+import {Constant} from "./Constant.sol";
 import {Watching} from "./Watching.sol";
 
 /// @title Deployed
@@ -78,7 +79,7 @@ contract Deployed is Watching {
     /// @dev MAINNET of sdk/lockstep/presets.py, with `slots` slots.
     function _mainnet(uint16 slots) internal pure returns (IJobMarket.JobParams memory p) {
         oneRole(p);
-        (p.roles[0].stepProgram, p.roles[0].encodeProgram, p.merge.program) = (keccak256("step"), keccak256("encode"), keccak256("merge"));
+        (p.roles[0].stepProgram, p.roles[0].encodeProgram, p.merge.program) = (Constant.programRoot(Constant.Kind.Step), keccak256("encode"), keccak256("merge"));
         p.roles[0].datasetRoot = keccak256("dataset");
         (p.roles[0].datasetRows, p.roles[0].rowLength, p.roles[0].innerSteps, p.schedule.rounds) = (5, 7, 1, 100);
         (p.roles[0].slots, p.roles[0].minSlots, p.schedule.maxLead, p.schedule.maxFail) = (slots, 2, 8, 2);
@@ -96,12 +97,17 @@ contract Deployed is Watching {
         job = market.create(terms, nonce, uint256(terms.schedule.rounds) * pay);
     }
 
-    /// T = 2: one step and the encode. Roots are arbitrary: what is behind them does not matter here.
+    /// @dev What a claim has in S_1: the one state whose contents anybody asks for.
+    function _first(ClaimId claim) internal pure returns (Constant.Claim memory) {
+        return Constant.Claim(Constant.Lie.None, false, keccak256(abi.encode(claim)), 0);
+    }
+
+    /// T = 2: one step and the encode. The outputs are arbitrary: what is behind them does not matter here.
     function _opened(ClaimId claim) internal view returns (IJobMarket.Reveal memory o) {
         bytes32 out = keccak256(abi.encode(claim));
         o.nonce = out;
         o.proofT = new bytes32[](1);
-        o.proofT[0] = Merkle.leaf(out);
+        o.proofT[0] = Merkle.leaf(Constant.state(_first(claim), 1));
         o.body = IJobMarket.Body(Merkle.node(o.proofT[0], Merkle.leaf(Merkle.node(out, out))), out, out);
     }
 

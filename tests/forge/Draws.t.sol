@@ -49,16 +49,27 @@ contract DrawsTest {
             uint32(CHEATS.parseJsonUint(json, string.concat(at, ".transitions")))
         );
         require(t == CHEATS.parseJsonUint(json, string.concat(at, ".t")), "another t*");
+        _place(json, at, preimage, t);
         bytes32 commitment = Draws.commitment(
             ClaimId.wrap(CHEATS.parseJsonBytes32(json, string.concat(at, ".claim"))),
             CHEATS.parseJsonAddress(json, string.concat(at, ".account")),
             CHEATS.parseJsonBytes32(json, string.concat(at, ".state")),
+            CHEATS.parseJsonBytes32(json, string.concat(at, ".leaf")),
             preimage,
             CHEATS.parseJsonBytes32(json, string.concat(at, ".salt"))
         );
         require(commitment == CHEATS.parseJsonBytes32(json, string.concat(at, ".commitment")), "another commitment");
         bytes32 head = Draws.chained(preimage, CHEATS.parseJsonUint(json, string.concat(at, ".links")));
         require(head == CHEATS.parseJsonBytes32(json, string.concat(at, ".head")), "another head");
+    }
+
+    function _place(string memory json, string memory at, bytes32 preimage, uint32 t) private pure {
+        bytes32 beacon = CHEATS.parseJsonBytes32(json, string.concat(at, ".beacon"));
+        uint16 i = uint16(CHEATS.parseJsonUint(json, string.concat(at, ".i")));
+        uint32 transitions = uint32(CHEATS.parseJsonUint(json, string.concat(at, ".transitions")));
+        require(Draws.seenOf(t, transitions) == CHEATS.parseJsonUint(json, string.concat(at, ".u")), "another state");
+        bytes32 named = bytes32(Draws.leafWord(preimage, beacon, i));
+        require(named == CHEATS.parseJsonBytes32(json, string.concat(at, ".leafWord")), "another leaf");
     }
 
     function testFuzz_nobody_is_drawn_for_its_own_slot_nor_twice_while_others_remain(bytes32 beacon, uint8 n, uint8 q) external {

@@ -311,7 +311,7 @@ contract FailedRoundsTest is Deployed {
     function _revealTrace(GameId id, ClaimId claim) private watched {
         bytes32[] memory children = new bytes32[](2);
         bytes32 out = keccak256(abi.encode(claim));
-        (children[0], children[1]) = (Merkle.leaf(out), Merkle.leaf(Merkle.node(out, out)));
+        (children[0], children[1]) = (_opened(claim).proofT[0], Merkle.leaf(Merkle.node(out, out)));
         IDisputeGame.GameState memory s = standingOf(id);
         CHEATS.prank(s.defender());
         game.reveal(id, s, children);

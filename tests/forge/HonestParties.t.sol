@@ -12,6 +12,7 @@ import {GameStates} from "../../contracts/libraries/GameStates.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
 import {AuditId, ClaimId, GameId} from "../../contracts/types/Ids.sol";
 import {CHEATS} from "./Cheats.sol";
+import {Constant} from "./Constant.sol";
 import {Deployed} from "./Deployed.sol";
 
 /// @title HonestPartiesTest
@@ -204,13 +205,13 @@ contract HonestPartiesTest is Deployed {
         claim = market.claimIdOf(job, witnesses.audit(audit).round, witnesses.duty(audit, 0).slot);
         IWitnesses.Word memory word;
         word.body = _opened(claim).body;
-        bytes32[2] memory states = [word.body.out, Merkle.node(word.body.out, word.body.out2)];
-        uint32 t = Draws.stepOf(preimage, witnesses.audit(audit).beacon, 0, 2);
-        (word.agrees, word.state, word.preimage) = (true, states[t - 1], preimage);
+        (word.agrees, word.state, word.preimage) = (true, Constant.state(_first(claim), 1), preimage);
+        word.leaf = Constant.leaf(_first(claim));
         word.proof = new bytes32[](1);
-        word.proof[0] = Merkle.leaf(states[2 - t]);
+        word.proof[0] = Merkle.leaf(Merkle.node(word.body.out, word.body.out2));
+        bytes32 digest = word.leaf.digest;
         CHEATS.prank(acc(WITNESS));
-        witnesses.commit(audit, 0, Draws.commitment(claim, acc(WITNESS), word.state, preimage, word.salt));
+        witnesses.commit(audit, 0, Draws.commitment(claim, acc(WITNESS), word.state, digest, preimage, word.salt));
         CHEATS.prank(acc(WITNESS));
         witnesses.reveal(audit, 0, word);
     }

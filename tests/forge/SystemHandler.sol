@@ -333,7 +333,8 @@ contract SystemHandler is Deployed {
             uint256 luck = uint256(keccak256(abi.encode(claim, at.i)));
             IWitnesses.Word memory word = _word(at, d, _made[claim], luck % 4 != 0);
             if (luck % 5 == 0) word.state = bytes32(k);
-            bytes32 commitment = Draws.commitment(claim, d.account, word.state, word.preimage, word.salt);
+            if (luck % 7 == 0) word.leaf.digest = bytes32(k);
+            bytes32 commitment = _bound(claim, d.account, word);
             CHEATS.prank(d.account);
             // What comes too early or too late is refused.
             if (mayCommit) try witnesses.commit(at.audit, at.i, commitment) {} catch {}
@@ -493,9 +494,9 @@ contract SystemHandler is Deployed {
         uint32 t = _step(at, d);
         uint32 wrong = c.wrongFrom();
         IWitnesses.Word memory word = _word(at, d, c, wrong == 0 || wrong > t);
-        word.state = c.truth().state(t);
+        (word.state, word.leaf) = (c.truth().state(1), c.truth().leaf());
         if (d.status == IWitnesses.DutyStatus.Drawn && block.timestamp < a.commitEnds) {
-            bytes32 commitment = Draws.commitment(claim, d.account, word.state, word.preimage, word.salt);
+            bytes32 commitment = _bound(claim, d.account, word);
             CHEATS.prank(d.account);
             witnesses.commit(at.audit, at.i, commitment);
         } else if (
@@ -764,10 +765,14 @@ contract SystemHandler is Deployed {
         view
         returns (IWitnesses.Word memory word)
     {
-        uint32 t = _step(at, d);
         word.preimage = Draws.chained(_bottom[d.account], LINKS - d.serial);
-        (word.state, word.salt, word.agrees) = (c.state(t), keccak256(abi.encode(at.audit, at.i)), agrees);
-        (word.body, word.proof) = (c.body(), c.traceProof(t));
+        // Of the two states the last one is public.
+        (word.state, word.salt, word.agrees) = (c.state(1), keccak256(abi.encode(at.audit, at.i)), agrees);
+        (word.leaf, word.body, word.proof) = (c.leaf(), c.body(), c.traceProof(1));
+    }
+
+    function _bound(ClaimId claim, address account, IWitnesses.Word memory word) private pure returns (bytes32) {
+        return Draws.commitment(claim, account, word.state, word.leaf.digest, word.preimage, word.salt);
     }
 
     function _step(Seen memory at, IWitnesses.Duty memory d) private view returns (uint32) {

@@ -17,12 +17,12 @@ from lockstep.protocol.market import court, draws, ids, views
 from lockstep.protocol.market.availability import payload_answer, payload_demand_id, seed_of
 from lockstep.protocol.market.calls import MarketCall
 from lockstep.protocol.market.precommitted import digest_of
-from lockstep.protocol.market.types import Row, Shown, Word
+from lockstep.protocol.market.types import Row, Shown, StateLeaf, Word
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.programs import defects
 from lockstep.protocol.programs.program import I32, Program
 from lockstep.protocol.types import MERGE_SLOT, Digest, GameId, StateRoot
-from tests.support import constant
+from tests.support import constant, wide
 from tests.support.constant import Lie
 from tests.support.market.twin import ACCOUNTS, JOB, NAMES, PARAMS, World
 from tests.support.params import amended
@@ -52,6 +52,8 @@ RECEIPTS: tuple[tuple[dict[int, int], int], ...] = (
     ({0: 7, 1: 7, 2: 0}, 7), ({0: 7, 1: 0, 2: 0}, 6),
 )  # fmt: skip
 """Who names whom, and who is accepted: one voice decides of the others, never of its own slot; by half."""
+WIDE = amended(PARAMS, rounds=1, max_fail=0, carry_period=0, inner_steps=3, step_program=wide.program().root)
+"""A job of four transitions, in whose states several tensors move."""
 CROWD = amended(PARAMS, witnesses=4)
 """A job in which two witnesses may fall on one claim."""
 BROKEN = amended(SHORT, dataset_rows=1 << 31)
@@ -89,19 +91,27 @@ def audit(w: World, r: int = 0) -> Any:
 def word(w: World, i: int = 0, state: StateRoot | None = None, agrees: bool = True, r: int = 0, **changed: Any) -> Word:
     """What the drawn witness says about the slot of its i-th duty."""
     duty, seen = w.state.duties[audit(w, r), i], w.state.audits[audit(w, r)]
-    made = w.made(duty.slot, r)
-    t = draws.step_of(preimage(duty.serial), seen.beacon, i, made.transitions)
+    made, link = w.made(duty.slot, r), preimage(duty.serial)
+    u = draws.seen_of(draws.step_of(link, seen.beacon, i, made.transitions), made.transitions)
+    leaf = leaf_of(w, i, u, r)
     said = Word(
-        preimage(duty.serial), state or made.trace[t - 1], Digest(keccak(b"salt")), agrees, made.body,
-        tuple(merkle.proof(made.levels, t - 1)),
+        link, state or made.trace[u - 1], leaf, Digest(keccak(b"salt")), agrees, made.body,
+        tuple(merkle.proof(made.levels, u - 1)),
     )  # fmt: skip
     return replace(said, **changed)
+
+
+def leaf_of(w: World, i: int, u: int, r: int = 0, further: int = 0) -> StateLeaf:
+    """Of S_u of the claim that the i-th duty is about, where its preimage says or some leaves further."""
+    duty, beacon = w.state.duties[audit(w, r), i], w.state.audits[audit(w, r)].beacon
+    return w.made(duty.slot, r).leaf(draws.leaf_word(preimage(duty.serial), beacon, i) + further, u)
 
 
 def bound(w: World, said: Word, i: int = 0, r: int = 0) -> Digest:
     """The commitment to a witness's word."""
     duty = w.state.duties[audit(w, r), i]
-    return draws.commitment(w.claim(duty.slot, r), duty.account, said.state, said.preimage, said.salt)
+    claim = w.claim(duty.slot, r)
+    return draws.commitment(claim, duty.account, said.state, said.leaf.digest, said.preimage, said.salt)
 
 
 def demand(w: World, slot: int = 0, r: int = 0) -> Digest:
@@ -342,6 +352,48 @@ def _many_silent(w: World) -> None:
         w.do("poor", "witnesses.settle", audit(w), i)
 
 
+LOOKED = 2
+"""How far the witness looks in the job in which it does not look to the end."""
+
+
+def _wide(w: World, t: int) -> World:
+    """A witness is drawn for a claim of such states, with the luck to look so far, at a leaf of a tensor of several."""
+    for nonce in range(2, 99):
+        tried = _wide_of(w.fork(), nonce)
+        duty, beacon = tried.state.duties[audit(tried), 0], tried.state.audits[audit(tried)].beacon
+        if draws.step_of(preimage(duty.serial), beacon, 0, 4) == t and word(tried).leaf.leaf_proof:
+            return _wide_of(w, nonce)
+    raise AssertionError("of so many jobs none has this luck")
+
+
+def _wide_of(w: World, nonce: int) -> World:
+    w.create(WIDE, nonce).start().seal().then("witness", "witnesses.enrol", w.job, preimage(0))
+    for slot in range(3):
+        w.held[w.claim(slot)] = wide.WideClaim(w.claim(slot), 4)  # type: ignore[assignment]
+    return _drawn(w.commit().reveal())
+
+
+def elsewhere(w: World) -> Word:
+    """The drawn leaf of the state before, which is as well proven."""
+    return word(w, leaf=leaf_of(w, 0, LOOKED - 1))
+
+
+def with_leaf(**changed: Any) -> Callable[[World], Word]:
+    """The witness's word, something of its leaf changed."""
+    return lambda w: word(w, leaf=replace(word(w).leaf, **changed))
+
+
+def next_leaf(w: World) -> Word:
+    """A leaf of the right state, and the next one to what is drawn."""
+    return word(w, leaf=leaf_of(w, 0, LOOKED, further=1))
+
+
+def last_state(w: World) -> Word:
+    """S_T, which is public with the claim."""
+    made = w.made(w.state.duties[audit(w), 0].slot)
+    return word(w, state=made.trace[3], proof=tuple(merkle.proof(made.levels, 3)))
+
+
 def _crowd(w: World) -> None:
     """One claim is revealed where four witnesses are to be drawn for two at least, and the beacon is there."""
     w.create(CROWD, 9).start().seal().then("witness", "witnesses.enrol", w.job, preimage(0))
@@ -550,6 +602,19 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "word committed": ("drawn", _says),
     "another preimage": ("drawn", lambda w: w.then(
         "witness", "witnesses.commit", audit(w), 0, bound(w, word(w, preimage=Digest(keccak(b"chosen")))))),
+    "wide": ("begun", lambda w: _wide(w, LOOKED)),
+    "wide word committed": ("wide", _says),
+    "leaf of another state": ("wide", lambda w: w.then(
+        "witness", "witnesses.commit", audit(w), 0, bound(w, elsewhere(w)))),
+    "leaf of another place": ("wide", lambda w: w.then(
+        "witness", "witnesses.commit", audit(w), 0, bound(w, next_leaf(w)))),
+    "list of roots alone": ("wide", lambda w: _says(w, leaf=StateLeaf(CHOSEN))),
+    "list of roots alone, final": ("list of roots alone", lambda w: _shows(
+        w, leaf=StateLeaf(CHOSEN), agrees=False).attest().freeze().merge().finalize()),
+    "looks to the end": ("begun", lambda w: _wide(w, 4)),
+    "looked to the end": ("looks to the end", _says),
+    "last state named": ("looks to the end", lambda w: w.then(
+        "witness", "witnesses.commit", audit(w), 0, bound(w, last_state(w)))),
     "differing word": ("drawn", lambda w: w.then(
         "witness", "witnesses.commit", audit(w), 0, bound(w, word(w, state=StateRoot(keccak(b"garbage")))))),
     "word unrevealed": ("word committed", lambda w: w.later(80)),

@@ -19,7 +19,7 @@ from lockstep.protocol.market.calls import MAX_UINT
 from lockstep.protocol.market.job_rules import MAX_ROW
 from lockstep.protocol.market.prices import MAX_FEE_CAP
 from lockstep.protocol.market.token import permit_digest
-from lockstep.protocol.market.types import BURN
+from lockstep.protocol.market.types import BURN, StateLeaf
 from lockstep.protocol.types import MERGE_SLOT, Digest, StateRoot, TraceRoot
 from tests.rules.games import GAMES
 from tests.rules.rows import Row, row
@@ -47,8 +47,12 @@ from tests.rules.scenes import (
     audit,
     committed,
     demand,
+    elsewhere,
+    last_state,
     merger,
+    next_leaf,
     shown,
+    with_leaf,
     word,
 )  # fmt: skip
 from tests.support.market.twin import ACCOUNTS, NAMES, PARAMS, STAKE, World, job_of, signature
@@ -793,6 +797,31 @@ RULES: dict[str, list[Row]] = {
         row("DutyOpen", "poor", "witnesses.settle", audit, 0),
         row("TracePublished", "worker-0", "witnesses.publish", JOB, 0, 0, "list"),
     ],
+    "wide word committed": [
+        row("VerdictRevealed", "witness", "witnesses.reveal", audit, 0, word),
+        row("CommitmentMismatch", "witness", "witnesses.reveal", audit, 0, next_leaf),
+        *[
+            row("ProofInvalid", "witness", "witnesses.reveal", audit, 0, changed)
+            for changed in (
+                with_leaf(code=ENCODE), with_leaf(leaf_proof=()), with_leaf(entry_proof=()),
+                with_leaf(entry_proof=(OTHER, OTHER, OTHER)),
+            )
+        ],
+    ],
+    "leaf of another state": [row("ProofInvalid", "witness", "witnesses.reveal", audit, 0, elsewhere)],
+    "leaf of another place": [row("ProofInvalid", "witness", "witnesses.reveal", audit, 0, next_leaf)],
+    "list of roots alone": [
+        row("ProofInvalid", "witness", "witnesses.reveal", audit, 0, with_leaf(digest=CHOSEN)),
+        row("VerdictRevealed", "witness", "witnesses.reveal", audit, 0, lambda w: word(
+            w, leaf=StateLeaf(CHOSEN), agrees=False)),
+    ],
+    "list of roots alone, final": [
+        row("Retired Slashed Unlocked Locked DutyClosed Unlocked", "poor", "witnesses.settle", audit, 0),
+    ],
+    "looked to the end": [
+        row("VerdictRevealed", "witness", "witnesses.reveal", audit, 0, word),
+    ],
+    "last state named": [row("ProofInvalid", "witness", "witnesses.reveal", audit, 0, last_state)],
     "another preimage": [
         row("PreimageWrong", "witness", "witnesses.reveal", audit, 0, lambda w: word(w,
             preimage=Digest(keccak(b"chosen")))),

@@ -481,15 +481,15 @@ class Party:
             self.suspects.add(wrong)
             seen = (StateRoot(salt),) * made.transitions
         agrees = seen[:t] == made.trace[:t]
+        u, leaf = draws.seen_of(t, made.transitions), made.truth.leaf(draws.leaf_word(preimage, beacon, i))
         if not agrees:
             self.suspects.add(claim)
         if not reveals:
-            bound = draws.commitment(claim, self.me, seen[t - 1], preimage, salt)
+            bound = draws.commitment(claim, self.me, seen[u - 1], leaf.digest, preimage, salt)
             return MarketCall("Witnesses", "commit", self.me, (audit, i, bound))
-        proof = tuple(merkle.proof(made.levels, t - 1))
-        return MarketCall(
-            "Witnesses", "reveal", self.me, (audit, i, Word(preimage, seen[t - 1], salt, agrees, made.body, proof))
-        )
+        proof = tuple(merkle.proof(made.levels, u - 1))
+        word = Word(preimage, seen[u - 1], leaf, salt, agrees, made.body, proof)
+        return MarketCall("Witnesses", "reveal", self.me, (audit, i, word))
 
 
 STAKE_THAT_A_WORKER_HAS = 10**8

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import LockstepError
@@ -15,17 +16,18 @@ from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import Body, ClaimStatus, JobParams, JobStatus, Phase, Reveal
 from lockstep.protocol.market import draws, ids
 from lockstep.protocol.market.calls import Block
-from lockstep.protocol.market.types import Duty, DutyStatus, Outcome, Standing, Word
+from lockstep.protocol.market.types import Duty, DutyStatus, Outcome, Standing, StateLeaf, Word
 from lockstep.protocol.types import Address, AuditId, ClaimId, Digest, JobId, Seconds, StateRoot, TraceRoot, Wei
 from tests.support.ledger import Availability, Market, Witnesses
 from tests.support.market.twin import BlockHashes
 from tests.support.market.twin import actor as account
 from tests.support.params import amended, job_params
+from tests.support.wide import WideClaim, program, state
 
 REQUESTER, CHALLENGER, ANYONE = (account(0x10 + i) for i in range(3))
 WORKERS = tuple(account(0x20 + i) for i in range(3))
-HONEST, HONEST_TOO, LAZY, COPYING, CARTEL, SILENT = (account(0x30 + i) for i in range(6))
-LOOKERS = (HONEST, HONEST_TOO, LAZY, COPYING, CARTEL, SILENT)
+HONEST, HONEST_TOO, LAZY, COPYING, CARTEL, SILENT, LISTED = (account(0x30 + i) for i in range(7))
+LOOKERS = (HONEST, HONEST_TOO, LAZY, COPYING, CARTEL, SILENT, LISTED)
 STEPS = 5
 FUNDS = 100_000
 LINKS = 64
@@ -33,8 +35,8 @@ LINKS = 64
 ROOT = keccak(b"root")
 
 PARAMS = job_params(
-    spec_digest=ROOT, step_program=ROOT, encode_program=ROOT, merge_program=ROOT, dataset_root=ROOT, dataset_rows=9,
-    row_length=4, genesis_shared=keccak(b"shared"), genesis_outer=keccak(b"outer"), zero_carry=ROOT,
+    spec_digest=ROOT, step_program=program().root, encode_program=ROOT, merge_program=ROOT, dataset_root=ROOT,
+    dataset_rows=9, row_length=4, genesis_shared=keccak(b"shared"), genesis_outer=keccak(b"outer"), zero_carry=ROOT,
     zero_payload=keccak(b"zero payload"),
     shared_depth=3, payload_depth=2, inner_steps=STEPS - 1, rounds=3, slots=3, min_slots=1, max_lead=2, max_fail=2,
     join_seconds=Seconds(100), train_seconds=Seconds(100), reveal_seconds=Seconds(50), attest_seconds=Seconds(50),
@@ -62,29 +64,24 @@ class Trace:
     """The first wrong step; None: an honest claim."""
     carries: bool = False
 
-    def true(self, t: int) -> StateRoot:
-        """S_t."""
-        if t < STEPS:
-            return StateRoot(keccak(self.claim + bytes([t])))
-        return StateRoot(merkle.node(*self._outputs(False)))
+    @cached_property
+    def claimed(self) -> WideClaim:
+        """The states that the claim has."""
+        return WideClaim(self.claim, STEPS, self.wrong_from)
 
-    def claimed(self, t: int) -> StateRoot:
-        """The root that the claim has at t."""
-        if self.wrong_from is None or t < self.wrong_from:
-            return self.true(t)
-        if t < STEPS:
-            return StateRoot(keccak(self.claim + b"wrong" + bytes([t])))
-        return StateRoot(merkle.node(*self._outputs(True)))
+    @cached_property
+    def true(self) -> WideClaim:
+        """The states that it should have."""
+        return self.claimed.truth
 
     @property
     def body(self) -> Body:
         """The claim's three words."""
-        out, out2 = self._outputs(self.wrong_from is not None)
-        return Body(TraceRoot(self._levels[-1][0]), StateRoot(out), StateRoot(out2))
+        return self.claimed.body
 
     def proof(self, t: int) -> tuple[Digest, ...]:
         """leaf(S_t) is in the claim's trace."""
-        return tuple(merkle.proof(self._levels, t - 1))
+        return tuple(merkle.proof(self.claimed.levels, t - 1))
 
     @property
     def reveal(self) -> Reveal:
@@ -92,13 +89,6 @@ class Trace:
         body = self.body
         nonce = keccak(self.claim + b"nonce")
         return Reveal(body, nonce, self.proof(STEPS), "", "payload", self.carries)
-
-    @property
-    def _levels(self) -> list[list[Digest]]:
-        return merkle.levels([merkle.leaf(self.claimed(t)) for t in range(1, STEPS + 1)])
-
-    def _outputs(self, wrong: bool) -> tuple[Digest, Digest]:
-        return keccak(self.claim + (b"wrong out" if wrong else b"out")), merkle.EMPTY[2]
 
 
 @dataclass
@@ -205,27 +195,38 @@ class Stage:
         """t*."""
         return draws.step_of(self.preimage(audit, i), self.witnesses.audits[audit].beacon, i, STEPS)
 
-    def word(self, audit: AuditId, i: int, state: StateRoot, agrees: bool) -> Word:
-        """A verdict about t*."""
-        trace, t = self.trace_of(audit, i), self.step(audit, i)
-        proof = trace.proof(t) if agrees else ()
-        return Word(self.preimage(audit, i), state, salt_of(audit, i), agrees, trace.body, proof)
+    def word(
+        self, audit: AuditId, i: int, held: WideClaim, agrees: bool, state: StateRoot | None = None,
+        leaf: StateLeaf | None = None,
+    ) -> Word:  # fmt: skip
+        """A verdict of somebody who holds these states."""
+        trace, u = self.trace_of(audit, i), draws.seen_of(self.step(audit, i), STEPS)
+        proof, preimage = trace.proof(u) if agrees else (), self.preimage(audit, i)
+        place = draws.leaf_word(preimage, self.witnesses.audits[audit].beacon, i)
+        state, leaf = state or held.trace[u - 1], leaf or held.leaf(place, u)
+        return Word(preimage, state, leaf, salt_of(audit, i), agrees, trace.body, proof)
 
     def seen(self, audit: AuditId, i: int) -> Word:
         """An honest witness's verdict."""
         trace, t = self.trace_of(audit, i), self.step(audit, i)
         wrong = trace.wrong_from
-        return self.word(audit, i, trace.true(t), agrees=wrong is None or wrong > t)
+        return self.word(audit, i, trace.true, agrees=wrong is None or wrong > t)
 
     def said(self, audit: AuditId, i: int) -> Word:
-        """The verdict of one that the worker told its roots."""
-        trace, t = self.trace_of(audit, i), self.step(audit, i)
-        return self.word(audit, i, trace.claimed(t), agrees=True)
+        """The verdict of one that the worker told whatever it asked."""
+        return self.word(audit, i, self.trace_of(audit, i).claimed, agrees=True)
+
+    def listed(self, audit: AuditId, i: int) -> Word:
+        """The verdict of one that has the worker's list of roots alone: it takes the leaf from the base, which is
+        public."""
+        claimed, preimage = self.trace_of(audit, i).claimed, self.preimage(audit, i)
+        place = draws.leaf_word(preimage, self.witnesses.audits[audit].beacon, i)
+        return self.word(audit, i, claimed, agrees=True, leaf=state(b"base").leaf(place))
 
     def commit(self, audit: AuditId, i: int, word: Word) -> None:
         duty = self.witnesses.duties[audit, i]
         claim = self.trace_of(audit, i).claim
-        bound = draws.commitment(claim, duty.account, word.state, word.preimage, word.salt)
+        bound = draws.commitment(claim, duty.account, word.state, word.leaf.digest, word.preimage, word.salt)
         self.witnesses.commit(self.block, duty.account, audit, i, bound)
 
     def reveal(self, audit: AuditId, i: int, word: Word) -> None:
@@ -373,11 +374,16 @@ class Season:
 
     def _lies(self, audit: AuditId, i: int, duty: Duty) -> Iterator[Callable[[], object]]:
         stage, d = self.stage, self.dice
-        garbage = stage.word(audit, i, StateRoot(keccak(b"garbage")), agrees=d.random() < 0.5)
+        held, agrees = stage.trace_of(audit, i).true, d.random() < 0.5
+        garbage = stage.word(audit, i, held, agrees, state=StateRoot(keccak(b"garbage")))
         if duty.account == CARTEL:
             said = stage.said(audit, i)
             yield lambda: stage.commit(audit, i, said)
             yield lambda: stage.reveal(audit, i, said)
+        elif duty.account == LISTED:
+            listed = stage.listed(audit, i)
+            yield lambda: stage.commit(audit, i, listed)
+            yield lambda: stage.reveal(audit, i, listed)
         elif duty.account == LAZY:
             yield lambda: stage.commit(audit, i, garbage)
             yield lambda: stage.reveal(audit, i, garbage)
@@ -394,7 +400,7 @@ class Season:
         """Mostly refused."""
         stage, d = self.stage, self.dice
         who = d.choice((*LOOKERS, *WORKERS, ANYONE))
-        liar = d.choice((LAZY, COPYING, CARTEL, SILENT))
+        liar = d.choice((LAZY, COPYING, CARTEL, SILENT, LISTED))
         r, i = d.randrange(stage.params.schedule.rounds + 1), d.randrange(4)
         audits = [*stage.witnesses.audits, AuditId(ROOT)]
         audit = d.choice(audits)

@@ -17,6 +17,8 @@ from lockstep.protocol import merkle
 from lockstep.protocol.dispute import moves
 from lockstep.protocol.dispute.openings import Contents, Levels
 from lockstep.protocol.jobs import Body
+from lockstep.protocol.market import moving
+from lockstep.protocol.market.types import StateLeaf
 from lockstep.protocol.merkle import EMPTY, TensorHeader
 from lockstep.protocol.programs.program import I32, Alias, Instr, Kind, Op, Program, Tag, View
 from lockstep.protocol.types import Digest, StateRoot, TensorRoot, TraceRoot
@@ -183,6 +185,12 @@ class ConstantClaim:
         if self.lie == Lie.FORGED and not self.is_merge:
             states[0] = StateRoot(Digest(b"\xf0" * 32))
         return tuple(states)
+
+    def leaf(self, word: int, u: int = 1) -> StateLeaf:
+        """What a witness's word names of a slot's S_1."""
+        assert u == 1, "of the two states the last one is public"
+        first = self.step(1)
+        return moving.leaf_of(first.program, word, first.after, lambda _: first.output(0).levels)
 
     @cached_property
     def levels(self) -> Levels:

@@ -9,10 +9,11 @@ from lockstep.chain.contracts import Call, Witnesses
 from lockstep.protocol import merkle
 from lockstep.protocol.jobs import Body
 from lockstep.protocol.market import draws
-from lockstep.protocol.market.types import Word
+from lockstep.protocol.market.types import StateLeaf, Word
 from lockstep.protocol.types import Address, AuditId, ClaimId, Digest, JobId, StateRoot
 
 LINKS = 16
+Leaves = Callable[[int, int], StateLeaf]
 
 
 @dataclass
@@ -43,16 +44,20 @@ class PlayedWitness:
         """t*."""
         return draws.step_of(self.preimage(audit, i), self.contract.audit(audit).beacon, i, transitions)
 
-    def word(self, audit: AuditId, i: int, body: Body, roots: Sequence[StateRoot], *, agrees: bool = True) -> Word:
-        """What one says whose S_1 .. S_T are `roots`."""
-        t = self.step(audit, i, len(roots))
+    def word(
+        self, audit: AuditId, i: int, body: Body, roots: Sequence[StateRoot], leaf: Leaves, *, agrees: bool = True
+    ) -> Word:
+        """What one says whose S_1 .. S_T are `roots`, and whose leaf of S_u is `leaf(word, u)`."""
+        u = draws.seen_of(self.step(audit, i, len(roots)), len(roots))
         levels = merkle.levels([merkle.leaf(root) for root in roots])
-        proof = tuple(merkle.proof(levels, t - 1)) if agrees else ()
-        return Word(self.preimage(audit, i), roots[t - 1], Digest(bytes(31) + bytes([i])), agrees, body, proof)
+        proof = tuple(merkle.proof(levels, u - 1)) if agrees else ()
+        preimage, salt = self.preimage(audit, i), Digest(bytes(31) + bytes([i]))
+        place = draws.leaf_word(preimage, self.contract.audit(audit).beacon, i)
+        return Word(preimage, roots[u - 1], leaf(place, u), salt, agrees, body, proof)
 
     def commit(self, audit: AuditId, i: int, claim: ClaimId, word: Word) -> None:
         """To a word."""
-        bound = draws.commitment(claim, self.address, word.state, word.preimage, word.salt)
+        bound = draws.commitment(claim, self.address, word.state, word.leaf.digest, word.preimage, word.salt)
         self.send(self.contract.commit(audit, i, bound))
 
     def reveal(self, audit: AuditId, i: int, word: Word) -> None:

@@ -50,18 +50,21 @@ def word(dice: random.Random) -> dict[str, Any]:
         dice.randrange(64),
         dice.choice((1, 2, 5, 31, 501, 1 << 24)),
     )
-    links = dice.randint(0, 9)
+    links, leaf = dice.randint(0, 9), Digest(dice.randbytes(32))
     return {
         "preimage": _hex(preimage),
         "beacon": _hex(beacon),
         "i": i,
         "transitions": transitions,
         "t": draws.step_of(preimage, beacon, i, transitions),
+        "u": draws.seen_of(draws.step_of(preimage, beacon, i, transitions), transitions),
+        "leafWord": _hex(draws.leaf_word(preimage, beacon, i).to_bytes(32, "big")),
         "claim": _hex(claim),
         "account": account,
         "state": _hex(state),
+        "leaf": _hex(leaf),
         "salt": _hex(salt),
-        "commitment": _hex(draws.commitment(claim, account, state, preimage, salt)),
+        "commitment": _hex(draws.commitment(claim, account, state, leaf, preimage, salt)),
         "links": links,
         "head": _hex(draws.chained(preimage, links)),
     }

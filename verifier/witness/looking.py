@@ -1,6 +1,8 @@
-"""Looks into a duty: replays its claim up to the step t* that the witness's own secret says, and commits to S_t*.
+"""Looks into a duty: replays its claim up to the step t* that the witness's own secret says, and commits to S_t* and to
+a leaf of it, which the same secret names.
 
-What was seen, and the salt that hides it, are on disk before the commitment to them is sent.
+What was seen, and the salt that hides it, are on disk before the commitment to them is sent. A process that begins anew
+has no state in hand any more: the leaf's way up to its root is kept as well.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from lockstep.node.sender import Sender
 from lockstep.protocol.errors import BlobMissing, LockstepError, RowMissing
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.market import draws, ids
-from lockstep.protocol.market.types import DutyStatus
+from lockstep.protocol.market.types import DutyStatus, StateLeaf
 from lockstep.protocol.types import AuditId, ClaimId, Digest, Seconds, StateRoot
 from verifier.choosing import Backlog
 from verifier.demanding import Demander
@@ -54,6 +56,10 @@ class Seen:
     """The result of a duty's replay: the roots S_1 .. S_t*."""
 
     roots: tuple[StateRoot, ...]
+    u: int
+    """The step whose state the word names."""
+    leaf: StateLeaf
+    """A leaf of that state."""
     seconds: float
     """The duration of the replay on this machine."""
 
@@ -102,8 +108,10 @@ class Looker:
             job, round_ = round_of(view.ledger, audit)
             record = round_.claims[audit.duties[i].slot]
             params, preimage = view.params[job.id], self._enrolment.preimage(view.ledger, audit, i)
-            t = draws.step_of(preimage, audit.state.beacon, i, params.role.transitions)
-            self._bench.begin(look, partial(self._replay, params, job, round_, record, t))
+            beacon = audit.state.beacon
+            t = draws.step_of(preimage, beacon, i, params.role.transitions)
+            place = draws.leaf_word(preimage, beacon, i)
+            self._bench.begin(look, partial(self._replay, params, job, round_, record, t, place))
 
     def has_asked(self, view: MarketView, audit: AuditLedger, mine: Sequence[int]) -> bool:
         """Tells if the carries of these duties' claims were looked for: what is lacking can be demanded only until
@@ -148,9 +156,10 @@ class Looker:
             self._keep(audit, look.i, seen)
 
     def _keep(self, audit: AuditLedger, i: int, seen: Seen) -> None:
-        # INVARIANT: what was seen, and its salt, are on disk before the commitment to them is sent.
+        # INVARIANT: what was seen, its leaf and its salt are on disk before the commitment to them is sent.
         salt = Digest(token_bytes(32))
-        self._journal.keep_observation(Observation(audit.id, i, audit.state.beacon, salt, seen.roots))
+        found = Observation(audit.id, i, audit.state.beacon, salt, seen.roots, seen.u, seen.leaf)
+        self._journal.keep_observation(found)
         self._teller.tell("looked", audit=audit.id.hex(), duty=i, t=len(seen.roots), seconds=round(seen.seconds, 3))
 
     def _demand(self, record: ClaimRecord) -> None:
@@ -163,10 +172,15 @@ class Looker:
     def _differ(self, audit: AuditLedger, i: int, source: ClaimRecord) -> None:
         """Differ from a claim that stands on a wrong one, and have that one challenged: both fall together."""
         self._backlog.suspect(source)
-        self._keep(audit, i, Seen((), 0.0))
+        self._keep(audit, i, Seen((), 0, StateLeaf(Digest(token_bytes(32))), 0.0))
 
-    def _replay(self, params: JobParams, job: JobLedger, round_: RoundLedger, record: ClaimRecord, t: int) -> Seen:
-        """S_1 .. S_t. On the bench."""
+    def _replay(
+        self, params: JobParams, job: JobLedger, round_: RoundLedger, record: ClaimRecord, t: int, place: int
+    ) -> Seen:
+        """S_1 .. S_t, and the leaf that `place` names. On the bench.
+
+        The leaf is taken here and not where the Programs run: what a stranger wrote learns nothing of a secret.
+        """
         began = time.monotonic()
         public = self._jobs.get(job.id, params)
         computes = record.id in self._computing or not record.carries
@@ -174,16 +188,21 @@ class Looker:
             raise CarryMissing(record)
         self._asked.add(record.id)
         run = public.run_of(job, round_, record)
-        roots = []
-        for _, _, root in islice(run.states(), t):
+        u = draws.seen_of(t, params.role.transitions)
+        roots: list[StateRoot] = []
+        leaf: StateLeaf | None = None
+        for step, state, root in islice(run.states(), t):
             self._bench.go_on()
             roots.append(root)
-        return Seen(tuple(roots), time.monotonic() - began)
+            if step == u:
+                leaf = run.leaf(u, state, place)
+        assert leaf is not None, "u is one of the steps up to t"
+        return Seen(tuple(roots), u, leaf, time.monotonic() - began)
 
     def _commit(self, view: MarketView, audit: AuditLedger, i: int, seen: Observation) -> None:
         a = audit.state
         claim = ids.claim_id(a.job, a.round, a.attempt, audit.duties[i].slot)
         preimage = self._enrolment.preimage(view.ledger, audit, i)
-        bound = draws.commitment(claim, self._party.address, seen.state, preimage, seen.salt)
+        bound = draws.commitment(claim, self._party.address, seen.state, seen.leaf.digest, preimage, seen.salt)
         call = self._party.contracts.witnesses.commit(audit.id, i, bound)
         self._sender.try_again(f"witness/commit/{audit.id.hex()}/{i}/{bound.hex()}", call)

@@ -111,19 +111,18 @@ class Speaker:
         self, view: MarketView, audit: AuditLedger, i: int, record: ClaimRecord, seen: Observation,
         listed: tuple[StateRoot, ...] | None,
     ) -> None:  # fmt: skip
-        """Agree, with the place of S_t* in the claim's list, or differ."""
-        t = len(seen.roots)
+        """Agree, with the place of what was seen in the claim's list, or differ."""
         proof: tuple[Digest, ...] = ()
         if listed is not None:
-            proof = tuple(merkle.proof(merkle.levels([merkle.leaf(root) for root in listed]), t - 1))
+            proof = tuple(merkle.proof(merkle.levels([merkle.leaf(root) for root in listed]), seen.u - 1))
         body = Body(TraceRoot(record.trace_root), StateRoot(record.out), StateRoot(record.out2))
         preimage = self._enrolment.preimage(view.ledger, audit, i)
-        word = Word(preimage, seen.state, seen.salt, listed is not None, body, proof)
+        word = Word(preimage, seen.state, seen.leaf, seen.salt, listed is not None, body, proof)
         key = f"witness/reveal/{audit.id.hex()}/{i}/{seen.salt.hex()}/{word.agrees}"
         self._sender.try_again(key, self._party.contracts.witnesses.reveal(audit.id, i, word))
         if key not in self._told:
             self._told.add(key)
             self._teller.tell(
-                "witnessed", claim=record.id.hex(), round=record.round, slot=record.slot, t=t,
+                "witnessed", claim=record.id.hex(), round=record.round, slot=record.slot, t=len(seen.roots),
                 verdict="agrees" if word.agrees else "differs",
             )  # fmt: skip

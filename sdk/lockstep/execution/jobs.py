@@ -20,12 +20,14 @@ from lockstep.numerics import paths
 from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.executor import Executable
 from lockstep.numerics.resident import DeviceFailed, Resident
-from lockstep.numerics.trace import StepTrace, layout_root, materialise
+from lockstep.numerics.trace import HashedContents, StepTrace, entry_roots, layout_root, materialise
 from lockstep.numerics.validate import check_schedule
 from lockstep.presets import DEVNET, Terms
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import Mismatch, PayloadInvalid, ProgramInvalid, UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS, Body
+from lockstep.protocol.market import moving
+from lockstep.protocol.market.types import StateLeaf
 from lockstep.protocol.merkle import TensorHeader, ceil_log2
 from lockstep.protocol.programs.defects import job_of
 from lockstep.protocol.programs.program import I32, Program
@@ -350,6 +352,19 @@ class ClaimRun:
         """S_t of its tensors; t = 0 is S_0."""
         layout = self.program(1).inputs if t == 0 else self.program(t).output_layout
         return state.root(layout) if isinstance(state, Resident) else layout_root(layout, state, threads)
+
+    def leaf(self, t: int, state: State, word: int) -> StateLeaf:
+        """The leaf that a witness's `word` names, proven to S_t, whose tensors `state` holds; t is 1 to H."""
+        program, threads = self.program(t), self.job.threads
+        tensors = list(state)
+        roots = entry_roots(program.output_layout, tensors, threads)
+
+        def levels(entry: int) -> Sequence[merkle.Level]:
+            tensor = tensors[entry]
+            assert tensor is not None, "a tensor that moves is there"
+            return HashedContents(tensor).levels
+
+        return moving.leaf_of(program, word, roots, levels)
 
     def materialise(self, t: int, state: State) -> StepTrace:
         """Materialises transition t for a game: G_t, tensors, leaves, partials. `state` holds S_{t-1}'s tensors."""

@@ -72,12 +72,13 @@ def layout_root(layout: Sequence[TensorHeader | None], state: Sequence[Array | N
     """The Merkle root over a state's tensors, which must be those of the layout; raises Mismatch."""
     if len(layout) != len(state):
         raise Mismatch(f"a state of {len(state)} entries", hint=f"the layout has {len(layout)}")
-    return state_root(_entry_roots(layout, state, threads))
+    return state_root(entry_roots(layout, state, threads))
 
 
-def _entry_roots(
+def entry_roots(
     layout: Sequence[TensorHeader | None], state: Sequence[Array | None], threads: int = 1
 ) -> list[TensorRoot | None]:
+    """The roots of a state's tensors, None = EMPTY; raises Mismatch."""
     return [_entry_root(k, h, a, threads) for k, (h, a) in enumerate(zip(layout, state, strict=True))]
 
 
@@ -218,7 +219,7 @@ class StepTrace:
     @property
     def entries(self) -> tuple[TensorRoot | None, ...]:
         """The roots of S_t's tensors, None where an entry is EMPTY."""
-        kept = _entry_roots(self.program.inputs, self.before)
+        kept = entry_roots(self.program.inputs, self.before)
         sources: dict[int, Sequence[TensorRoot | None]] = {Alias.OP_KIND: self.roots, Alias.STATE_KIND: kept}
         return tuple(sources[a.kind][a.index] if a.kind in sources else None for a in self.program.outputs)
 
@@ -239,7 +240,7 @@ class StepTrace:
     @cached_property
     def prev(self) -> Levels:
         """Levels over the entries of S_{t-1}."""
-        roots = _entry_roots(self.program.inputs, self.before)
+        roots = entry_roots(self.program.inputs, self.before)
         return merkle.levels([merkle.EMPTY[0] if r is None else r for r in roots], self.program.s_in)
 
     def output(self, op: int) -> HashedContents:

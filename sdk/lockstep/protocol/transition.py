@@ -41,7 +41,7 @@ from lockstep.protocol.market import (
 from lockstep.protocol.market.calls import Block, Emitted, MarketCall
 from lockstep.protocol.market.ids import audit_id
 from lockstep.protocol.market.state import Draft, State
-from lockstep.protocol.market.types import BURN, Row, Word
+from lockstep.protocol.market.types import BURN, Row, StateLeaf, Word
 from lockstep.protocol.market.types import Shown as ShownLeaf
 from lockstep.protocol.programs import defects
 from lockstep.protocol.types import Address, GameId
@@ -280,6 +280,7 @@ STRUCTS: dict[str, type] = {
     "Receipt": Receipt,
     "Refund": vault.Refund,
     "Word": Word,
+    "Leaf": StateLeaf,
     "Code": defects.Code,
     "Piece": defects.Piece,
     "Evidence": defects.Evidence,

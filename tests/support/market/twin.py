@@ -191,7 +191,7 @@ class World:
     def opened(self, slot: int, r: int = 0, carries: bool = False, **changed: Any) -> Reveal:
         """The reveal of a slot's claim."""
         made, claim = self.made(slot, r), self.claim(slot, r)
-        proof = tuple(merkle.proof(made.levels, 1))
+        proof = tuple(merkle.proof(made.levels, made.transitions - 1))
         return replace(
             Reveal(made.body, Digest(keccak(claim + b"nonce")), proof, "trace", "payload", carries), **changed
         )

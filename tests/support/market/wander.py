@@ -29,7 +29,7 @@ from lockstep.protocol.programs import defects
 from lockstep.protocol.programs.program import Program
 from lockstep.protocol.reverts import Reverted
 from lockstep.protocol.transition import STRUCTS, VERBS, execute
-from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, Digest, GameId, JobId, Seconds, StateRoot, Step
+from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, Digest, GameId, JobId, Seconds, StateRoot
 from tests.support import constant
 from tests.support.constant import ConstantClaim, Lie
 from tests.support.params import amended, job_params
@@ -426,7 +426,8 @@ class Wanderer:
             if duty.status == DutyStatus.CLOSED or claim not in self.held or duty.account not in self.bottoms:
                 continue
             opened = self._word(audit, i, duty, a.beacon, claim)
-            bound = draws.commitment(claim, duty.account, opened.state, opened.preimage, opened.salt)
+            leaf = opened.leaf.digest
+            bound = draws.commitment(claim, duty.account, opened.state, leaf, opened.preimage, opened.salt)
             if duty.status == DutyStatus.DRAWN:
                 yield call("commit", audit, i, bound, sender=duty.account)
             if duty.status == DutyStatus.COMMITTED:
@@ -439,12 +440,14 @@ class Wanderer:
         """What a witness says, drawn from its duty: the truth, or the worker's word."""
         made, luck = self.held[claim], keccak(audit + bytes([i]))[0]
         preimage = draws.chained(self.bottoms[duty.account], max(0, LINKS - duty.serial))
-        t: Step = draws.step_of(preimage, beacon, i, made.transitions)
         told = made if luck % 3 == 0 else made.truth
-        state = told.trace[t - 1]
+        leaf = told.leaf(draws.leaf_word(preimage, beacon, i))
+        if luck % 7 == 0:
+            leaf = replace(leaf, digest=Digest(keccak(audit + b"none")))
+        state = told.trace[0]
         return Word(
-            preimage, state, Digest(keccak(audit + b"salt")), state == made.trace[t - 1], made.body,
-            tuple(merkle.proof(made.levels, t - 1)),
+            preimage, state, leaf, Digest(keccak(audit + b"salt")), state == made.trace[0], made.body,
+            tuple(merkle.proof(made.levels, 0)),
         )  # fmt: skip
 
     # -- demands and evidence

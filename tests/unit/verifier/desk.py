@@ -73,7 +73,10 @@ class Replays:
         if record.id in self.failing:
             raise self.failing[record.id]
         truth = self.world.held[record.id].truth
-        return SimpleNamespace(states=lambda: ((t, None, root) for t, root in enumerate(truth.trace, 1)))
+        return SimpleNamespace(
+            states=lambda: ((t, truth, root) for t, root in enumerate(truth.trace, 1)),
+            leaf=lambda t, state, word: state.leaf(word, t),
+        )
 
     def lacks_carry(self, ledger: Any, round_: Any, slot: int) -> bool:
         return slot in self.lacking

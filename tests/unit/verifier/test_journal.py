@@ -7,6 +7,8 @@ import pytest
 from lockstep.protocol.errors import DoctorError, GuardRefused
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.market import draws
+from lockstep.protocol.market.types import StateLeaf
+from lockstep.protocol.programs.defects import Code
 from lockstep.protocol.types import AuditId, ClaimId, Digest, StateRoot, TraceRoot
 from verifier.journal import FILE_NAME, Journal, Observation
 from verifier.witness.enrolling import LINKS
@@ -44,11 +46,16 @@ def test_a_witness_s_secrets_survive_the_process(tmp_path: Path) -> None:
     secret = b"\5" * 32
     top = draws.chained(Digest(secret), LINKS)
     roots = tuple(StateRoot(keccak(bytes([t]))) for t in range(3))
-    first = Observation(AUDIT, 2, keccak(b"beacon"), keccak(b"salt"), roots)
+    proofs = tuple(keccak(bytes([9, k])) for k in range(5))
+    leaf = StateLeaf(keccak(b"leaf"), Code(b"header", keccak(b"ops"), keccak(b"consts")), proofs[:2], proofs)
+    first = Observation(AUDIT, 2, keccak(b"beacon"), keccak(b"salt"), roots, 2, leaf)
+    assert first.state == roots[1]
     with Journal(tmp_path) as journal:
         journal.keep_chain(top, secret)
         assert journal.keep_observation(first) == first
-        again = Observation(AUDIT, 2, keccak(b"beacon"), keccak(b"another salt"), roots)
+        again = Observation(
+            AUDIT, 2, keccak(b"beacon"), keccak(b"another salt"), roots, 3, StateLeaf(keccak(b"another leaf"))
+        )
         assert journal.keep_observation(again) == first, "a commitment to the first may be on its way"
     with Journal(tmp_path) as journal:
         assert journal.secret_of(top) == secret

@@ -62,9 +62,21 @@ def step_of(preimage: Digest, beacon: Digest, i: int, transitions: int) -> Step:
     return Step(1 + int.from_bytes(keccak(preimage + beacon + word(i)), "big") % transitions)
 
 
-def commitment(claim: ClaimId, account: Address, state: StateRoot, preimage: Digest, salt: Digest) -> Digest:
-    """keccak(abi.encode(ClaimId, account, S_t*, preimage, salt))."""
-    return keccak(b"".join(word(part) for part in (claim, account, state, preimage, salt)))
+def seen_of(t: int, transitions: int) -> Step:
+    """The step of the state S that a word names: t*, and T - 1 for t* = T, since S_T is public with the claim."""
+    return Step(min(t, transitions - 1))
+
+
+def leaf_word(preimage: Digest, beacon: Digest, i: int) -> int:
+    """keccak(preimage, beacon, i) / 2^128: which leaf of S the i-th duty's commitment binds, before the remainder."""
+    return int.from_bytes(keccak(preimage + beacon + word(i)), "big") >> 128
+
+
+def commitment(
+    claim: ClaimId, account: Address, state: StateRoot, leaf: Digest, preimage: Digest, salt: Digest
+) -> Digest:
+    """keccak(abi.encode(ClaimId, account, S, leaf, preimage, salt))."""
+    return keccak(b"".join(word(part) for part in (claim, account, state, leaf, preimage, salt)))
 
 
 @lru_cache(maxsize=64)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from lockstep.protocol.jobs import NEVER, NO_JOB, NOTHING, ZERO, ZERO_ADDRESS, Body
+from lockstep.protocol.programs.defects import Code
 from lockstep.protocol.types import Address, Digest, JobId, Seconds, StateRoot, Step, Wei
 
 # -- the vault
@@ -132,6 +133,24 @@ class Duty:
     commitment: Digest = ZERO
 
 
+NO_CODE = Code()
+
+
+@dataclass(frozen=True)
+class StateLeaf:
+    """A leaf of a state, which no list of state roots holds: of the tensors that every step computes, without the
+    clock."""
+
+    digest: Digest
+    """The leaf's hash. Differing, this alone counts; agreeing, it is proven:"""
+    code: Code = NO_CODE
+    """The step Program's parts."""
+    leaf_proof: tuple[Digest, ...] = ()
+    """From the leaf to the tensor's tree."""
+    entry_proof: tuple[Digest, ...] = ()
+    """From the tensor's root to the state."""
+
+
 @dataclass(frozen=True)
 class Word:
     """A witness's verdict, opened."""
@@ -139,13 +158,15 @@ class Word:
     preimage: Digest
     """The duty's value of the witness's hash chain, fixed at enrolment, before any beacon."""
     state: StateRoot
-    """Its own S_t*."""
+    """Its own S_u, u = min(t*, T - 1): S_T is public with the claim."""
+    leaf: StateLeaf
+    """Its own, of this state, where the preimage says."""
     salt: Digest
     agrees: bool
     """True if every root of the published trace up to t* is its own."""
     body: Body
     proof: tuple[Digest, ...]
-    """Agreeing: leaf(state) is at position t* - 1 of the trace. Differing: empty."""
+    """Agreeing: leaf(state) is at position u - 1 of the trace. Differing: empty."""
 
 
 # -- demands

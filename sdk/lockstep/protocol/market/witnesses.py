@@ -13,9 +13,19 @@ from __future__ import annotations
 
 from lockstep.protocol import merkle
 from lockstep.protocol.jobs import NO_STATE, ZERO_ADDRESS, ClaimStatus, JobParams, JobStatus, Phase
-from lockstep.protocol.market import ids, vault, verdicts
+from lockstep.protocol.market import ids, moving, vault, verdicts
 from lockstep.protocol.market.calls import HASH_BLOCKS, MAX_UINT
-from lockstep.protocol.market.draws import beacon_of, chained, commitment, pick, slot_order, stake_key, step_of
+from lockstep.protocol.market.draws import (
+    beacon_of,
+    chained,
+    commitment,
+    leaf_word,
+    pick,
+    seen_of,
+    slot_order,
+    stake_key,
+    step_of,
+)
 from lockstep.protocol.market.ids import audit_id
 from lockstep.protocol.market.job_rules import AUDIT_REVEAL_WINDOWS, claim_witnesses
 from lockstep.protocol.market.rounds import cid_bytes, require_cid
@@ -92,18 +102,22 @@ def reveal(d: Draft, sender: Address, audit: AuditId, i: int, opened: Word) -> N
     if d.block.time >= a.reveal_ends:
         raise revert("WindowClosed", claimed)
     # INVARIANT: what is revealed is what was committed, by this witness for this claim.
-    if duty.commitment != commitment(claimed, sender, opened.state, opened.preimage, opened.salt):
+    leaf = opened.leaf.digest
+    if duty.commitment != commitment(claimed, sender, opened.state, leaf, opened.preimage, opened.salt):
         raise revert("CommitmentMismatch")
     # INVARIANT: how far a witness looked was fixed before the beacon: nobody chooses its own t*.
     _spend(d.enrolled.edit((a.job, sender)), duty.serial, opened.preimage)
     c = d.claims[claimed]
     t = step_of(opened.preimage, a.beacon, i, c.transitions)
-    # INVARIANT: who agrees names the state that the claim has at t*.
     if opened.agrees:
         if ids.body_hash(opened.body) != c.digest:
             raise revert("CommitmentMismatch")
-        depth = merkle.ceil_log2(c.transitions)
-        merkle.require(opened.body.trace_root, merkle.leaf(opened.state), t - 1, depth, opened.proof)
+        # INVARIANT: who agrees names the state that the claim has at t*, or before its last one, which is public.
+        u, depth = seen_of(t, c.transitions), merkle.ceil_log2(c.transitions)
+        merkle.require(opened.body.trace_root, merkle.leaf(opened.state), u - 1, depth, opened.proof)
+        # INVARIANT: who agrees has held a leaf of that state: a list of state roots is not enough to commit to.
+        place = leaf_word(opened.preimage, a.beacon, i)
+        moving.require_leaf(opened.state, params(d, a.job).role.step_program, place, opened.leaf)
 
     duty.t = t
     duty.status = DutyStatus.AGREED if opened.agrees else DutyStatus.DIFFERED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -26,6 +27,7 @@ from lockstep.execution.jobs import ClaimRun, Job, merge_run, payload_of, slot_r
 from lockstep.execution.losses import Losses
 from lockstep.numerics.builder import ProgramBuilder
 from lockstep.protocol.errors import BlobMissing, Crashed, LockstepError, TryLater, Unfit, Unreachable
+from lockstep.protocol.market import moving
 from lockstep.protocol.types import Cid, JobId
 from lockstep.storage import ContentStore
 from lockstep.storage.containers import encode_program
@@ -88,6 +90,16 @@ def test_a_step_is_shown_as_one_here_is(boxed: Job, toy: Job) -> None:
         one, two = (step.output(op).array for step in shown)
         assert (one.dtype, one.shape) == (two.dtype, two.shape)
         assert one.tobytes() == two.tobytes(), op
+
+
+def test_a_leaf_of_what_a_child_computed_is_proven_and_is_another_in_every_state(boxed: Job, toy: Job) -> None:
+    run, found = slot(boxed), []
+    for t, state, root in itertools.islice(run.states(), toyjob.STEPS):
+        leaf = run.leaf(t, state, 11)
+        moving.require_leaf(root, boxed.params.role.step_program, 11, leaf)
+        assert leaf == slot(toy).leaf(t, slot(toy).state_before(t + 1), 11)
+        found.append(leaf.digest)
+    assert len({*found, run.leaf(1, run.start, 11).digest}) == len(found) + 1
 
 
 def test_the_planner_and_the_clock_are_the_childs(boxed: Job, toy: Job) -> None:

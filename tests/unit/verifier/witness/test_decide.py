@@ -121,9 +121,9 @@ class Audited:
         duty, claim = self.found.duties[0], self.world.claim_id(self.found.duties[0].slot, self.r)
         made = self.world.held[claim]
         preimage = draws.chained(self.secret, LINKS - duty.serial)
-        t = draws.step_of(preimage, self.found.state.beacon, 0, made.transitions)
-        proof = tuple(merkle.proof(made.levels, t - 1))
-        return Word(preimage, made.trace[t - 1], keccak(b"salt"), True, made.body, proof)
+        leaf = made.leaf(draws.leaf_word(preimage, self.found.state.beacon, 0))
+        proof = tuple(merkle.proof(made.levels, 0))
+        return Word(preimage, made.trace[0], leaf, keccak(b"salt"), True, made.body, proof)
 
     def speak(self, how: str = "agrees") -> None:
         """Commits, waits, reveals."""
@@ -131,7 +131,8 @@ class Audited:
             return
         word, claim = self.word(), self.world.claim_id(self.found.duties[0].slot, self.r)
         word = word if how == "agrees" else replace(word, state=StateRoot(keccak(b"none")), agrees=False, proof=())
-        bound = draws.commitment(claim, self.world.address("witness"), word.state, word.preimage, word.salt)
+        leaf, me = word.leaf.digest, self.world.address("witness")
+        bound = draws.commitment(claim, me, word.state, leaf, word.preimage, word.salt)
         self.world.send(self.calls.commit(self.audit, 0, bound), "witness")
         self.world.pass_to(self.found.state.commit_ends)
         self.world.send(self.calls.reveal(self.audit, 0, word), "witness")

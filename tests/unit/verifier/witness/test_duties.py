@@ -98,12 +98,18 @@ def test_the_chain_is_on_disk_before_its_top_is_shown_and_what_was_seen_before_i
     assert list(dict.fromkeys(order)) == ["keep_chain", "enrol", "keep_observation", "commit"]
 
 
-def test_who_is_killed_after_it_looked_commits_to_what_it_saw_then(desk: Desk) -> None:
+@pytest.mark.parametrize("has_committed", [False, True], ids=["before it committed", "before it revealed"])
+def test_who_is_killed_after_it_looked_speaks_of_what_it_saw_then(desk: Desk, has_committed: bool) -> None:
+    """No state is in hand any more: the leaf and its way up to the root were kept."""
     drawn(desk)
+    while has_committed and status(desk) != DutyStatus.COMMITTED:
+        desk.look()
     begun = len(desk.replays.begun)
     desk.stop()
     desk.start()
     desk.until("witnessed")
+    desk.look(2)
+    assert status(desk) == DutyStatus.AGREED
     assert len(desk.told("looked")) == 1
     assert len(desk.replays.begun) == begun + 1, "for want of its list, the whole claim alone"
 
