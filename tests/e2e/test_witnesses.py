@@ -6,7 +6,7 @@ import pytest
 
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.market import draws, ids
-from lockstep.protocol.market.types import AuditStatus, Duty, DutyStatus, Outcome
+from lockstep.protocol.market.types import AuditStatus, Duty, DutyStatus, Outcome, StateLeaf
 from lockstep.protocol.types import Cid, ClaimId, Seconds, Wei
 from tests.e2e.market import Market, kill, wait_for
 from tests.e2e.test_verifier import lie
@@ -123,7 +123,12 @@ def test_a_witness_that_the_worker_told_its_roots_falls_with_it(market: Market) 
     assert market.contracts.witnesses.audit(audit).status == AuditStatus.DRAWN  # type: ignore[arg-type]
     (duty,) = duties(market)
     record = market.ledger().jobs[market.job_id].rounds[0].claims[duty.slot]
-    word = cartel.word(audit, 0, record.body, market.workers[duty.slot].held[record.id].trace)  # type: ignore[arg-type]
+    held = market.workers[duty.slot].held[record.id]
+
+    def leaf(place: int, u: int) -> StateLeaf:
+        return held.run.leaf(u, held.run.state_before(u + 1), place)
+
+    word = cartel.word(audit, 0, record.body, held.trace, leaf)  # type: ignore[arg-type]
     cartel.commit(audit, 0, record.id, word)  # type: ignore[arg-type]
     cartel.reveal(audit, 0, word)  # type: ignore[arg-type]
     publish(market, claims)
