@@ -48,14 +48,19 @@ settings.register_profile(
 )
 settings.load_profile("lockstep")
 
-# As the programs have it: no trace with the values of variables, which takes seconds to lay out.
-structlog.configure(
-    processors=[
-        structlog.contextvars.merge_contextvars,
-        structlog.processors.add_log_level,
-        structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
-    ]
-)
+
+@pytest.fixture(autouse=True)
+def _logging() -> None:
+    """Every level, whatever a command of an earlier test has set; as the programs have it, no trace with the values of
+    variables, which takes seconds to lay out."""
+    structlog.reset_defaults()
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+        ]
+    )
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -31,7 +31,7 @@ OUTPUT = {"as_json", "json"}
 OPTIONS = {
     # once: when to leave; job: which job to join; listen_seconds: how long to watch for its own key first.
     # yes: not to ask before the first stake; the others: what its owner allows it to join.
-    worker.cli.app: {"once", "job", "listen_seconds", "max_memory", "download", "metrics", "yes"} | POLICY,
+    worker.cli.app: {"once", "job", "listen_seconds", "max_memory_mib", "download_mbit", "metrics", "yes"} | POLICY,
     # witness, volunteer: which claims to look at; metrics: where numbers are shown.
     verifier.cli.app: {"witness", "volunteer", "metrics"},
     # where the API listens and the index lies; how much it relays, how often it looks; what it demands.

@@ -162,7 +162,7 @@ def test_a_full_disk_is_told_as_that_and_is_no_bug(
     def full(*_: Any, **__: Any) -> Any:
         raise error
 
-    monkeypatch.setattr("worker.cli.resolve", full)
+    monkeypatch.setattr("lockstep.cli.options.resolve", full)
     monkeypatch.setattr(command.tempfile, "NamedTemporaryFile", full)
     ended = lockstep("worker", "up", "--json")
     assert (ended.code, ended.error["code"]) == (3, "doctor")
