@@ -33,8 +33,8 @@ FEE_MARGIN = 1.1
 """A duty pays this many times the expected replay."""
 STAKE_MARGIN = 1.2
 """A job's stake is to be this many times the one from which no saving of work pays."""
-DUTY_GAS = 320_000
-"""Gas of a witness: commit 80k, reveal 105k, settle 120k, and a margin."""
+DUTY_GAS = 370_000
+"""Gas of a witness: commit 83k, reveal 155k with a leaf of half a gigabyte, settle 120k, and a margin."""
 MAX_COST_SHARE = 0.06
 """The bound of verification's cost, as a share of training's."""
 
