@@ -194,7 +194,7 @@ class Market:
 
     @property
     def own_game(self) -> float:
-        """What a false game on a claim of one's own costs, in prices."""
+        """The cost of a false game on a claim of one's own, in prices."""
         terms = self.terms
         bond = prices.bond_of(terms.bond, terms.gas_price, terms.fee_cap, round(FEE_SHARE * terms.fee_cap))
         return self.price(prices.split_bond(bond)[1]) + self.gas(OPEN_GAS)

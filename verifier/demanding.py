@@ -43,7 +43,7 @@ class Demander:
         self._lacking: dict[ClaimId, tuple[ClaimRecord, Sequence[tuple[int, int]]]] = {}
         """Claims whose payload is to be demanded, with what is known to lack of it."""
         self._under_way: dict[str, tuple[str, dict[str, Any]]] = {}
-        """Of what was sent: the event that is told once it is mined, and its fields."""
+        """By what was sent, the event that is told once it is mined, and its fields."""
         self._asks = Asks(party.contracts, party.address)
         self._answers = Answers(party.contracts, party.store, party.address)
 

@@ -52,7 +52,7 @@ HEADER = b"".join(
         b"".join(struct.pack(">BH", *alias) for alias in ((1, 0), (2, 1), (2, 2), (2, 3))),
     )
 )  # fmt: skip
-"""Of a step that computes the first of four scalars."""
+"""The header of a step that computes the first of four scalars."""
 CODE = [HEADER, leaf(b"ops"), leaf(b"consts")]
 STEP = sha256(b"\x03" + leaf(HEADER) + CODE[1] + CODE[2]).digest()
 

@@ -102,7 +102,7 @@ def word(w: World, i: int = 0, state: StateRoot | None = None, agrees: bool = Tr
 
 
 def leaf_of(w: World, i: int, u: int, r: int = 0, further: int = 0) -> StateLeaf:
-    """Of S_u of the claim that the i-th duty is about, where its preimage says or some leaves further."""
+    """The leaf of S_u of the i-th duty's claim, where its preimage says or some leaves further."""
     duty, beacon = w.state.duties[audit(w, r), i], w.state.audits[audit(w, r)].beacon
     return w.made(duty.slot, r).leaf(draws.leaf_word(preimage(duty.serial), beacon, i) + further, u)
 
@@ -353,7 +353,7 @@ def _many_silent(w: World) -> None:
 
 
 LOOKED = 2
-"""How far the witness looks in the job in which it does not look to the end."""
+"""The step to which the witness looks in the job in which it does not look to the end."""
 
 
 def _wide(w: World, t: int) -> World:
@@ -478,7 +478,7 @@ def _settled_early(w: World) -> None:
 
 
 def _two_settled(w: World) -> None:
-    """Of two rounds that settle within a turn, the second does as half of the third one's window is over."""
+    """Two rounds settle within a turn, the second as half of the third one's window is over."""
     w.create(amended(AHEAD, rounds=4, max_lead=3), 11)
     half = PARAMS.windows.challenge_seconds // 2
     w.to_merged(rounds=3).later().to_merged(1, rounds=2).until(w.round(1).merged_at + half - 42).to_merged(2)

@@ -187,7 +187,7 @@ class ConstantClaim:
         return tuple(states)
 
     def leaf(self, word: int, u: int = 1) -> StateLeaf:
-        """What a witness's word names of a slot's S_1."""
+        """The leaf of a slot's S_1 that a witness's word names."""
         assert u == 1, "of the two states the last one is public"
         first = self.step(1)
         return moving.leaf_of(first.program, word, first.after, lambda _: first.output(0).levels)

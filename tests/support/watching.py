@@ -47,7 +47,7 @@ class PlayedWitness:
     def word(
         self, audit: AuditId, i: int, body: Body, roots: Sequence[StateRoot], leaf: Leaves, *, agrees: bool = True
     ) -> Word:
-        """What one says whose S_1 .. S_T are `roots`, and whose leaf of S_u is `leaf(word, u)`."""
+        """The word of one whose S_1 .. S_T are `roots`, and whose leaf of S_u is `leaf(word, u)`."""
         u = draws.seen_of(self.step(audit, i, len(roots)), len(roots))
         levels = merkle.levels([merkle.leaf(root) for root in roots])
         proof = tuple(merkle.proof(levels, u - 1)) if agrees else ()

@@ -32,7 +32,7 @@ PLACES = ((0, 0), (0, 1), (0, 2), (1, 0), (4, 0), (4, 1))
 
 @cache
 def program() -> Program:
-    """Of the step."""
+    """The Program of the step."""
     made = (LIVE, SCALAR, CARRIED, CLOCK)
     ops = []
     for k, header in enumerate(made):
@@ -60,7 +60,7 @@ class WideState:
 
     @cached_property
     def roots(self) -> tuple[bytes | None, ...]:
-        """Of its tensors."""
+        """The roots of its tensors."""
         return tuple(
             None if header is None else merkle.tensor_root(header.dtype, header.shape, self.tensor(k).data)
             for k, header in enumerate(LAYOUT)
@@ -72,7 +72,7 @@ class WideState:
         return StateRoot(merkle.tree([merkle.EMPTY[0] if root is None else root for root in self.roots]))
 
     def leaf(self, word: int) -> StateLeaf:
-        """What a witness's word names of it."""
+        """The leaf of it that a witness's word names."""
         return moving.leaf_of(program(), word, self.roots, lambda entry: self.tensor(entry).levels)
 
 
@@ -96,12 +96,12 @@ class WideClaim:
         return WideClaim(self.name, self.transitions)
 
     def state(self, u: int) -> WideState:
-        """What it has at u, which is 1 to T - 1."""
+        """Its state at u, which is 1 to T - 1."""
         wrong = self.wrong_from is not None and u >= self.wrong_from
         return state(self.name + (b"wrong" if wrong else b"") + bytes([u]))
 
     def leaf(self, word: int, u: int) -> StateLeaf:
-        """What a witness's word names of S_u."""
+        """The leaf of S_u that a witness's word names."""
         return self.state(u).leaf(word)
 
     @property
@@ -123,5 +123,5 @@ class WideClaim:
 
     @property
     def body(self) -> Body:
-        """What it says."""
+        """The body that it commits to."""
         return Body(TraceRoot(self.levels[-1][0]), *self.outputs)

@@ -358,7 +358,7 @@ def _made(done: Played, as_json: bool) -> None:
 @contextmanager
 def _hand(flags: PartyFlags, computing: ComputingFlags | None) -> Iterator[Hand]:
     """This home's key at the table, alone in its home. `computing`: where it replays, if it does."""
-    settings = flags.settings("verifier", *([] if computing is None else [computing]))
+    settings = flags.settings("verifier", computing or ComputingFlags())
     from lockstep.node.byhand import Hand, locked
     from lockstep.node.party import Party
 
