@@ -28,7 +28,6 @@ UV := $(BIN)/uv pip install --quiet
 STAMP := out/stamps
 FORGE = $(firstword $(wildcard node_modules/@foundry-rs/forge-*/bin/forge))
 NATIVE := CMakeLists.txt $(wildcard sdk/lockstep/numerics/kernels/* sdk/lockstep/protocol/native/*)
-CHEATS := none skipped-step one-ulp other-data wrong-lr scaled-payload wrong-code nearest-instead-of-stochastic lying-aggregator silent two-signatures false-challenge
 
 # One thread a process: no result depends on it, and the processes of a demo share the machine.
 export OMP_NUM_THREADS ?= 1
@@ -108,7 +107,7 @@ demo: ## set-up, then the demo: train, catch the liar, slash, pay (DEMO_ARGS="--
 
 .PHONY: demo-all
 demo-all: setup ## the demo once for each lie
-	@for cheat in $(CHEATS); do echo "== $$cheat" >&2; $(BIN)/lockstep demo --cheat $$cheat $(DEMO_ARGS); done
+	@for cheat in $$($(BIN)/python -c 'from lockstep.demo.run import CHEATS; print(*CHEATS)'); do echo "== $$cheat" >&2; $(BIN)/lockstep demo --cheat $$cheat $(DEMO_ARGS); done
 
 # -- check -------------------------------------------------------------------------------------------------------------------
 
