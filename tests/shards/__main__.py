@@ -126,11 +126,11 @@ def failures_of(log: Path) -> str:
     return after if found else errors if broken else "\n".join(text.splitlines()[-40:])
 
 
-def taken_by(ended: list[Ended]) -> Counter[str]:
-    """The seconds of each file's tests."""
+def taken_by(ended: list[Ended], what: str = "seconds") -> Counter[str]:
+    """The seconds of each file's tests, or their `processor` time."""
     taken = Counter[str]()
     for outcome in (o for shard in ended for o in shard.outcomes):
-        taken[outcome.test.partition("::")[0]] += outcome.seconds  # type: ignore[assignment]
+        taken[outcome.test.partition("::")[0]] += getattr(outcome, what)
     return taken
 
 
@@ -199,10 +199,10 @@ def _report(given: argparse.Namespace, ended: list[Ended], passed: int, seconds:
     print(f"\n{given.kind}: {len(ended)} shards, by the seconds they took")
     for shard in sorted(ended, key=lambda s: -s.seconds):
         print(f"  {shard}  {shard.files[0]}{f' and {len(shard.files) - 1} more' if len(shard.files) > 1 else ''}")
-    taken = taken_by(ended)
-    print(f"the slowest files, of {taken.total():.0f} s")
+    taken, used = taken_by(ended), taken_by(ended, "processor")
+    print(f"the slowest files, of {taken.total():.0f} s and {used.total():.0f} s of processor time")
     for file, its in taken.most_common(SLOWEST):
-        print(f"  {its:5.1f} s  {file}")
+        print(f"  {its:5.1f} s  {used[file]:5.1f} s  {file}")
     for outcome in red:
         print(f"FAILED {outcome.test}")
     for shard in died:

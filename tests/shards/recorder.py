@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ class Outcome:
     test: str
     outcome: str
     seconds: float
+    processor: float = 0.0
+    """Of its process and of the children that ended meanwhile, all threads."""
 
 
 def read(path: Path) -> Iterator[Outcome]:
@@ -32,6 +35,12 @@ def read(path: Path) -> Iterator[Outcome]:
             yield Outcome(**json.loads(line))
 
 
+def processor_seconds() -> float:
+    """The processor time of this process and of the children that it has waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
 class Recorder:
     """Appends to `path`: a process that dies leaves what ended before."""
 
@@ -39,11 +48,18 @@ class Recorder:
         self.path = path
         self.outcome = ""
         self.seconds = 0.0
+        self.processor = processor_seconds()
 
     def write(self, test: str, outcome: str, seconds: float) -> None:
-        """One line."""
+        """One line; the processor time since the last one is this test's."""
+        before, self.processor = self.processor, processor_seconds()
+        ended = Outcome(test, outcome, round(seconds, 3), round(self.processor - before, 3))
         with self.path.open("a") as file:
-            file.write(json.dumps(asdict(Outcome(test, outcome, round(seconds, 3)))) + "\n")
+            file.write(json.dumps(asdict(ended)) + "\n")
+
+    def pytest_collection_finish(self) -> None:
+        """Imports are no test's."""
+        self.processor = processor_seconds()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """The worst of set-up, call and teardown is the test's."""
