@@ -119,7 +119,7 @@ def _entry(row: EventRow) -> LoggedEvent | None:
 
 
 def _native(component: dict[str, Any], value: Any) -> Any:
-    """The inverse of `indexer.jsonable`; a struct becomes a list in the ABI's order."""
+    """The inverse of `chain.plain`; a struct becomes a list in the ABI's order."""
     kind: str = component["type"]
     if kind.endswith("[]"):
         return [_native({**component, "type": kind[:-2]}, item) for item in value]

@@ -7,7 +7,6 @@ are folded anew. Nothing here is needed to go on: `reindex` brings the whole of 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,21 +17,18 @@ from sqlalchemy.orm import Session
 from coordinator.db import Database
 from coordinator.folds import MARKET, apply, rebuild
 from coordinator.models import CursorRow, EventRow, JobRow
-from lockstep.chain import artifacts
 from lockstep.chain import events as chain_events
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Market
 from lockstep.chain.crosscheck import CrossCheck
 from lockstep.chain.events import EventBatch, EventReader
+from lockstep.chain.plain import plain
 from lockstep.protocol.errors import DoctorError
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import JobId
 
 if TYPE_CHECKING:
     from web3 import Web3
-
-AMOUNT_BITS = 64
-"""Integers of more bits than this are amounts or masks: decimal strings."""
 
 log = structlog.get_logger(__name__)
 
@@ -136,7 +132,7 @@ class Indexer:
             )
 
     def _row(self, event: chain_events.Event) -> EventRow:
-        args = jsonable(event.contract, event.name, event.args)
+        args = plain(event.contract, event.name, event.args, "0x")
         # The event names the job alone; its parameters never change, so that any time is right to read them.
         if (event.contract, event.name) == (MARKET, "JobCreated"):
             args["params"] = params_json(self._market.params(JobId(event.args["job"])))
@@ -145,12 +141,6 @@ class Indexer:
             tx="0x" + event.transaction.hex(), time=event.time, contract=event.contract, name=event.name,
             job=args.get("job"), game=args.get("game"), args=args,
         )  # fmt: skip
-
-
-def jsonable(contract: str, name: str, args: Mapping[str, Any]) -> dict[str, Any]:
-    """An event's arguments as JSON: bytes as 0x-hex, wide integers as decimal strings."""
-    inputs = artifacts.load(contract).entries("event")[name]["inputs"]
-    return _struct(inputs, args)
 
 
 def params_json(params: JobParams) -> dict[str, Any]:
@@ -178,25 +168,6 @@ def jobs_to_look_at(session: Session, aggregator: str) -> list[str]:
     """Jobs that this aggregator still has to do with, oldest first."""
     mine = func.lower(JobRow.aggregator) == aggregator.lower()
     return list(session.scalars(select(JobRow.id).where(mine).order_by(JobRow.block)))
-
-
-def _struct(components: list[dict[str, Any]], values: Mapping[str, Any]) -> dict[str, Any]:
-    return {artifacts.snake(c["name"]): _json(c, values[artifacts.snake(c["name"])]) for c in components}
-
-
-def _json(component: dict[str, Any], value: Any) -> Any:
-    kind: str = component["type"]
-    if kind.endswith("[]"):
-        return [_json({**component, "type": kind[:-2]}, item) for item in value]
-    if isinstance(value, str):
-        return value
-    if kind == "tuple":
-        return _struct(component["components"], value)
-    if kind.startswith("bytes"):
-        return "0x" + bytes(value).hex()
-    if kind.startswith("uint") and int(kind[4:]) > AMOUNT_BITS:
-        return str(value)
-    return value
 
 
 def _unmoved(session: Session, before: CursorRow | None) -> bool:

@@ -1,4 +1,4 @@
-"""An event's arguments as JSON has them: bytes as hex, wide integers as decimal strings.
+"""An event's arguments as JSON has them, and the schema of that: bytes as hex, wide integers as decimal strings.
 
 >>> plain("JobMarket", "JobCancelled", {"job": bytes(32), "refunded": 5})["refunded"]
 '5'
@@ -10,14 +10,38 @@ from collections.abc import Mapping
 from typing import Any
 
 from lockstep.chain import artifacts
+from lockstep.protocol.market.events import Logged
 
 NUMBER_BITS = 64
 """The widest integer that JSON has as a number: a round, a slot, a time. What is wider is an amount or a mask."""
+CID_OR_NOTHING = "^(b[a-z2-7]{58})?$"
+NO_CID_TOLD = "A CID; empty: none that can be read."
 
 
 def plain(contract: str, event: str, args: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """The arguments by their names in snake_case; `prefix` stands before hex."""
     return _struct(artifacts.load(contract).entries("event")[event]["inputs"], args, prefix)
+
+
+def schema_of(kind: type[Logged], shared: str) -> dict[str, dict[str, Any]]:
+    """The arguments of an event as `plain` writes them without a prefix: a JSON Schema by the name of each.
+
+    `shared` stands before the definitions that schemas have in common: `amount`, `address`, `hash`.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for part in artifacts.load(kind.contract).entries("event")[kind.event]["inputs"]:
+        name, width = artifacts.snake(part["name"]), part["type"]
+        if kind.__annotations__.get(name) == "Wei":
+            found[name] = {"$ref": f"{shared}amount"}
+        elif width in ("address", "bytes32"):
+            found[name] = {"$ref": f"{shared}{'address' if width == 'address' else 'hash'}"}
+        elif width in ("string", "bytes"):
+            found[name] = {"type": "string", "pattern": CID_OR_NOTHING, "description": NO_CID_TOLD}
+        elif int(width.removeprefix("uint")) > NUMBER_BITS:
+            found[name] = {"type": "string", "pattern": "^[0-9]+$"}
+        else:
+            found[name] = {"type": "integer", "minimum": 0}
+    return found
 
 
 def _struct(components: list[dict[str, Any]], values: Mapping[str, Any], prefix: str) -> dict[str, Any]:

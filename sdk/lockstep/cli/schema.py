@@ -1,7 +1,8 @@
 """`lockstep schema`: what every command prints with --json, as JSON Schema 2020-12.
 
 One file for each command, in `lockstep/schemas`: of its `data`, or of a line where it prints a stream of events. Beside
-them are `envelope` and `error`, and `common`, which the others refer to.
+them are `envelope` and `error`, and `common`, which the others refer to. The contracts' events are in none of them:
+their schemas follow from the ABI and the table of events (`protocol/market/events.py`).
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ from typing import Annotated, Any
 import typer
 
 from lockstep.base.naming import nearest
+from lockstep.chain.plain import schema_of
 from lockstep.cli.options import Json
 from lockstep.cli.output import emit
 from lockstep.protocol.errors import NotFoundError
+from lockstep.protocol.market.events import EVENTS
 
 COMMON = "common"
+OF_A_JOB = "train.watch"
+"""The command that prints every event of the contracts that names a job."""
 _SHARED = f"{COMMON}.json#/$defs/"
 _HERE = "#/$defs/"
 
@@ -57,7 +62,22 @@ def bundled(name: str) -> dict[str, Any]:
 
 def _read(name: str) -> dict[str, Any]:
     value: dict[str, Any] = json.loads(resources.files("lockstep").joinpath("schemas", f"{name}.json").read_text())
+    if name == OF_A_JOB:
+        value["oneOf"] += _of_a_job()
     return value
+
+
+def _of_a_job() -> list[dict[str, Any]]:
+    """A line of each event that names a job."""
+    around = {"block": {"type": "integer", "minimum": 0}, "chain_time": {"$ref": f"{_SHARED}time"}}
+    lines = []
+    for (_, name), kind in EVENTS.items():
+        if "job" not in kind.__annotations__:
+            continue
+        told = {"event": {"const": name}, **around, **schema_of(kind, _SHARED)}
+        line = {"type": "object", "properties": told, "required": [*told], "additionalProperties": False}
+        lines.append(line)
+    return lines
 
 
 def _inward(value: Any) -> Any:
