@@ -38,6 +38,7 @@ KINDS: dict[str, Kind] = {
     "nearly": Kind(nearly.make, 16),
     "unruled": Kind(unruled.make, 6),
     "alike": Kind(nearly.make_alike, 1),
+    "windows": Kind(nearly.make_windows, 2),
     "strips": Kind(_strips, 2),
     "nets": Kind(traced.make, 1),
     "huge": Kind(huge.make, 1),

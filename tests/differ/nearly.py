@@ -772,6 +772,45 @@ class Nearly(Layers):
         for t in rows:
             self.add(t)
 
+    def masks(self) -> None:
+        """Attentions of as many rows, each with a mask of its own: they differ in a bound, in where columns are counted
+        from and in what steps, or in the axis that the mask goes by; one may have two masks, and read either."""
+        pick = self.rng.choice
+        both = pick((((1, 2),), ((2, 1),), ((2, 2),), ((1, 3),), ((2, 3), (3, 2)), ((2, 3), (3, 2))))
+        steps, columns, size = pick((6, 17, 40)), pick((5, 12, 40)), pick((1, 2))
+        window = [pick((2, 2, 2, 1, 0)), pick((0, 0, 1, -2)), pick((1, 1, 2)), pick((0, 1, 2))]
+        for _ in range(pick((2, 2, 3))):
+            shape: tuple[int, ...] = (*pick(both), steps, columns)
+            raw = self.scores(shape, size)
+            seen = [raw]
+            for _ in range(pick((1, 1, 2))):
+                low = pick((float("-inf"), 0.0))
+                seen.append(self.masked_from(seen[-1], low, window))
+                at, of = pick(((0, (0, 1, 2)), (1, (0, 1, -2)), (2, (1, 2)), *((3, (0, 1, 2, 5, columns - 1)),) * 4))
+                if len(both) == 1 or self.chance(0.3):
+                    window[at] = pick(of)
+            top = self.b.max(pick(seen[1:]))
+            e = self.b.map(shape, [seen[-1], top.unsqueeze(3)], lambda e, a, b: e.fexp(e.fsub(a, b)), dtype=F32)
+            rows = self.b.sum(e)
+            if self.chance(0.3):
+                wide = self.b.map(shape, [raw, self.leaf((columns,))], lambda e, a, b: e.fadd(a, b), dtype=F32)
+                rows = self.b.dot(*self.rng.sample([e, pick((e, raw, wide, wide))], 2))
+            p = self.b.map(shape, [e, rows.unsqueeze(3)], lambda e, a, b: e.fdiv(a, b), dtype=F32)
+            if self.chance(0.4):  # as a gradient is masked again
+                p = self.b.map(shape, [p, raw], lambda e, a, b: e.fmul(a, b), dtype=F32)
+                p = self.masked_from(p, 0.0, [*window[:3], pick((0, 1, 5))])
+            self.used_up(p)
+
+    def masked_from(self, s: Tensor, low: float, window: Sequence[int]) -> Tensor:
+        """`low` where a column, counted from `first` in steps, is more than `bound` beyond the place along an axis."""
+        axis, first, step, bound = window
+        i, j = self.b.iota(s.shape, axis), self.b.iota(s.shape, 3, first, step)
+
+        def select(e: Expression, v: int, i: int, j: int) -> None:
+            e.select(e.ile(j, e.iadd(i, e.i32(bound))), v, e.f32(low))
+
+        return self.b.map(s.shape, [s, i, j], select, dtype=F32)
+
     def scores(self, shape: Sequence[int], size: int) -> Tensor:
         """A product of that shape; an operand may be too large to do without any term, or all alike along k."""
         pick, (batch, heads, steps, columns) = self.rng.choice, shape
@@ -1223,12 +1262,21 @@ def make(seed: int, name: str) -> Case | None:
     return Nearly(seed).case(name, seed)
 
 
-def make_alike(seed: int, name: str) -> Case | None:
+def make_alike(seed: int, name: str) -> Case:
     """The case of a seed whose loops are alike."""
+    return _of(Nearly.alike, seed, name)
+
+
+def make_windows(seed: int, name: str) -> Case:
+    """The case of a seed whose masks are nearly alike."""
+    return _of(Nearly.masks, seed, name)
+
+
+def _of(form: Callable[[Nearly], None], seed: int, name: str) -> Case:
     maker = Nearly(seed)
-    maker.alike()
+    form(maker)
     shown = [*maker.shown, *(t.index for t in maker.pool if maker.chance(0.1))]
     return filled(name, finished(list(maker.b.ops), maker.b.finish([]).inputs, tuple(maker.b.consts), shown), seed)
 
 
-__all__ = ["Nearly", "Tensor", "make", "make_alike"]
+__all__ = ["Nearly", "Tensor", "make", "make_alike", "make_windows"]

@@ -39,6 +39,7 @@ DEFINED = Change(
     f'const int kPlanted = std::getenv("{VARIABLE}") ? std::atoi(std::getenv("{VARIABLE}")) : 0;\n\nnamespace {{',
 )  # fmt: skip
 
+MASKS = ("windows", "nearly")
 FROM = "{places_.row + row, places_.row_run + row, places_.k_at + k, places_.k_run + k}"
 
 DEFECTS = (
@@ -101,6 +102,42 @@ DEFECTS = (
         "plan.strides[v][0] = o.member >= 0 ? pitch(read, here) : o.row;",
         "plan.strides[v][0] = o.member >= 0 ? group_.columns : o.row;",
     ),
+    Defect(
+        "a condition of data taken for a mask",
+        "strips.cpp",
+        "std::min(b, c) == Dead::kOneValue &&\n                pure[in.a]",
+        "std::min(b, c) == Dead::kOneValue",
+        MASKS,
+    ),
+    Defect(
+        "the columns that a mask hides taken for those that it leaves",
+        "strips.cpp",
+        "mark(m, pure, in.a, b == Dead::kUnknown);",
+        "mark(m, pure, in.a, c == Dead::kUnknown);",
+        MASKS,
+    ),
+    Defect(
+        "the ends of a mask with another bound",
+        "strips.cpp",
+        "key.insert(key.end(), {in.op, in.a, in.b, in.c, in.imm});",
+        "key.insert(key.end(), {in.op, in.a, in.b, in.c});",
+        MASKS,
+    ),
+    Defect(
+        "one factor that is known taken for both",
+        "strips.cpp",
+        "(known(a) && (known(b) || from_product(b))) || (known(b) && from_product(a))",
+        "known(a) || known(b)",
+        MASKS,
+    ),
+    Defect(
+        "the mask of one batch for all of them",
+        "strips.cpp",
+        "return std::all_of(o.batch.begin(), o.batch.end(), [](Index s) { return s == 0; });",
+        "return true;",
+        MASKS,
+    ),
+    Defect("a block as wide as its first row", "strips.cpp", "*std::max_element(at, at + block.rows)", "*at", MASKS),
     Defect("padding of groups of another size", "quants.cpp", "op.p0 != words", "false"),
     Defect("a second limb of other values", "quants.cpp", "!same_place(part(0), quant.views[0])", "false"),
     Defect(
