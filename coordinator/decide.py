@@ -270,19 +270,10 @@ def start_due(seen: AggregatorJob, decider: Decider) -> bool:
 
 def _backing(seen: AggregatorJob, decider: Decider) -> Iterator[Back]:
     """Back merges of this coordinator where they keep the next round from starting, if its stake reaches."""
-    if not views.startable(seen.params, seen.job):
-        return
-    free = int(decider.free)
-    for number in views.unbacked(seen.job, seen.leads):
-        view = seen.round(number)
-        if view is None or not view.mine:
-            continue
-        backed = view.stored.backed
-        rounds = min(backing.wanted(seen.params, number) - backed, free // seen.params.round_pay)
-        # Less than what is missing opens nothing.
-        if number + backed + rounds >= seen.job.started:
-            free -= rounds * seen.params.round_pay
-            yield Back(number, rounds, backed)
+    leads = dict(seen.leads)
+    mine = {view.number for view in seen.views if view.mine}
+    for number, rounds in views.rounds_to_back(seen.params, seen.job, seen.leads, mine.__contains__, decider.free):
+        yield Back(number, rounds, leads[number].backed)
 
 
 def _round_actions(seen: AggregatorJob, view: AggregatorRound, decider: Decider) -> Iterator[Action]:
@@ -306,17 +297,14 @@ def _round_actions(seen: AggregatorJob, view: AggregatorRound, decider: Decider)
         case Phase.MERGING:
             if view.turns_over and not seen.job.lingering:
                 yield Finalize(view.number)
-            elif view.merger == decider.me and decider.free >= params.merge.stake:
-                yield Merge(view.number, _affordable(params, view.number, decider))
+            else:
+                yield from _merging(seen, view, decider)
         case Phase.LEAD | Phase.FAILED if seen.job.status != JobStatus.VOID:
             rounds = {x.number: x.stored for x in seen.views}
             if views.finalizable(params, seen.job, view.number, rounds, decider.now):
                 yield Finalize(view.number)
-            elif view.merger == decider.me:
-                again = _affordable(params, view.number, decider)
-                # Less than what is missing opens nothing.
-                if view.number + again >= seen.job.started:
-                    yield Merge(view.number, again)
+            elif view.phase == Phase.LEAD:
+                yield from _merging(seen, view, decider)
         case Phase.VOID | Phase.FAILED:
             voided = seen.job.status == JobStatus.VOID
             over = _releasable(view) and not views.startable(params, seen.job)
@@ -324,9 +312,12 @@ def _round_actions(seen: AggregatorJob, view: AggregatorRound, decider: Decider)
                 yield Release(view.number)
 
 
-def _affordable(params: JobParams, r: int, decider: Decider) -> int:
-    """Rounds that a merge of round `r` backs; negative if the stake does not even reach for the merge."""
-    return min(backing.wanted(params, r), (decider.free - params.merge.stake) // params.round_pay)
+def _merging(seen: AggregatorJob, view: AggregatorRound, decider: Decider) -> Iterator[Merge]:
+    """Merge a round, or merge it again, if it is this coordinator's turn and its stake reaches."""
+    if view.merger == decider.me:
+        rounds = views.rounds_to_merge(seen.params, seen.job, view.number, view.phase, decider.free)
+        if rounds is not None:
+            yield Merge(view.number, rounds)
 
 
 def _releasable(view: AggregatorRound) -> bool:

@@ -13,7 +13,14 @@ from enum import StrEnum
 from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, ClaimStatus, JobParams, JobState, JobStatus, Phase, Round
 from lockstep.protocol.market import backing
 from lockstep.protocol.market.types import Audit, AuditStatus
-from lockstep.protocol.market.views import finalizable, finishable, round_startable, shared_from, unbacked
+from lockstep.protocol.market.views import (
+    finalizable,
+    finishable,
+    round_startable,
+    rounds_to_back,
+    rounds_to_merge,
+    shared_from,
+)
 from lockstep.protocol.types import Address, JobId, Seconds, StateRoot, Wei
 
 Roots = tuple[StateRoot, StateRoot]
@@ -323,15 +330,11 @@ def _phase_acts(view: JobView, r: RoundView, me: Self, own: Sequence[int]) -> li
 
 
 def _merging(view: JobView, r: RoundView, me: Self) -> list[Act]:
-    """Merge a round, or merge it again, if one's stake reaches."""
-    left = me.free - view.params.merge.stake
-    if r.merger != me.address or left < 0:
+    """Merge a round, or merge it again, if it is one's turn and one's stake reaches."""
+    if r.merger != me.address:
         return []
-    rounds = backing.affordable(view.params, left, backing.wanted(view.params, r.number))
-    # Less than what is missing opens nothing.
-    if r.phase == Phase.LEAD and r.number + rounds < view.job.started:
-        return []
-    return [Act(Do.MERGE, r.number, rounds=rounds)]
+    rounds = rounds_to_merge(view.params, view.job, r.number, r.phase, me.free, view.params.role.slot_stake)
+    return [] if rounds is None else [Act(Do.MERGE, r.number, rounds=rounds)]
 
 
 def _settled(view: JobView, r: RoundView, me: Self) -> bool:
@@ -366,16 +369,7 @@ def _leads(view: JobView) -> list[tuple[int, Round]]:
 
 def _backing(view: JobView, me: Self) -> list[Act]:
     """Back one's own merges where they keep the next round from starting, if one's stake reaches."""
-    if view.job.status != JobStatus.ACTIVE or view.job.started >= view.params.schedule.rounds:
-        return []
-    found, free = [], int(me.free)
-    for number in unbacked(view.job, _leads(view)):
-        r = view.round(number)
-        if r is None or r.merged_by != me.address:
-            continue
-        rounds = backing.affordable(view.params, free, backing.wanted(view.params, number) - r.state.backed)
-        # Less than what is missing opens nothing.
-        if number + r.state.backed + rounds >= view.job.started:
-            free -= rounds * view.params.round_pay
-            found.append(Act(Do.BACK, number, rounds=rounds))
-    return found
+    mine = {r.number for r in view.rounds if r.merged_by == me.address}
+    kept = view.params.role.slot_stake
+    found = rounds_to_back(view.params, view.job, _leads(view), mine.__contains__, me.free, kept)
+    return [Act(Do.BACK, number, rounds=rounds) for number, rounds in found]

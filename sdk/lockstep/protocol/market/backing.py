@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lockstep.protocol.jobs import JobParams
+from lockstep.protocol.jobs import NOTHING, JobParams
 from lockstep.protocol.types import Wei
 
 
@@ -17,14 +17,14 @@ def wanted(params: JobParams, r: int) -> int:
     return max(0, min(params.schedule.max_lead, params.schedule.rounds - r) - 1)
 
 
-def affordable(params: JobParams, free: int, most: int) -> int:
+def affordable(params: JobParams, free: int, most: int, kept: Wei = NOTHING) -> int:
     """Returns the number of rounds, at most `most`, that a merger with `free` stake backs.
 
-    It keeps one slot's stake if it can, so that it can work in the rounds that it lets start.
+    It keeps `kept` if it can: a slot's stake, so that a worker can work in the rounds that it lets start.
     """
     if most <= 0:
         return 0
-    spare = max(0, free - params.role.slot_stake) // params.round_pay
+    spare = max(0, free - kept) // params.round_pay
     return min(most, max(spare, min(1, free // params.round_pay)))
 
 

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import (
     NEVER,
     NO_STATE,
+    NOTHING,
     ZERO_ADDRESS,
     Claim,
     ClaimStatus,
@@ -119,6 +120,36 @@ def unbacked(j: JobState, leads: Iterable[tuple[int, Round]]) -> list[int]:
     """Returns those of the merged rounds not yet final, (number, round), that keep the next one from starting."""
     # INVARIANT: a merge's stake covers the pay of every round that its conviction would void.
     return backing.blocked_by(((r, ro.backed) for r, ro in leads if r >= j.settled), j.started)
+
+
+def rounds_to_merge(p: JobParams, j: JobState, r: int, phase: Phase, free: Wei, kept: Wei = NOTHING) -> int | None:
+    """Returns the later rounds that whoever merges round r, MERGING or LEAD, locks the pay of; None: it does not merge.
+
+    `free` is its stake, of which it keeps `kept` if it can.
+    """
+    left = free - p.merge.stake
+    if left < 0:
+        return None
+    rounds = backing.affordable(p, left, backing.wanted(p, r), kept)
+    # A merge that is made again and covers less than what is missing opens nothing.
+    return None if phase == Phase.LEAD and r + rounds < j.started else rounds
+
+
+def rounds_to_back(
+    p: JobParams, j: JobState, leads: Sequence[tuple[int, Round]], mine: Callable[[int], bool], free: Wei,
+    kept: Wei = NOTHING,
+) -> Iterator[tuple[int, int]]:  # fmt: skip
+    """Yields (round, later rounds to lock the pay of): of `leads`, as in `unbacked`, those merged by whoever has `free`
+    stake and keeps `kept` if it can, where they keep the next round from starting and the stake reaches."""
+    if not startable(p, j):
+        return
+    covered, left = {r: ro.backed for r, ro in leads}, int(free)
+    for r in filter(mine, unbacked(j, leads)):
+        rounds = backing.affordable(p, left, backing.wanted(p, r) - covered[r], kept)
+        # Less than what is missing opens nothing.
+        if r + covered[r] + rounds >= j.started:
+            left -= rounds * p.round_pay
+            yield r, rounds
 
 
 def round_startable(p: JobParams, j: JobState, before: Phase, leads: Iterable[tuple[int, Round]]) -> bool:
