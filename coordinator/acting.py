@@ -28,7 +28,7 @@ from coordinator.decide import (
     receipts_due,
 )
 from coordinator.loading import Aggregators
-from lockstep.cli.output import event
+from lockstep.base.lines import event
 from lockstep.node.demands import Asks
 from lockstep.node.sender import Sender
 from lockstep.protocol.errors import Crashed, LockstepError, Mismatch, TryLater

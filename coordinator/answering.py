@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from coordinator import reading
 from coordinator.loading import Aggregators
-from lockstep.cli.output import event
+from lockstep.base.lines import event
 from lockstep.node.demands import Answers
 from lockstep.node.ledger import DemandRecord
 from lockstep.node.sender import MINED_SECONDS, Sender

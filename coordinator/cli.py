@@ -11,10 +11,11 @@ from typing import Annotated
 import typer
 
 from coordinator.settings import resolve_coordinator
+from lockstep.base.lines import event
 from lockstep.cli import guard, health, purse, refused, service
 from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import ChainFlags, Commands, DeploymentFile, Device, Home, Json, ProgramFlags, Threads
-from lockstep.cli.output import emit, event
+from lockstep.cli.output import emit
 
 app = Commands(name="coordinator", help="Index of the chain, blob relay, aggregator.", no_args_is_help=True)
 app.add_typer(guard.app)

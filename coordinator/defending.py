@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from coordinator import reading
 from coordinator.aggregator import Aggregator
 from coordinator.loading import Aggregators
-from lockstep.cli.output import event
+from lockstep.base.lines import event
 from lockstep.node.isolation import Isolation
 from lockstep.node.player import AtHand, Due, GameTable, HeldClaim, NotAtHand, Seat, Side
 from lockstep.node.sender import Sender

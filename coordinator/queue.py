@@ -126,7 +126,7 @@ def poker(settings: CoordinatorSettings, app: Celery | None = None) -> Callable[
 @cache
 def _outage() -> Outage:
     """This process's: an outage lasts from one poke to the next."""
-    from lockstep.cli.output import event
+    from lockstep.base.lines import event
 
     return Outage(event)
 

@@ -24,7 +24,7 @@ from coordinator.losses import RunLosses
 from coordinator.models import EventRow, JobRow
 from coordinator.parts import CoordinatorParts
 from coordinator.settings import CoordinatorSettings
-from lockstep.cli.output import event
+from lockstep.base.lines import event
 from lockstep.node.backoff import Backoff
 from lockstep.node.feewatch import FeeWatch
 from lockstep.node.isolation import Isolation

@@ -9,12 +9,13 @@ from typing import Annotated
 
 import typer
 
+from lockstep.base.lines import event
 from lockstep.base.naming import JOBS_SHOWN, digits_of
 from lockstep.base.signals import ignore_stops, stop_by_signals
 from lockstep.cli import health, purse, refused, service
 from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import Commands, ComputingFlags, CoordinatorUrl, Json, Metrics, PartyFlags, ProgramFlags
-from lockstep.cli.output import emit, event
+from lockstep.cli.output import emit
 from lockstep.protocol.errors import Mismatch
 
 Witness = Annotated[

@@ -22,11 +22,11 @@ from threading import Event as Flag
 
 import structlog
 
+from lockstep.base.lines import event
 from lockstep.base.machine import room_on_disk
 from lockstep.base.shelf import Shelf
 from lockstep.base.vitals import VITALS
 from lockstep.chain.finality import Relied
-from lockstep.cli.output import event
 from lockstep.execution.box import loading
 from lockstep.execution.box.handle import end_all
 from lockstep.execution.states import States

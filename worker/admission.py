@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lockstep.cli.output import event
+from lockstep.base.lines import event
 from lockstep.execution import capacity, comparing, footprint
 from lockstep.execution.capacity import ChainPace, LiveClaim, Pace
 from lockstep.execution.jobs import PROCESSOR_PATHS

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from lockstep.cli.output import event
+from lockstep.base.lines import event
 from lockstep.execution import merging
 from lockstep.node.backoff import Backoff
 from lockstep.node.demands import Asks, to_demand

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lockstep.base.amounts import tokens
+from lockstep.base.lines import say
 from lockstep.base.naming import JOBS_SHOWN, digits_of
 from lockstep.base.settings import Settings
 from lockstep.base.signals import ignore_stops
@@ -33,7 +34,7 @@ from lockstep.cli.options import (
     Yes,
     a_job,
 )
-from lockstep.cli.output import confirm, emit, interactive, say
+from lockstep.cli.output import confirm, emit, interactive
 from lockstep.protocol.errors import TryLater, Unreachable, UsageError
 from lockstep.protocol.types import JobId
 

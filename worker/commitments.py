@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from lockstep.cli.output import event
+from lockstep.base.lines import event
 from lockstep.node.guard.memory import Place, Promise
 from lockstep.node.sender import Sender
 from lockstep.protocol.jobs import Body, Reveal

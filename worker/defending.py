@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from lockstep.base.lines import event
 from lockstep.base.shelf import Shelf, bytes_of
-from lockstep.cli.output import event
 from lockstep.execution.jobs import ClaimRun
 from lockstep.execution.states import ClaimStates, States
 from lockstep.node.docket import PartyDocket

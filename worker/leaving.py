@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.cli.output import event
+from lockstep.base.lines import event
 from lockstep.node.ledger import Ledger
 from lockstep.node.sender import Sender
 from lockstep.protocol.types import JobId, Seconds

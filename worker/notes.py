@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.base.decoding import MAX_FILE_BYTES, file_bytes, from_json
 from lockstep.base.files import write_atomically
-from lockstep.cli.output import event
+from lockstep.base.lines import event
 from lockstep.protocol.errors import LockstepError, Malformed
 from lockstep.protocol.types import JobId, Seconds
 

@@ -14,10 +14,10 @@ from itertools import chain
 
 import structlog
 
+from lockstep.base.lines import event
 from lockstep.base.machine import room_on_disk
 from lockstep.base.vitals import VITALS
 from lockstep.chain.finality import Relied
-from lockstep.cli.output import event
 from lockstep.execution.box.handle import end_all
 from lockstep.execution.jobs import ClaimRun
 from lockstep.node.abandoned import Abandoned

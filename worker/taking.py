@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from lockstep.base.lines import event
 from lockstep.base.machine import room_on_disk
-from lockstep.cli.output import event
 from lockstep.execution import capacity, footprint, invalidity
 from lockstep.execution.invalidity import Undefendable
 from lockstep.execution.jobs import Job

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from lockstep.cli.output import event
+from lockstep.base.lines import event
 from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.types import MERGE_SLOT, Address
 

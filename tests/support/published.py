@@ -1,6 +1,6 @@
 """Every line of JSON that a command prints in a test, held against the schema that `lockstep schema` publishes.
 
-Three places see them all: `output.write` in this process, `communicate` of a child that was waited for, and the reader
+Three places see them all: `lines.write` in this process, `communicate` of a child that was waited for, and the reader
 of the demo's processes. What differs is kept, and fails the test that printed it.
 """
 
@@ -18,8 +18,8 @@ import typer
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
+from lockstep.base import lines
 from lockstep.cli import main as command_line
-from lockstep.cli import output
 from lockstep.cli.main import build
 from lockstep.cli.schema import bundled, names
 
@@ -160,7 +160,7 @@ class Watch:
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
         """Look in the three places."""
-        run, write = command_line._run, output.write
+        run, write = command_line._run, lines.write
         communicate = subprocess.Popen.communicate
 
         def running(args: list[str]) -> int:
@@ -182,7 +182,7 @@ class Watch:
             return out, err
 
         patch.setattr(command_line, "_run", running)
-        patch.setattr(output, "write", written)
+        patch.setattr(lines, "write", written)
         patch.setattr(subprocess.Popen, "communicate", communicated)
         # The roles' tests run without the demo, too (`make test-honest`).
         if find_spec("lockstep.demo") is not None:

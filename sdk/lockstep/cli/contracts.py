@@ -12,10 +12,11 @@ import typer
 
 from lockstep.base.amounts import tokens
 from lockstep.base.durations import seconds_of
+from lockstep.base.lines import say
 from lockstep.base.networks import config_folder
 from lockstep.base.settings import NETWORK
 from lockstep.cli.options import AccountFlags, ChainFlags, Commands, Json, Yes
-from lockstep.cli.output import confirm, emit, say
+from lockstep.cli.output import confirm, emit
 from lockstep.protocol.errors import UsageError
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from lockstep.base.lines import say
 from lockstep.base.settings import resolve
 from lockstep.cli.options import Commands, Json, Storage
-from lockstep.cli.output import emit, say
+from lockstep.cli.output import emit
 
 app = Commands(name="dataset", help="Datasets of tokens.", no_args_is_help=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lockstep.cli.output import event
+from lockstep.base.lines import event
 
 if TYPE_CHECKING:
     from lockstep.base.settings import Settings

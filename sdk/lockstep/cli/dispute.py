@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lockstep.base.amounts import tokens
+from lockstep.base.lines import say
 from lockstep.base.naming import CLAIMS_SHOWN, GAMES_SHOWN, JOBS_SHOWN, digits_of
 from lockstep.base.settings import DEFAULTS, NETWORK, Settings, named_network
 from lockstep.cli.device import on_device
@@ -23,7 +24,7 @@ from lockstep.cli.options import (
     PublicFlags,
     an_id,
 )
-from lockstep.cli.output import emit, say
+from lockstep.cli.output import emit
 from lockstep.protocol.errors import Mismatch, UsageError
 
 if TYPE_CHECKING:
@@ -308,10 +309,10 @@ def defend(
     import signal
     import threading
 
+    from lockstep.base.lines import event
     from lockstep.base.naming import address_of
     from lockstep.base.signals import ignore_stops, stop_by_signals
     from lockstep.cli.device import tell
-    from lockstep.cli.output import event
     from lockstep.node import logs
     from lockstep.node.byhand import locked
     from lockstep.node.delegate import Delegate

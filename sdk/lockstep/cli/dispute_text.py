@@ -16,9 +16,9 @@ from rich.tree import Tree
 
 from lockstep.base.amounts import tokens
 from lockstep.base.legible import on_one_line
+from lockstep.base.lines import event
 from lockstep.base.naming import short
 from lockstep.cli.narrator import ALERT, BAD, GOOD, QUIET, STRONG, Line, clock, countdown
-from lockstep.cli.output import event
 from lockstep.cli.screen import Screen
 from lockstep.node.bisection import Range, Said, described, shown_word
 from lockstep.node.gamelog import DUE, Side

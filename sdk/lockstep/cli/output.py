@@ -9,8 +9,8 @@ import json
 import sys
 from typing import Any
 
-from lockstep.base.legible import indented, legible
-from lockstep.base.redaction import scrubbed
+from lockstep.base import lines
+from lockstep.base.legible import indented
 from lockstep.protocol.errors import LockstepError, UsageError
 
 SCHEMA = "lockstep/1"
@@ -19,24 +19,9 @@ SCHEMA = "lockstep/1"
 def emit(data: Any, as_json: bool, text: str | None = None) -> None:
     """Print a command's result: one envelope line with `--json`, else `text` (or indented data)."""
     if as_json:
-        write({"schema": SCHEMA, "ok": True, "data": data})
+        lines.write({"schema": SCHEMA, "ok": True, "data": data})
     else:
-        _print(text if text is not None else json.dumps(data, indent=2, default=str))
-
-
-def event(name: str, /, **fields: Any) -> None:
-    """Print one line of a stream of events (docs/programs.md)."""
-    write({"event": name, **fields})
-
-
-def write(line: dict[str, Any]) -> None:
-    """Print one line of JSON; `lockstep schema` says what may stand in it."""
-    _print(json.dumps(line, default=str))
-
-
-def say(message: str) -> None:
-    """Tell a person about progress, on stderr."""
-    print(legible(scrubbed(message)), file=sys.stderr, flush=True)
+        lines.put(text if text is not None else json.dumps(data, indent=2, default=str))
 
 
 def interactive() -> bool:
@@ -58,14 +43,9 @@ def confirm(question: str, agreed: bool = False) -> None:
 def fail(error: LockstepError, as_json: bool) -> int:
     """Report an error; returns the exit code that it is to be left with."""
     if as_json:
-        write({"schema": SCHEMA, "ok": False, "error": error.to_dict()})
+        lines.write({"schema": SCHEMA, "ok": False, "error": error.to_dict()})
     else:
-        say(f"error: {indented(error.message)}")
+        lines.say(f"error: {indented(error.message)}")
         if error.hint:
-            say(f"hint: {indented(error.hint)}")
+            lines.say(f"hint: {indented(error.hint)}")
     return error.exit_code
-
-
-def _print(text: str) -> None:
-    # INVARIANT: no key of a URL reaches stdout or stderr.
-    print(legible(scrubbed(text)), flush=True)

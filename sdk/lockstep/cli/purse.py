@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lockstep.base.amounts import amount_of, tokens
+from lockstep.base.lines import say
 from lockstep.base.naming import address_of
 from lockstep.base.settings import resolve
 from lockstep.cli import owner
 from lockstep.cli.options import AccountFlags, Home, Json, Yes, role_of
-from lockstep.cli.output import confirm, emit, say
+from lockstep.cli.output import confirm, emit
 from lockstep.cli.owner import For
 from lockstep.protocol.errors import LockstepError, TryLater, Unreachable
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lockstep.base.lines import say
 from lockstep.base.naming import CLAIMS_SHOWN, digits_of
 from lockstep.cli.device import on_device
 from lockstep.cli.options import ComputingFlags, Json, PublicFlags
-from lockstep.cli.output import emit, say
+from lockstep.cli.output import emit
 from lockstep.protocol.errors import LockstepError, Mismatch, UsageError
 
 if TYPE_CHECKING:

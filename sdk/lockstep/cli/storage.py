@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
+from lockstep.base.lines import event, say
 from lockstep.base.settings import resolve
 from lockstep.cli.options import Commands, Json, Storage
-from lockstep.cli.output import emit, event, say
+from lockstep.cli.output import emit
 from lockstep.protocol.errors import DoctorError, UsageError
 
 DEFAULT_MAX_MIB = 8 << 10

@@ -11,11 +11,12 @@ import typer
 
 from lockstep.base.amounts import amount_of, tokens
 from lockstep.base.decoding import file_bytes, from_toml
+from lockstep.base.lines import say
 from lockstep.base.naming import JOBS_SHOWN, address_of, digits_of, short
 from lockstep.base.settings import resolve
 from lockstep.chain.keys import KEYSTORE
 from lockstep.cli.options import Commands, GasPrice, Json, PartyFlags, PublicFlags, Threads
-from lockstep.cli.output import emit, say
+from lockstep.cli.output import emit
 from lockstep.protocol.errors import Inconclusive, Malformed, Mismatch, TryLater, UsageError
 
 if TYPE_CHECKING:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from lockstep.base import trust as trusted
+from lockstep.base.lines import say
 from lockstep.base.settings import FOLDER_FILE, read_settings
 from lockstep.cli.options import Json, Yes
-from lockstep.cli.output import confirm, emit, say
+from lockstep.cli.output import confirm, emit
 from lockstep.protocol.errors import NotFoundError
 
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from lockstep.base.lines import event, say
 from lockstep.cli.narrator import ALERT, Line, clock, of_chain, of_loss
-from lockstep.cli.output import event, say
 from lockstep.cli.progress import Progress, windows_of
 from lockstep.cli.screen import Screen
 from lockstep.protocol.errors import LockstepError

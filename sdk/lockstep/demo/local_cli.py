@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lockstep.base import networks
+from lockstep.base.lines import say
 from lockstep.cli.narrator import ALERT, STEP, STRONG, Line
 from lockstep.cli.options import Json
-from lockstep.cli.output import emit, say
+from lockstep.cli.output import emit
 from lockstep.protocol.errors import NotFoundError
 
 if TYPE_CHECKING:

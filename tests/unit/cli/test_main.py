@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import typer
 
+from lockstep.base import lines
 from lockstep.cli import main as command
 from lockstep.cli import output
 from lockstep.cli.main import build
@@ -249,7 +250,7 @@ def test_an_envelope_is_one_line_of_success_or_of_failure(capsys: pytest.Capture
 
 def test_for_people_data_is_on_stdout_and_everything_else_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     output.emit({"a": 1}, False, text="one")
-    output.say("working")
+    lines.say("working")
     assert output.fail(UsageError("no such file", hint="name another"), False) == 2
     out, err = capsys.readouterr()
     assert out == "one\n"

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from lockstep.base.lines import event
 from lockstep.base.settings import Settings
 from lockstep.chain import games
 from lockstep.chain.outbox import Outbox
-from lockstep.cli.output import event
 from lockstep.node.byhand import Hand, Known
 from lockstep.node.delegate import Delegate
 from lockstep.node.party import Party

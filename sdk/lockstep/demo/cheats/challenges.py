@@ -17,9 +17,9 @@ from typing import Any
 
 import structlog
 
+from lockstep.base.lines import event
 from lockstep.chain import games
 from lockstep.chain.events import EventReader
-from lockstep.cli.output import event
 from lockstep.demo.cheats.lies import require_devnet
 from lockstep.execution.jobs import ClaimRun, ClaimSchedule, load
 from lockstep.node.ledger import ClaimRecord, Watcher

@@ -9,8 +9,8 @@ from coordinator.aggregator import Aggregator
 from coordinator.loading import Aggregators
 from coordinator.parts import CoordinatorParts
 from coordinator.service import Coordinator
+from lockstep.base.lines import event
 from lockstep.base.shelf import Shelf
-from lockstep.cli.output import event
 from lockstep.demo.cheats.lies import Cheat, cheat_of, require_devnet
 from lockstep.execution.jobs import ClaimRun, Job, Tensors
 from lockstep.protocol.types import Seed

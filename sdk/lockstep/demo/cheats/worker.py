@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from lockstep.cli.output import event
+from lockstep.base.lines import event
 from lockstep.demo.cheats.lies import Cheat, LyingRun, cheat_of, require_devnet
 from lockstep.execution.jobs import ClaimRun
 from lockstep.node.ledger import Ledger
