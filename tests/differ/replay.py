@@ -32,7 +32,7 @@ def replay(named: str, *, on_device: bool = False) -> bool:
     case = case_of(named)
     print(shrink.described(case))
     if on_device:
-        found = emulated(case)
+        found = emulated(case, seed_of(case.name))
         print(found or "the emulated device gives the bits")
         return found is None
     ways = ways_of(case, seed_of(case.name), all_ways=True)

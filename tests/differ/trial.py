@@ -83,5 +83,5 @@ def tried(
     if compiled:
         found = next(differences(case, seed_of(name), ways_of_compiled()[:3], compiled=True), None)
         return EQUAL if found is None else str(found)
-    found = emulated(case) if emulated_too else first_difference(case, quick=quick, few=few)
+    found = emulated(case, seed_of(name)) if emulated_too else first_difference(case, quick=quick, few=few)
     return EQUAL if found is None else str(found)

@@ -17,6 +17,7 @@ import numpy as np
 from lockstep.numerics import paths, portable, reference
 from lockstep.numerics.arrays import Array, to_array
 from lockstep.numerics.built import kernels
+from lockstep.numerics.cuda import generate
 from lockstep.numerics.executor import Executable
 from lockstep.numerics.reference import Operands, Rows
 from lockstep.protocol.programs.program import Alias, Tag
@@ -224,10 +225,16 @@ def against_reference(case: Case, due: list[Words], seed: int) -> Iterator[Diffe
             yield Difference("reference", op, at, int(due[op][at]), own)
 
 
-def emulated(case: Case) -> Difference | None:
-    """The case on the emulated CUDA device."""
-    due = due_words(case)
-    run = paths.compile(case.program, path="emulated")
+def emulated(case: Case, seed: int) -> Difference | None:
+    """The case on an emulated CUDA device: a large one, or one that a single block keeps busy, where products are cut
+    as those of a large model are."""
+    due, busy = due_words(case), generate.BUSY_BLOCKS
+    few = generate.FEW_TILES
+    try:
+        generate.BUSY_BLOCKS, generate.FEW_TILES = ((busy, few), (1, 1), (2, 1))[seed % 3]
+        run = paths.compile(case.program, path="emulated")
+    finally:
+        generate.BUSY_BLOCKS, generate.FEW_TILES = busy, few
     for time in ("first", "again"):
         found = run.run(case.state, CONTEXT, case.dataset)
         shown = {
