@@ -190,7 +190,8 @@ class ConstantClaim:
         """The leaf of a slot's S_1 that a witness's word names."""
         assert u == 1, "of the two states the last one is public"
         first = self.step(1)
-        return moving.leaf_of(first.program, word, first.after, lambda _: first.output(0).levels)
+        outputs = first.program.outputs
+        return moving.leaf_of(first.program, word, first.after, lambda k: first.output(outputs[k].index).levels)
 
     @cached_property
     def levels(self) -> Levels:
