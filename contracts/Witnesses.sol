@@ -260,6 +260,7 @@ contract Witnesses is IWitnesses {
         address[] memory found = new address[](slots.length);
         uint16 duties = 0;
         for (uint256 k = 0; k < slots.length; k++) {
+            // INVARIANT: every word of a draw has a stake of its own behind it: nobody has two duties.
             address account = Draws.pick(_lists[jobId], beacon, duties, owners[slots[k]], found);
             if (account == address(0)) continue;
             (slots[duties], found[duties]) = (slots[k], account);

@@ -95,12 +95,13 @@ library JobRules {
                 && Prices.dearestRowBond(prices.bond, prices.gasPrice, rowLeaves(role.rowLength)) <= MAX_LOCK,
             "locks"
         );
-        // INVARIANT: a witness's word costs at least twenty times what it is paid, and all on one claim less than half of what a worker
-        // loses that convicts itself to take them along; who was drawn has spoken before the claim can no longer be challenged.
+        // INVARIANT: a witness's stake is at least twenty fees, and two for each round in flight; all stakes on one claim are less than
+        // half of what a worker loses that convicts itself to take them along; who was drawn has spoken before the claim can no longer
+        // be challenged.
         _require(
             role.witnesses == 0
                 || (role.witnesses <= MAX_WITNESSES && role.witnessFee > 0
-                    && prices.witnessStake >= Prices.witnessFloor(role.witnessFee)
+                    && prices.witnessStake >= Prices.witnessFloor(role.witnessFee, p.schedule.maxLead)
                     && SLOT_WITNESSES * claimWitnesses(role) * prices.witnessStake < role.slotStake && _isWindow(windows.auditSeconds, inclusion)
                     && windows.challengeSeconds
                         >= uint256(role.revealSeconds) + role.attestSeconds + AUDIT_WINDOWS * uint256(windows.auditSeconds)),
