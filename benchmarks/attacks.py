@@ -140,6 +140,8 @@ class Market:
         yield self.unbacked_under_games()
         yield self.withheld()
         yield self.left_out()
+        yield self.takes_witnesses(requester=True)
+        yield self.takes_witnesses(requester=False)
 
     def self_conviction(self, *, requester: bool) -> Attack:
         """A merger convicts itself of a right merge under a full pipeline; it is its own challenger.
@@ -252,3 +254,23 @@ class Market:
         alone = (self.slots - self.terms.witnesses) // 2
         name = f"{self.slots - alone} of {self.slots} slots leave out the others"
         return Attack(name, None, Harm(0.0, float(alone)))
+
+    def takes_witnesses(self, *, requester: bool) -> Attack:
+        """A worker convicts itself of a right claim, and every witness that agreed with it loses its stake and the fees
+        of what else it looked at and is not settled; those return to the requester.
+
+        Each has a duty in every round in flight. Without the rule one that nobody else has enrolled beside had all.
+        """
+        terms = self.terms
+        split = prices.split_slash(terms.slot_stake, 1)
+        kept = split.winners[0] + (split.requester if requester else 0)
+        # The claim of who has its requester is not paid, and not earned.
+        lost = self.price(terms.slot_stake - kept) + (0 if requester else 1)
+        on_it = ceil(terms.witnesses / self.min_slots)
+
+        def taken(witnesses: int, duties: int) -> Harm:
+            fees = self.price(witnesses * duties * terms.witness_fee)
+            return Harm(lost - (fees if requester else 0), fees + self.price(witnesses * terms.witness_stake))
+
+        name = "a worker takes its witnesses along, " + ("with the requester" if requester else "alone")
+        return Attack(name, taken(1, terms.max_lead * terms.witnesses), taken(on_it, terms.max_lead))

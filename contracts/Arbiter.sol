@@ -1,7 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
-import {IArbiter} from "./interfaces/IArbiter.sol";
+import {
+    Context,
+    DatasetInvalid,
+    IArbiter,
+    OpUnknown,
+    Opening,
+    OpeningsWrong,
+    OperandNotEarlier,
+    OutOfRange,
+    Roots
+} from "./interfaces/IArbiter.sol";
 import {Codes} from "./libraries/Codes.sol";
 import {CHUNK, PARTIALS} from "./libraries/Constants.sol";
 import {Expression} from "./libraries/Expression.sol";

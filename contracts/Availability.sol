@@ -1,10 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
-import {IAvailability} from "./interfaces/IAvailability.sol";
-import {IJobMarket} from "./interfaces/IJobMarket.sol";
-import {IStakeVault} from "./interfaces/IStakeVault.sol";
-import {IValidator} from "./interfaces/IValidator.sol";
+import {
+    AnswerWrong,
+    Asked,
+    Demand,
+    DemandClosed,
+    IAvailability,
+    NoSuchRow,
+    Row,
+    Shown,
+    Status
+} from "./interfaces/IAvailability.sol";
+import {Body, Claim, IJobMarket, JobParams, JobStatus, Role, Windows} from "./interfaces/IJobMarket.sol";
+import {IStakeVault, Refund} from "./interfaces/IStakeVault.sol";
+import {Code} from "./interfaces/IValidator.sol";
 import {ANSWER_GAS, CHUNK, HASH_BLOCKS, LEAF_BYTES, LEAVES, WANTED} from "./libraries/Constants.sol";
 import {AlreadyDone, CommitmentMismatch, NoCarry, ProofInvalid, TooEarly, WrongJobStatus} from "./libraries/Errors.sol";
 import {Ids} from "./libraries/Ids.sol";
@@ -74,7 +84,7 @@ contract Availability is IAvailability, Precommitted {
 
     /// @dev Until when an answer counts; `a.until`: until when it keeps the claim in the merge.
     function _setUntil(Asked storage a, JobId job, uint32 what) private returns (uint64 deadline) {
-        IJobMarket.Windows memory windows = market.params(job).windows;
+        Windows memory windows = market.params(job).windows;
         deadline = uint64(block.timestamp + windows.answerSeconds);
 
         a.until = deadline;
@@ -97,12 +107,10 @@ contract Availability is IAvailability, Precommitted {
     }
 
     /// @inheritdoc IAvailability
-    function answer(bytes32 id, IJobMarket.Body calldata body, IValidator.Code calldata code, Shown[] calldata shown)
-        external
-    {
+    function answer(bytes32 id, Body calldata body, Code calldata code, Shown[] calldata shown) external {
         Demand storage d = _open(id);
-        IJobMarket.Claim memory c = market.claim(ClaimId.wrap(d.subject));
-        IJobMarket.JobParams memory p = market.params(c.job);
+        Claim memory c = market.claim(ClaimId.wrap(d.subject));
+        JobParams memory p = market.params(c.job);
         // INVARIANT: what is shown is what was claimed: of a carry, in the round before.
         bytes32 digest = d.row == CARRY ? market.claim(market.claimIdOf(c.job, c.round - 1, c.slot)).digest : c.digest;
         if (digest != Ids.body(body)) revert CommitmentMismatch();
@@ -138,7 +146,7 @@ contract Availability is IAvailability, Precommitted {
         if (_isGame(d)) {
             address[] memory winners = new address[](1);
             winners[0] = d.asker;
-            market.onConvicted(ClaimId.wrap(d.subject), 0, winners, new IStakeVault.Refund[](0));
+            market.onConvicted(ClaimId.wrap(d.subject), 0, winners, new Refund[](0));
         }
         vault.unlock(id);
     }
@@ -153,7 +161,7 @@ contract Availability is IAvailability, Precommitted {
         Demand storage d,
         bytes32 seed,
         bytes32 state,
-        IValidator.Code calldata code,
+        Code calldata code,
         Shown[] calldata shown
     ) private view {
         Program.Header memory h = Program.decodeHeader(code.header);
@@ -182,7 +190,7 @@ contract Availability is IAvailability, Precommitted {
         bytes32 state,
         uint256 entry,
         uint256 number,
-        IValidator.Code calldata code,
+        Code calldata code,
         Program.Header memory h,
         Shown calldata s
     ) private view {
@@ -198,7 +206,7 @@ contract Availability is IAvailability, Precommitted {
     }
 
     /// @dev dtype, rank and dims of an entry's tensor, and its elements.
-    function _tensor(uint256 entry, IValidator.Code calldata code, Program.Header memory h, Shown calldata s)
+    function _tensor(uint256 entry, Code calldata code, Program.Header memory h, Shown calldata s)
         private
         view
         returns (bytes memory, uint256)
@@ -248,7 +256,7 @@ contract Availability is IAvailability, Precommitted {
 
     /// @inheritdoc IAvailability
     function demandRow(JobId job, uint32 row) external returns (bytes32 id) {
-        IJobMarket.JobParams memory p = market.params(job);
+        JobParams memory p = market.params(job);
         // INVARIANT: rows are demanded of a job that goes on.
         if (!_goesOn(job)) revert WrongJobStatus(job);
         if (row >= p.roles[0].datasetRows) revert NoSuchRow(row);
@@ -269,8 +277,8 @@ contract Availability is IAvailability, Precommitted {
         bytes32 id = rowDemandId(job, row);
         Demand storage d = _open(id);
         _requireCommitted();
-        IJobMarket.JobParams memory p = market.params(job);
-        IJobMarket.Role memory role = p.roles[0];
+        JobParams memory p = market.params(job);
+        Role memory role = p.roles[0];
         bytes memory header = abi.encodePacked(I32, uint8(2), role.datasetRows, role.rowLength);
         // INVARIANT: the dataset is an i32 tensor of dims (rows, row length), as the job says.
         if (sha256(abi.encodePacked(bytes1(0x02), header, tree)) != role.datasetRoot) revert ProofInvalid();
@@ -298,13 +306,13 @@ contract Availability is IAvailability, Precommitted {
     }
 
     /// @dev The first leaf of the dataset that holds words of the row, and how many there are.
-    function _leavesOf(IJobMarket.Role memory role, uint32 row) private pure returns (uint256 first, uint256 count) {
+    function _leavesOf(Role memory role, uint32 row) private pure returns (uint256 first, uint256 count) {
         uint256 start = uint256(row) * role.rowLength;
         first = start / CHUNK;
         count = (start + role.rowLength - 1) / CHUNK + 1 - first;
     }
 
-    function _rowBond(JobId job, IJobMarket.JobParams memory p, uint32 row) private view returns (uint256) {
+    function _rowBond(JobId job, JobParams memory p, uint32 row) private view returns (uint256) {
         (, uint256 count) = _leavesOf(p.roles[0], row);
         return Prices.rowBondOf(market.bondOf(job), p.prices.bond, count);
     }
@@ -351,8 +359,8 @@ contract Availability is IAvailability, Precommitted {
     }
 
     function _goesOn(JobId job) private view returns (bool) {
-        IJobMarket.JobStatus status = market.job(job).status;
-        return status == IJobMarket.JobStatus.Active || status == IJobMarket.JobStatus.Cancelled;
+        JobStatus status = market.job(job).status;
+        return status == JobStatus.Active || status == JobStatus.Cancelled;
     }
 
     /// @dev Leaf `at` of a tensor has `given` bytes.

@@ -3,10 +3,29 @@ pragma solidity ^0.8.21;
 
 import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 
-import {IArbiter} from "./interfaces/IArbiter.sol";
-import {IDisputeGame} from "./interfaces/IDisputeGame.sol";
-import {IJobMarket} from "./interfaces/IJobMarket.sol";
-import {IStakeVault} from "./interfaces/IStakeVault.sol";
+import {IArbiter, Opening, OpeningsWrong} from "./interfaces/IArbiter.sol";
+import {
+    EqualBits,
+    Finding,
+    GameExists,
+    GamePhase,
+    GameState,
+    IDisputeGame,
+    LengthWrong,
+    PhaseWrong,
+    Proof,
+    Signed,
+    StandingStale,
+    StatementWrong,
+    Step,
+    StepOutOfRange,
+    Stored,
+    Verdict,
+    Work,
+    Wrong
+} from "./interfaces/IDisputeGame.sol";
+import {Body, Claim, Facts, GameTerms, IJobMarket} from "./interfaces/IJobMarket.sol";
+import {IStakeVault, Refund} from "./interfaces/IStakeVault.sol";
 import {Clock} from "./libraries/Clock.sol";
 import {
     BYTE_GAS,
@@ -44,19 +63,19 @@ contract DisputeGame is IDisputeGame {
     IArbiter public immutable arbiter;
 
     /// The phases in which the defender moves, a bit each.
-    uint256 private constant DEFENDERS = 1 << uint256(Phase.TraceReveal) | 1 << uint256(Phase.Defend)
-        | 1 << uint256(Phase.GraphReveal) | 1 << uint256(Phase.Tensor) | 1 << uint256(Phase.TensorReveal)
-        | 1 << uint256(Phase.Leaf) | 1 << uint256(Phase.Partials) | 1 << uint256(Phase.LowPartials);
+    uint256 private constant DEFENDERS = 1 << uint256(GamePhase.TraceReveal) | 1 << uint256(GamePhase.Defend)
+        | 1 << uint256(GamePhase.GraphReveal) | 1 << uint256(GamePhase.Tensor) | 1 << uint256(GamePhase.TensorReveal)
+        | 1 << uint256(GamePhase.Leaf) | 1 << uint256(GamePhase.Partials) | 1 << uint256(GamePhase.LowPartials);
     /// Those in which a node's descendants are shown, and those in which one of them is picked.
     uint256 private constant REVEALS =
-        1 << uint256(Phase.TraceReveal) | 1 << uint256(Phase.GraphReveal) | 1 << uint256(Phase.TensorReveal);
+        1 << uint256(GamePhase.TraceReveal) | 1 << uint256(GamePhase.GraphReveal) | 1 << uint256(GamePhase.TensorReveal);
     uint256 private constant PICKS =
-        1 << uint256(Phase.TracePick) | 1 << uint256(Phase.GraphPick) | 1 << uint256(Phase.TensorPick);
+        1 << uint256(GamePhase.TracePick) | 1 << uint256(GamePhase.GraphPick) | 1 << uint256(GamePhase.TensorPick);
     /// Those in which operands are shown.
     uint256 private constant PROOFS =
-        1 << uint256(Phase.Element) | 1 << uint256(Phase.PartialPick) | 1 << uint256(Phase.Proof);
+        1 << uint256(GamePhase.Element) | 1 << uint256(GamePhase.PartialPick) | 1 << uint256(GamePhase.Proof);
     /// Those in which partials are posted.
-    uint256 private constant POSTS = 1 << uint256(Phase.Partials) | 1 << uint256(Phase.LowPartials);
+    uint256 private constant POSTS = 1 << uint256(GamePhase.Partials) | 1 << uint256(GamePhase.LowPartials);
     /// What `staged` is for a fold: this, the chunk from bit 32, its word.
     uint256 private constant STAGED_CHUNK = 1 << 248;
 
@@ -82,7 +101,7 @@ contract DisputeGame is IDisputeGame {
     /// @inheritdoc IDisputeGame
     function open(
         ClaimId claim,
-        IJobMarket.Body calldata body,
+        Body calldata body,
         uint32 nonce,
         uint32 t,
         bytes32 next,
@@ -93,7 +112,7 @@ contract DisputeGame is IDisputeGame {
         id = gameIdOf(claim, msg.sender, nonce);
         // INVARIANT: a claim, a challenger and a nonce name one game.
         if (_games[id].standing != 0 || _isClosed(_games[id])) revert GameExists(id);
-        IJobMarket.GameTerms memory terms = market.onOpen(claim, body);
+        GameTerms memory terms = market.onOpen(claim, body);
         // INVARIANT: a game is about one of the claim's transitions, or about all of them (t = 0).
         if (t > terms.transitions) revert StepOutOfRange(t);
 
@@ -105,11 +124,11 @@ contract DisputeGame is IDisputeGame {
         standing.setLeftChallenger(Clock.budget(terms.clockSeconds, 0, 0));
 
         bytes memory statement;
-        Phase phase = Phase.Defend;
+        GamePhase phase = GamePhase.Defend;
         if (t == 0) {
             (standing.node, standing.statement) = (body.traceRoot, body.traceRoot);
             standing.setRem(uint8(Program.depthOf(standing.size())));
-            phase = standing.rem() == 0 ? Phase.Adjacent : Phase.TraceReveal;
+            phase = standing.rem() == 0 ? GamePhase.Adjacent : GamePhase.TraceReveal;
         } else {
             standing.node = Merkle.leaf(next);
             // INVARIANT: the step's end is the claim's own.
@@ -126,7 +145,7 @@ contract DisputeGame is IDisputeGame {
         GameState memory standing,
         uint32 nonce,
         bytes memory statement,
-        IJobMarket.GameTerms memory terms
+        GameTerms memory terms
     ) private {
         emit Opened(id, standing, standing.claim, msg.sender, standing.defender(), nonce, standing.t());
         if (standing.t() != 0) emit Argued(id, standing, statement);
@@ -136,9 +155,9 @@ contract DisputeGame is IDisputeGame {
 
     /// @inheritdoc IDisputeGame
     function adjacent(GameId id, GameState memory standing, Step calldata step) external metered(id) {
-        _move(id, standing, 1 << uint256(Phase.Adjacent));
+        _move(id, standing, 1 << uint256(GamePhase.Adjacent));
         bytes memory statement = _argue(standing, standing.statement, standing.position() + 1, step);
-        _turn(id, standing, Phase.Defend);
+        _turn(id, standing, GamePhase.Defend);
         emit Argued(id, standing, statement);
     }
 
@@ -148,7 +167,7 @@ contract DisputeGame is IDisputeGame {
         view
         returns (bytes memory statement)
     {
-        IJobMarket.Facts memory facts = market.factsOf(standing.claim, t, step.prevProof);
+        Facts memory facts = market.factsOf(standing.claim, t, step.prevProof);
         if (t == 1) {
             // INVARIANT: the first step starts at the state that the contract computes.
             if (step.prev != facts.stateZero) revert ProofInvalid();
@@ -163,7 +182,7 @@ contract DisputeGame is IDisputeGame {
         standing.setT(t);
     }
 
-    function _statement(IJobMarket.Facts memory f, uint32 t, Step calldata step) private pure returns (bytes memory) {
+    function _statement(Facts memory f, uint32 t, Step calldata step) private pure returns (bytes memory) {
         return
             bytes.concat(
                 abi.encodePacked(step.prev, bytes32(0), step.opsRoot, step.constsRoot, f.datasetRoot, f.seed),
@@ -183,7 +202,7 @@ contract DisputeGame is IDisputeGame {
         bytes32[] calldata blockProof,
         bytes32[] calldata children
     ) external {
-        _move(id, standing, 1 << uint256(Phase.Defend));
+        _move(id, standing, 1 << uint256(GamePhase.Defend));
         _requireStatement(standing, context);
         Program.Header memory h = context.head();
         // INVARIANT: what is defended is the S_t of the claim's trace.
@@ -196,7 +215,7 @@ contract DisputeGame is IDisputeGame {
         standing.setPosition(0);
         standing.setSize(uint32(h.n));
         standing.setStateBlock(uint32((1 << h.depth) - (1 << h.stateOut)));
-        _turn(id, standing, Phase.GraphPick);
+        _turn(id, standing, GamePhase.GraphPick);
         emit Defended(id, standing, state, children);
     }
 
@@ -204,7 +223,7 @@ contract DisputeGame is IDisputeGame {
     function reveal(GameId id, GameState memory standing, bytes32[] calldata children) external {
         _move(id, standing, REVEALS);
         _requireChildren(standing.node, standing.rem(), children);
-        _turn(id, standing, Phase(uint8(standing.phase()) + 1));
+        _turn(id, standing, GamePhase(uint8(standing.phase()) + 1));
         emit Revealed(id, standing, children);
     }
 
@@ -218,10 +237,10 @@ contract DisputeGame is IDisputeGame {
         bytes32 tree,
         bytes32[] calldata children
     ) external {
-        _move(id, standing, 1 << uint256(Phase.Tensor));
+        _move(id, standing, 1 << uint256(GamePhase.Tensor));
         _descend(standing, context, descriptor, descriptorProof, tree);
         if (standing.rem() != 0) _requireChildren(tree, standing.rem(), children);
-        _turn(id, standing, standing.rem() == 0 ? Phase.Leaf : Phase.TensorPick);
+        _turn(id, standing, standing.rem() == 0 ? GamePhase.Leaf : GamePhase.TensorPick);
         emit TensorRevealed(id, standing, children);
     }
 
@@ -251,13 +270,13 @@ contract DisputeGame is IDisputeGame {
 
     /// @inheritdoc IDisputeGame
     function postLeaf(GameId id, GameState memory standing, bytes calldata data) external {
-        _move(id, standing, 1 << uint256(Phase.Leaf));
+        _move(id, standing, 1 << uint256(GamePhase.Leaf));
         uint256 rest = 4 * (standing.size() - CHUNK * standing.position());
         // INVARIANT: a leaf has 1 KiB, the last one what is left.
         _requireLength(rest < 4 * CHUNK ? rest : 4 * CHUNK, data.length);
         // INVARIANT: the bytes are those that the leaf commits to.
         if (Openings.leafHash(data) != standing.node) revert ProofInvalid();
-        _turn(id, standing, Phase.Element);
+        _turn(id, standing, GamePhase.Element);
         emit LeafPosted(id, standing, data);
     }
 
@@ -267,14 +286,14 @@ contract DisputeGame is IDisputeGame {
         uint256 count = Program.leaves(standing.terms());
         bool grouped = _isGrouped(standing);
         if (grouped) {
-            count = standing.phase() == Phase.Partials ? Program.leaves(count) : count - CHUNK * standing.group();
+            count = standing.phase() == GamePhase.Partials ? Program.leaves(count) : count - CHUNK * standing.group();
             if (count > CHUNK) count = CHUNK;
         }
         // INVARIANT: a level has as many partials as the fold's terms imply.
         _requireLength(4 * count, words.length);
 
         standing.node = keccak256(bytes.concat(words, standing.node));
-        Phase then = grouped && standing.phase() == Phase.Partials ? Phase.PartialPick : Phase.Proof;
+        GamePhase then = grouped && standing.phase() == GamePhase.Partials ? GamePhase.PartialPick : GamePhase.Proof;
         _turn(id, standing, then);
         emit PartialsPosted(id, standing, words);
     }
@@ -298,28 +317,28 @@ contract DisputeGame is IDisputeGame {
         standing.node = child;
         standing.setRem(uint8(rem));
         standing.setPosition(uint32(position));
-        Phase then = rem != 0 ? Phase(uint8(standing.phase()) - 1) : _bottom(standing);
+        GamePhase then = rem != 0 ? GamePhase(uint8(standing.phase()) - 1) : _bottom(standing);
         _turn(id, standing, then);
         emit Picked(id, standing);
     }
 
     /// @dev What stands at `position` of the tree that was descended: the phase in which it is argued about.
-    function _bottom(GameState memory standing) private pure returns (Phase) {
-        (Phase phase, uint256 position) = (standing.phase(), standing.position());
-        if (phase == Phase.TracePick) return position < standing.size() ? Phase.Adjacent : Phase.Padding;
-        if (phase == Phase.TensorPick) return position < Program.leaves(standing.size()) ? Phase.Leaf : Phase.Padding;
-        if (position < standing.size()) return Phase.Tensor;
-        return position >= standing.stateBlock() ? Phase.Alias : Phase.Padding;
+    function _bottom(GameState memory standing) private pure returns (GamePhase) {
+        (GamePhase phase, uint256 position) = (standing.phase(), standing.position());
+        if (phase == GamePhase.TracePick) return position < standing.size() ? GamePhase.Adjacent : GamePhase.Padding;
+        if (phase == GamePhase.TensorPick) return position < Program.leaves(standing.size()) ? GamePhase.Leaf : GamePhase.Padding;
+        if (position < standing.size()) return GamePhase.Tensor;
+        return position >= standing.stateBlock() ? GamePhase.Alias : GamePhase.Padding;
     }
 
     /// @inheritdoc IDisputeGame
     function pickElement(GameId id, GameState memory standing, uint256 i) external metered(id) {
-        _move(id, standing, 1 << uint256(Phase.Element));
+        _move(id, standing, 1 << uint256(GamePhase.Element));
         // What has no partials is picked by its proof.
         if (standing.terms() <= CHUNK) revert PhaseWrong(standing.phase());
         _pickElement(standing, i);
         standing.node = _under(standing.node, standing.position());
-        _turn(id, standing, Phase.Partials);
+        _turn(id, standing, GamePhase.Partials);
         emit ElementPicked(id, standing);
     }
 
@@ -333,19 +352,19 @@ contract DisputeGame is IDisputeGame {
 
     /// @inheritdoc IDisputeGame
     function pickPartial(GameId id, GameState memory standing, uint16 i, bytes calldata posted) external metered(id) {
-        _move(id, standing, 1 << uint256(Phase.PartialPick));
+        _move(id, standing, 1 << uint256(GamePhase.PartialPick));
         uint32 word = _wordAt(_posted(standing.node, posted), i);
         standing.setGroup(uint8(i));
         standing.setWord(word);
         standing.node = _under(standing.node, i);
-        _turn(id, standing, Phase.LowPartials);
+        _turn(id, standing, GamePhase.LowPartials);
         emit PartialPicked(id, standing);
     }
 
     /// @inheritdoc IDisputeGame
     function stage(GameId id, GameState memory standing, Proof calldata proof) external metered(id) {
         _execution(id, standing, proof, false);
-        bool picks = standing.phase() == Phase.Element;
+        bool picks = standing.phase() == GamePhase.Element;
         uint256 staged;
         if (standing.terms() == 0) {
             bytes memory where = abi.encode(proof.context.roots(), proof.context.context(standing.op()), standing.position());
@@ -355,7 +374,7 @@ contract DisputeGame is IDisputeGame {
             staged = STAGED_CHUNK | uint256(chunk) << 32 | _execute(standing, proof, chunk);
         }
         standing.staged = staged;
-        _turn(id, standing, Phase.Proof);
+        _turn(id, standing, GamePhase.Proof);
         if (picks) emit ElementPicked(id, standing);
         emit Staged(id, standing);
     }
@@ -379,9 +398,9 @@ contract DisputeGame is IDisputeGame {
     /// @param combined Whether it is about the combination of the words that are posted.
     function _execution(GameId id, GameState memory standing, Proof calldata proof, bool combined) private view {
         _move(id, standing, PROOFS);
-        Phase phase = standing.phase();
-        bool picks = phase == Phase.Element && standing.terms() <= CHUNK;
-        if (phase != Phase.Proof && !picks && !(phase == Phase.PartialPick && combined)) revert PhaseWrong(phase);
+        GamePhase phase = standing.phase();
+        bool picks = phase == GamePhase.Element && standing.terms() <= CHUNK;
+        if (phase != GamePhase.Proof && !picks && !(phase == GamePhase.PartialPick && combined)) revert PhaseWrong(phase);
         // INVARIANT: a game argues about one statement, and below an op about that op.
         if (_below(proof.context, proof.descriptor) != standing.statement) revert StatementWrong();
         if (!picks) return;
@@ -397,9 +416,9 @@ contract DisputeGame is IDisputeGame {
         if (standing.terms() <= CHUNK) return (standing.word(), 0);
         bytes calldata words = _posted(standing.node, proof.posted);
         if (proof.chunk != COMBINED) return (_wordAt(words, proof.chunk), uint32(CHUNK * standing.group() + proof.chunk));
-        if (standing.phase() == Phase.Proof && _isGrouped(standing)) return (standing.word(), COMBINED);
+        if (standing.phase() == GamePhase.Proof && _isGrouped(standing)) return (standing.word(), COMBINED);
         // INVARIANT: an element reads exactly the openings that its descriptor implies.
-        if (proof.openings.length != 1) revert IArbiter.OpeningsWrong(proof.openings.length);
+        if (proof.openings.length != 1) revert OpeningsWrong(proof.openings.length);
         bytes calldata leaf = proof.openings[0].data;
         // INVARIANT: the bytes are those that the leaf commits to.
         if (_under(Openings.leafHash(leaf), standing.position()) != bytes32(proof.posted[words.length:])) revert ProofInvalid();
@@ -429,7 +448,7 @@ contract DisputeGame is IDisputeGame {
     /// of fixed length lie the call's own bytes from the proof on, which the two offsets point into.
     function _ask(Proof calldata proof, bytes4 what, bytes memory where, uint256 staged) private view returns (uint256 word) {
         bytes calldata descriptor = proof.descriptor;
-        IArbiter.Opening[] calldata openings = proof.openings;
+        Opening[] calldata openings = proof.openings;
         IArbiter asked = arbiter;
         assembly ("memory-safe") {
             let begin := mload(0x40)
@@ -469,7 +488,7 @@ contract DisputeGame is IDisputeGame {
         bytes32[] calldata proof
     ) external {
         uint256 begun = gasleft();
-        _move(id, standing, 1 << uint256(Phase.Alias));
+        _move(id, standing, 1 << uint256(GamePhase.Alias));
         _requireStatement(standing, context);
         uint256 entry = standing.position() - standing.stateBlock();
         value = _named(context, header, entry, value, proof);
@@ -497,7 +516,7 @@ contract DisputeGame is IDisputeGame {
     /// @inheritdoc IDisputeGame
     function provePadding(GameId id, GameState memory standing) external {
         uint256 begun = gasleft();
-        _move(id, standing, 1 << uint256(Phase.Padding));
+        _move(id, standing, 1 << uint256(GamePhase.Padding));
         // INVARIANT: equal bits convict nobody; padding is EMPTY.
         if (standing.node == 0) revert EqualBits(0);
         Finding memory found = _finding(Wrong.Padding, standing.position(), standing.node, 0);
@@ -509,7 +528,7 @@ contract DisputeGame is IDisputeGame {
     function equivocate(Work calldata work, Signed calldata a, Signed calldata b) external {
         uint256 begun = gasleft();
         ClaimId claim = Ids.claim(work.job, work.round, work.attempt, work.slot);
-        IJobMarket.Claim memory c = market.claim(claim);
+        Claim memory c = market.claim(claim);
         address worker = c.worker;
         (bytes32 first, bytes32 second) = (_digestOf(work, a), _digestOf(work, b));
         // INVARIANT: a claim that is signed twice is still one claim.
@@ -522,7 +541,7 @@ contract DisputeGame is IDisputeGame {
         if (c.openGames != 0) revert GamesOpen(c.openGames);
         emit Convicted(NO_GAME, claim, _finding(Wrong.Equivocation, 0, first, second));
         // INVARIANT: two signatures earn nobody a prize: who shows them has its gas back.
-        _award(claim, 0, Rounds.BURN, IStakeVault.Refund(msg.sender, _metered(0, begun)));
+        _award(claim, 0, Rounds.BURN, Refund(msg.sender, _metered(0, begun)));
     }
 
     /// @dev What is signed: EIP-712, in the domain of the market.
@@ -575,16 +594,16 @@ contract DisputeGame is IDisputeGame {
             market.onRejected(claim);
             vault.takeBond(GameId.unwrap(id), defender, type(uint256).max);
         } else {
-            if (verdict != Verdict.Void) _award(claim, t, winner, IStakeVault.Refund(winner, spent));
+            if (verdict != Verdict.Void) _award(claim, t, winner, Refund(winner, spent));
             vault.unlock(GameId.unwrap(id));
         }
     }
 
     /// @dev The claim is wrong: the prize is `first`'s and the two earliest other live games', who are given their gas back, too. A game
     ///      beyond SCAN from the earliest live one has no part: a verdict costs the same however many games there are.
-    function _award(ClaimId claim, uint32 t, address first, IStakeVault.Refund memory spent) private {
+    function _award(ClaimId claim, uint32 t, address first, Refund memory spent) private {
         address[] memory winners = new address[](WINNERS);
-        IStakeVault.Refund[] memory refunds = new IStakeVault.Refund[](SCAN + 1);
+        Refund[] memory refunds = new Refund[](SCAN + 1);
         (winners[0], refunds[0]) = (first, spent);
         (uint256 sharing, uint256 refunded) = (1, 1);
         uint256 i = _firstLive[claim];
@@ -594,7 +613,7 @@ contract DisputeGame is IDisputeGame {
             if (_isClosed(stored)) continue;
             if (stored.standing == 0) break;
             if (sharing < WINNERS) winners[sharing++] = _challengerOf(id);
-            refunds[refunded++] = IStakeVault.Refund(_challengerOf(id), stored.spent);
+            refunds[refunded++] = Refund(_challengerOf(id), stored.spent);
         }
         assembly ("memory-safe") {
             mstore(winners, sharing)
@@ -615,7 +634,7 @@ contract DisputeGame is IDisputeGame {
 
     function _requireStanding(GameId id, GameState memory standing) private view {
         Stored storage stored = _games[id];
-        if (stored.standing == 0) revert PhaseWrong(_isClosed(stored) ? Phase.Closed : Phase.None);
+        if (stored.standing == 0) revert PhaseWrong(_isClosed(stored) ? GamePhase.Closed : GamePhase.None);
         // INVARIANT: a move answers the game as it stands.
         if (standing.digest() != stored.standing) revert StandingStale(stored.standing);
     }
@@ -623,7 +642,7 @@ contract DisputeGame is IDisputeGame {
     /// @dev A move begins: about the game as it stands, in one of `phases`, in time, by the side whose turn it is.
     function _move(GameId id, GameState memory standing, uint256 phases) private view {
         _requireStanding(id, standing);
-        Phase phase = standing.phase();
+        GamePhase phase = standing.phase();
         if (phases >> uint256(phase) & 1 == 0) revert PhaseWrong(phase);
         uint24 left = Clock.stop(standing.deadline());
         if (_isDefenders(phase)) {
@@ -638,7 +657,7 @@ contract DisputeGame is IDisputeGame {
     }
 
     /// @dev A move ends: the clock of whoever moves in `phase` starts, and the hash of the game as it then stands is stored.
-    function _turn(GameId id, GameState memory standing, Phase phase) private {
+    function _turn(GameId id, GameState memory standing, GamePhase phase) private {
         standing.setTurn(phase, Clock.start(_isDefenders(phase) ? standing.leftDefender() : standing.leftChallenger()));
         _games[id].standing = standing.digest();
     }
@@ -688,7 +707,7 @@ contract DisputeGame is IDisputeGame {
         return address(uint160(uint256(GameId.unwrap(id))));
     }
 
-    function _isDefenders(Phase phase) private pure returns (bool) {
+    function _isDefenders(GamePhase phase) private pure returns (bool) {
         return DEFENDERS >> uint256(phase) & 1 == 1;
     }
 

@@ -2,8 +2,24 @@
 pragma solidity ^0.8.21;
 
 import {IAvailability} from "./interfaces/IAvailability.sol";
-import {IJobMarket} from "./interfaces/IJobMarket.sol";
-import {IStakeVault} from "./interfaces/IStakeVault.sol";
+import {
+    Body,
+    Claim,
+    ClaimStatus,
+    Facts,
+    GameTerms,
+    IJobMarket,
+    Job,
+    JobParams,
+    JobStatus,
+    Phase,
+    Pricing,
+    Receipt,
+    Reveal,
+    Role,
+    Round
+} from "./interfaces/IJobMarket.sol";
+import {IStakeVault, Refund} from "./interfaces/IStakeVault.sol";
 import {IWitnesses} from "./interfaces/IWitnesses.sol";
 import {
     AlreadyDone,
@@ -226,7 +242,7 @@ contract JobMarket is IJobMarket {
     }
 
     /// @inheritdoc IJobMarket
-    function onConvicted(ClaimId claimId, uint32 t, address[] calldata winners, IStakeVault.Refund[] calldata refunds)
+    function onConvicted(ClaimId claimId, uint32 t, address[] calldata winners, Refund[] calldata refunds)
         external
         onlyVerdict
     {

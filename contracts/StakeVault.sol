@@ -6,7 +6,7 @@ import {IERC20Permit} from "@openzeppelin/contracts/token/ERC20/extensions/IERC2
 import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
 import {ReentrancyGuard} from "@openzeppelin/contracts/utils/ReentrancyGuard.sol";
 
-import {IStakeVault} from "./interfaces/IStakeVault.sol";
+import {IStakeVault, Keeper, Lock, Refund} from "./interfaces/IStakeVault.sol";
 import {
     BOND_PERCENT_DEFENDER,
     MAX_ESCROWED,

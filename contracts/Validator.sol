@@ -1,8 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
-import {IJobMarket} from "./interfaces/IJobMarket.sol";
-import {IValidator} from "./interfaces/IValidator.sol";
+import {IJobMarket, JobParams, Role} from "./interfaces/IJobMarket.sol";
+import {
+    Code,
+    Evidence,
+    EvidenceWrong,
+    IValidator,
+    JobParts,
+    Piece,
+    Rule,
+    RuleHolds,
+    Subject
+} from "./interfaces/IValidator.sol";
 import {
     CHUNK,
     LEAF_BYTES,
@@ -105,11 +115,11 @@ contract Validator is IValidator, Precommitted {
     }
 
     /// @inheritdoc IValidator
-    function check(Job memory job, Evidence calldata evidence) external view returns (Rule) {
+    function check(JobParts memory job, Evidence calldata evidence) external view returns (Rule) {
         return _check(job, evidence);
     }
 
-    function _check(Job memory job, Evidence calldata e) private view returns (Rule rule) {
+    function _check(JobParts memory job, Evidence calldata e) private view returns (Rule rule) {
         Subject subject = e.subject;
         if (subject == Subject.Dataset) return _dataset(job, e);
         if (subject == Subject.Layout) return _layout(job, e);
@@ -126,9 +136,9 @@ contract Validator is IValidator, Precommitted {
         else rule = _zero(job, e, h);
     }
 
-    function _jobOf(JobId id) private view returns (Job memory job) {
-        IJobMarket.JobParams memory p = market.params(id);
-        IJobMarket.Role memory role = p.roles[0];
+    function _jobOf(JobId id) private view returns (JobParts memory job) {
+        JobParams memory p = market.params(id);
+        Role memory role = p.roles[0];
         (job.stepProgram, job.encodeProgram, job.mergeProgram) = (role.stepProgram, role.encodeProgram, p.merge.program);
         (job.datasetRoot, job.datasetRows, job.rowLength) = (role.datasetRoot, role.datasetRows, role.rowLength);
         (job.genesisShared, job.genesisOuter) = (p.genesis.shared, p.genesis.outer);
@@ -146,7 +156,7 @@ contract Validator is IValidator, Precommitted {
     // -- headers ---------------------------------------------------------------------------------------------------
 
     /// @dev The header of Program `which`, if it is one.
-    function _code(Job memory job, uint256 which, Code calldata code)
+    function _code(JobParts memory job, uint256 which, Code calldata code)
         private
         pure
         returns (Rule, Program.Header memory h)
@@ -312,7 +322,7 @@ contract Validator is IValidator, Precommitted {
     }
 
     /// @dev Everything that op `e.index` (piece 0) must be by itself.
-    function _op(Job memory job, Evidence calldata e, Program.Header memory h)
+    function _op(JobParts memory job, Evidence calldata e, Program.Header memory h)
         private
         view
         returns (Rule rule, Op memory op)
@@ -528,7 +538,7 @@ contract Validator is IValidator, Precommitted {
 
     // -- one operand -----------------------------------------------------------------------------------------------
 
-    function _operand(Job memory job, Evidence calldata e, Program.Header memory h) private view returns (Rule rule) {
+    function _operand(JobParts memory job, Evidence calldata e, Program.Header memory h) private view returns (Rule rule) {
         Op memory op;
         (rule, op) = _op(job, e, h);
         if (rule != Rule.Holds) return rule;
@@ -649,7 +659,7 @@ contract Validator is IValidator, Precommitted {
     }
 
     /// @dev Tensor `e.index` of the job's first checkpoint is that of the Programs' states.
-    function _genesis(Job memory job, Evidence calldata e, Program.Header memory h) private view returns (Rule rule) {
+    function _genesis(JobParts memory job, Evidence calldata e, Program.Header memory h) private view returns (Rule rule) {
         bool outer = e.subject == Subject.Outer;
         uint256 quarter = 1 << job.sharedDepth;
         if (e.index >= quarter || e.pieces.length == 0) revert EvidenceWrong();
@@ -669,7 +679,7 @@ contract Validator is IValidator, Precommitted {
     }
 
     /// @dev Tensor `e.index` of what stands for a carry or a payload is zero.
-    function _zero(Job memory job, Evidence calldata e, Program.Header memory h) private view returns (Rule rule) {
+    function _zero(JobParts memory job, Evidence calldata e, Program.Header memory h) private view returns (Rule rule) {
         bool carry = e.subject == Subject.Carry;
         uint256 depth = carry ? job.sharedDepth : job.payloadDepth;
         if (e.index >= 1 << depth || e.pieces.length == 0) revert EvidenceWrong();
@@ -685,7 +695,7 @@ contract Validator is IValidator, Precommitted {
         return value == _zeroTensor(entry) ? Rule.Holds : Rule.ZeroEntry;
     }
 
-    function _dataset(Job memory job, Evidence calldata e) private view returns (Rule) {
+    function _dataset(JobParts memory job, Evidence calldata e) private view returns (Rule) {
         uint256 elements = uint256(job.datasetRows) * job.rowLength;
         // INVARIANT: a dataset is a tensor like any other: at most 2^31 - 1 elements.
         if (elements > MAX_ELEMENTS) return Rule.DatasetSize;
@@ -728,7 +738,7 @@ contract Validator is IValidator, Precommitted {
 
     // -- three Programs --------------------------------------------------------------------------------------------
 
-    function _layout(Job memory job, Evidence calldata e) private view returns (Rule rule) {
+    function _layout(JobParts memory job, Evidence calldata e) private view returns (Rule rule) {
         uint256 side = e.program;
         Program.Header memory h;
         (rule, h) = _code(job, side / 2, e.code);
@@ -748,7 +758,7 @@ contract Validator is IValidator, Precommitted {
     }
 
     /// @dev Entry `k` of the layout `side`, of the same Program or of the other one.
-    function _elsewhere(Job memory job, Evidence calldata e, Program.Header memory h, uint256 side, uint256 k)
+    function _elsewhere(JobParts memory job, Evidence calldata e, Program.Header memory h, uint256 side, uint256 k)
         private
         view
         returns (Rule rule, uint256 entry)
@@ -768,7 +778,7 @@ contract Validator is IValidator, Precommitted {
         return side % 2 == 0 ? _entry(code, h, k) : _output(e, code, h, k, 0);
     }
 
-    function _width(Job memory job, uint256 side, Program.Header memory h) private pure returns (Rule) {
+    function _width(JobParts memory job, uint256 side, Program.Header memory h) private pure returns (Rule) {
         uint256 depth = uint256(job.sharedDepth) + 2;
         if (side == ENCODE_OUT) depth = uint256(job.payloadDepth) + 1;
         else if (side == MERGE_IN) depth = job.payloadDepth + Program.depthOf(job.slots) + 2;
@@ -778,7 +788,7 @@ contract Validator is IValidator, Precommitted {
     }
 
     /// @dev What entry `k` of a layout must be: six bytes, FREE, or ELSEWHERE with (side, index).
-    function _due(Job memory job, uint256 side, uint256 k) private pure returns (uint256) {
+    function _due(JobParts memory job, uint256 side, uint256 k) private pure returns (uint256) {
         uint256 quarter = 1 << job.sharedDepth;
         uint256 width = 1 << job.payloadDepth;
         if (side == STEP_OUT || side == ENCODE_IN) return _same(STEP_IN, k);

@@ -1,9 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
-import {IJobMarket} from "./interfaces/IJobMarket.sol";
+import {Claim, ClaimStatus, IJobMarket, JobParams, JobStatus, Phase, Role, Round} from "./interfaces/IJobMarket.sol";
 import {IStakeVault} from "./interfaces/IStakeVault.sol";
-import {IWitnesses} from "./interfaces/IWitnesses.sol";
+import {
+    Audit,
+    AuditStatus,
+    Duty,
+    DutyStatus,
+    IWitnesses,
+    Outcome,
+    Standing,
+    Witness,
+    Word
+} from "./interfaces/IWitnesses.sol";
 import {AUDIT_REVEAL_WINDOWS, HASH_BLOCKS} from "./libraries/Constants.sol";
 import {Draws} from "./libraries/Draws.sol";
 import {
@@ -48,9 +58,9 @@ contract Witnesses is IWitnesses {
 
     /// @inheritdoc IWitnesses
     function enrol(JobId jobId, bytes32 head) external {
-        IJobMarket.JobParams memory p = market.params(jobId);
+        JobParams memory p = market.params(jobId);
         // INVARIANT: witnesses are for jobs that run and draw some.
-        if (market.job(jobId).status != IJobMarket.JobStatus.Active || p.roles[0].witnesses == 0) revert WrongJobStatus(jobId);
+        if (market.job(jobId).status != JobStatus.Active || p.roles[0].witnesses == 0) revert WrongJobStatus(jobId);
         if (_witnesses[jobId][msg.sender].standing != Standing.None) revert AlreadyDone();
         _catchUp(jobId);
 
@@ -109,7 +119,7 @@ contract Witnesses is IWitnesses {
         }
         // INVARIANT: how far a witness looked was fixed before the beacon: nobody chooses its own t*.
         _spend(_witnesses[a.job][msg.sender], d.serial, word.preimage);
-        IJobMarket.Claim memory c = market.claim(claimId);
+        Claim memory c = market.claim(claimId);
         uint32 t = Draws.stepOf(word.preimage, a.beacon, i, c.transitions);
         if (word.agrees) {
             if (Ids.body(word.body) != c.digest) revert CommitmentMismatch();
@@ -137,7 +147,7 @@ contract Witnesses is IWitnesses {
         AuditId auditId = Draws.auditId(jobId, r, attempt);
         ClaimId claimId = Ids.claim(jobId, r, attempt, slot);
         Rounds.requireCid(traceCid);
-        IJobMarket.Claim memory c = market.claim(claimId);
+        Claim memory c = market.claim(claimId);
         if (c.worker != msg.sender) revert NotSlotOwner(slot);
         // INVARIANT: no state root is public while a witness may still commit to one.
         if (c.claimedAt == 0 || !_mayPublish(_audits[auditId], jobId, r)) {
@@ -242,7 +252,7 @@ contract Witnesses is IWitnesses {
         }
         a.status = AuditStatus.Drawn;
         a.beacon = Draws.beaconOf(blockhash(a.beaconBlock), auditId);
-        IJobMarket.JobParams memory p = market.params(jobId);
+        JobParams memory p = market.params(jobId);
         _deal(auditId, a, p.roles[0]);
         // With nobody to wait for, the roots may be published at once.
         _setWindows(a, block.timestamp + (a.duties == 0 ? 0 : p.windows.auditSeconds), p.windows.auditSeconds);
@@ -251,7 +261,7 @@ contract Witnesses is IWitnesses {
     }
 
     /// @dev Gives each duty its slot and its account.
-    function _deal(AuditId auditId, Audit storage a, IJobMarket.Role memory role) private {
+    function _deal(AuditId auditId, Audit storage a, Role memory role) private {
         (JobId jobId, bytes32 beacon) = (a.job, a.beacon);
         (uint32[] memory slots, address[] memory owners) = _revealed(a, role.slots);
         // INVARIANT: no claim has more witnesses than its worker's stake was compared with, however few have revealed.
@@ -260,6 +270,7 @@ contract Witnesses is IWitnesses {
         address[] memory found = new address[](slots.length);
         uint16 duties = 0;
         for (uint256 k = 0; k < slots.length; k++) {
+            // INVARIANT: every word of a draw has a stake of its own behind it: nobody has two duties.
             address account = Draws.pick(_lists[jobId], beacon, duties, owners[slots[k]], found);
             if (account == address(0)) continue;
             (slots[duties], found[duties]) = (slots[k], account);
@@ -284,7 +295,7 @@ contract Witnesses is IWitnesses {
         owners = new address[](slots);
         uint256 count = 0;
         for (uint32 s = 0; s < slots; s++) {
-            IJobMarket.Claim memory c = market.claim(Ids.claim(a.job, a.round, a.attempt, s));
+            Claim memory c = market.claim(Ids.claim(a.job, a.round, a.attempt, s));
             owners[s] = c.worker;
             if (c.claimedAt != 0) found[count++] = s;
         }
@@ -301,14 +312,14 @@ contract Witnesses is IWitnesses {
 
     /// @dev Whether the round's witnesses can be drawn.
     function _isOpen(JobId jobId, uint32 r) private view returns (bool) {
-        return market.phase(jobId, r) == IJobMarket.Phase.Attesting;
+        return market.phase(jobId, r) == Phase.Attesting;
     }
 
     function _mayPublish(Audit storage a, JobId jobId, uint32 r) private view returns (bool) {
         if (a.status == AuditStatus.Drawn) return block.timestamp >= a.commitEnds;
         // Nobody has been drawn: as long as somebody may be, the list stays unpublished.
-        IJobMarket.Phase phase = market.phase(jobId, r);
-        bool over = phase > IJobMarket.Phase.Attesting || a.status == AuditStatus.Skipped;
+        Phase phase = market.phase(jobId, r);
+        bool over = phase > Phase.Attesting || a.status == AuditStatus.Skipped;
         return over || market.params(jobId).roles[0].witnesses == 0;
     }
 
@@ -331,8 +342,8 @@ contract Witnesses is IWitnesses {
     /// @dev What becomes of a duty; reverts while that is open.
     function _outcome(Audit storage a, Duty storage d) private view returns (Outcome) {
         ClaimId claimId = _claimOf(a, d);
-        IJobMarket.Claim memory c = market.claim(claimId);
-        bool convicted = c.status == IJobMarket.ClaimStatus.Convicted;
+        Claim memory c = market.claim(claimId);
+        bool convicted = c.status == ClaimStatus.Convicted;
         uint32 convictedAt = market.convictedAt(claimId);
         bool agreed = d.status == DutyStatus.Agreed;
         // INVARIANT: a word with no stake behind it earns nothing and costs nothing more.
@@ -357,25 +368,25 @@ contract Witnesses is IWitnesses {
         }
         bool spoke = agreed || d.status == DutyStatus.Differed;
         // INVARIANT: fees are paid in final rounds alone: a round that starts again pays no witness twice.
-        if (!spoke || market.round(a.job, a.round).phase != IJobMarket.Phase.Final) revert DutyOpen(claimId);
+        if (!spoke || market.round(a.job, a.round).phase != Phase.Final) revert DutyOpen(claimId);
         // INVARIANT: who differs is paid if the claim is convicted, by whatever game, or falls with the one whose carry it starts
         // from, and pays the fee if it stands.
-        if (!agreed) return convicted || c.status == IJobMarket.ClaimStatus.Void ? Outcome.Paid : Outcome.Fined;
+        if (!agreed) return convicted || c.status == ClaimStatus.Void ? Outcome.Paid : Outcome.Fined;
         // INVARIANT: who agrees is paid unless the claim was convicted without a proof of where it is wrong.
         return !convicted || convictedAt > d.t ? Outcome.Paid : Outcome.Void;
     }
 
     /// @dev The claim is void, or its round is, or started again. In a final round a claim is void that fell with the one whose carry it
     ///      starts from: its witness is paid.
-    function _isGone(Audit storage a, IJobMarket.ClaimStatus status) private view returns (bool) {
-        IJobMarket.Round memory ro = market.round(a.job, a.round);
-        if (ro.attempt != a.attempt || ro.phase == IJobMarket.Phase.Void) return true;
-        return status == IJobMarket.ClaimStatus.Void && ro.phase != IJobMarket.Phase.Final;
+    function _isGone(Audit storage a, ClaimStatus status) private view returns (bool) {
+        Round memory ro = market.round(a.job, a.round);
+        if (ro.attempt != a.attempt || ro.phase == Phase.Void) return true;
+        return status == ClaimStatus.Void && ro.phase != Phase.Final;
     }
 
     /// @dev Whether the merge does without the slot's claim; reverts until it is frozen.
     function _isLeftOut(Audit storage a, uint32 slot) private view returns (bool) {
-        IJobMarket.Round memory ro = market.round(a.job, a.round);
+        Round memory ro = market.round(a.job, a.round);
         if (ro.mergeIn == 0) revert DutyOpen(Ids.claim(a.job, a.round, a.attempt, slot));
         return (ro.mask >> slot) & 1 == 0;
     }

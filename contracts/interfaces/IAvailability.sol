@@ -1,11 +1,66 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
-import {IJobMarket} from "./IJobMarket.sol";
+import {Body, IJobMarket} from "./IJobMarket.sol";
 import {IPrecommitted} from "./IPrecommitted.sol";
 import {IStakeVault} from "./IStakeVault.sol";
-import {IValidator} from "./IValidator.sol";
+import {Code} from "./IValidator.sol";
 import {ClaimId, JobId} from "../types/Ids.sol";
+
+enum Status { None, Open, Answered, Missing, Closed }
+
+/// @param subject The claim whose payload is demanded, or the job whose row is.
+/// @param beacon The block whose hash names a payload's leaves.
+/// @param deadline Answers count up to and including this second.
+/// @param row Of the dataset; 0 for a payload, 1 for the carry that a claim starts from.
+/// @param next Leaves of the row that are posted.
+/// @param wanted The leaves of a payload that the asker names.
+struct Demand {
+    bytes32 subject;
+    address asker;
+    Status status;
+    uint64 beacon;
+    uint64 deadline;
+    uint32 row;
+    uint32 next;
+    uint256 wanted;
+}
+
+/// @notice All demands for one claim's payload and the carry that it starts from.
+/// @param count So far; the next one's number.
+/// @param until The latest second in which an answer keeps the claim in the merge.
+struct Asked {
+    uint32 count;
+    uint32 open;
+    uint64 until;
+    bool missing;
+}
+
+/// @param leaf The bytes of a leaf: 1 KiB, or what is left.
+/// @param leafProof From the leaf to the tensor's tree.
+/// @param entryProof From the tensor's root to node(out, out2).
+/// @param descriptor Of the op behind the entry; empty where the entry is a tensor of the encode's input.
+/// @param descriptorProof From its leaf to the ops' root.
+struct Shown {
+    bytes leaf;
+    bytes32[] leafProof;
+    bytes32[] entryProof;
+    bytes descriptor;
+    bytes32[] descriptorProof;
+}
+
+/// @notice A leaf of the dataset: its bytes, and the way to the dataset's tree.
+struct Row {
+    bytes leaf;
+    bytes32[] proof;
+}
+
+/// The demand is not open.
+error DemandClosed(bytes32 demand);
+/// The dataset has no such row.
+error NoSuchRow(uint32 row);
+/// The leaves are not as many, or not as long, as was demanded.
+error AnswerWrong();
 
 /// @title IAvailability
 /// @notice Bonded demands for data that cannot be had: payloads while receipts are given, dataset rows at any time.
@@ -16,61 +71,6 @@ import {ClaimId, JobId} from "../types/Ids.sol";
 /// row, who posts it has 60 % of the bond, as a defender has of a lost game's. Or it is not: the bond returns, the payload cannot be accepted, and a row that nobody has voids the job. Who starts from a carry and shows it to
 /// nobody is convicted: a demand for it is a game of one move.
 interface IAvailability is IPrecommitted {
-    enum Status { None, Open, Answered, Missing, Closed }
-
-    /// @param subject The claim whose payload is demanded, or the job whose row is.
-    /// @param beacon The block whose hash names a payload's leaves.
-    /// @param deadline Answers count up to and including this second.
-    /// @param row Of the dataset; 0 for a payload, 1 for the carry that a claim starts from.
-    /// @param next Leaves of the row that are posted.
-    /// @param wanted The leaves of a payload that the asker names.
-    struct Demand {
-        bytes32 subject;
-        address asker;
-        Status status;
-        uint64 beacon;
-        uint64 deadline;
-        uint32 row;
-        uint32 next;
-        uint256 wanted;
-    }
-
-    /// @notice All demands for one claim's payload and the carry that it starts from.
-    /// @param count So far; the next one's number.
-    /// @param until The latest second in which an answer keeps the claim in the merge.
-    struct Asked {
-        uint32 count;
-        uint32 open;
-        uint64 until;
-        bool missing;
-    }
-
-    /// @param leaf The bytes of a leaf: 1 KiB, or what is left.
-    /// @param leafProof From the leaf to the tensor's tree.
-    /// @param entryProof From the tensor's root to node(out, out2).
-    /// @param descriptor Of the op behind the entry; empty where the entry is a tensor of the encode's input.
-    /// @param descriptorProof From its leaf to the ops' root.
-    struct Shown {
-        bytes leaf;
-        bytes32[] leafProof;
-        bytes32[] entryProof;
-        bytes descriptor;
-        bytes32[] descriptorProof;
-    }
-
-    /// @notice A leaf of the dataset: its bytes, and the way to the dataset's tree.
-    struct Row {
-        bytes leaf;
-        bytes32[] proof;
-    }
-
-    /// The demand is not open.
-    error DemandClosed(bytes32 demand);
-    /// The dataset has no such row.
-    error NoSuchRow(uint32 row);
-    /// The leaves are not as many, or not as long, as was demanded.
-    error AnswerWrong();
-
     event PayloadDemanded(
         bytes32 indexed demand,
         JobId indexed job,
@@ -104,9 +104,7 @@ interface IAvailability is IPrecommitted {
     function keepSeed(bytes32 demand) external;
     /// @notice Posts them; anyone. The gas of 0.6 M at the block's base fee, out of the bond, to the slot's worker; the rest returns.
     /// @param body What the claim said, of a carry the claim of the round before; `code` the encode Program's parts; `shown` the leaves, those that the asker named first.
-    function answer(
-        bytes32 demand, IJobMarket.Body calldata body, IValidator.Code calldata code, Shown[] calldata shown
-    ) external;
+    function answer(bytes32 demand, Body calldata body, Code calldata code, Shown[] calldata shown) external;
     /// @notice After the deadline: the payload is missing, the bond returns; of a carry, the claim is convicted. Anyone.
     function settle(bytes32 demand) external;
 

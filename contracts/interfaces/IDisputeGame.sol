@@ -1,9 +1,157 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
-import {IArbiter} from "./IArbiter.sol";
-import {IJobMarket} from "./IJobMarket.sol";
+import {Opening} from "./IArbiter.sol";
+import {Body} from "./IJobMarket.sol";
 import {ClaimId, GameId, JobId} from "../types/Ids.sol";
+
+enum GamePhase {
+    None,
+    TraceReveal,
+    TracePick,
+    Adjacent,
+    Defend,
+    GraphReveal,
+    GraphPick,
+    Tensor,
+    TensorReveal,
+    TensorPick,
+    Leaf,
+    Element,
+    Partials,
+    PartialPick,
+    LowPartials,
+    Proof,
+    Alias,
+    Padding,
+    Closed
+}
+
+/// Void: the claim was decided elsewhere; the bond went back.
+enum Verdict { None, Fraud, Timeout, Rejected, Void }
+
+/// What was proved wrong: an op's element, an entry of the state block, a position that must be EMPTY, or that two claims were
+/// signed for the same work.
+enum Wrong { Op, Alias, Padding, Equivocation }
+
+/// @notice A game as it stands, which movers show and events say. Who opened it is in its id.
+/// @param claim What is challenged.
+/// @param parties The fields below that change least, packed (libraries/GameStates.sol):
+///   defender    the claim's worker
+///   size        T until a step is defended, then the number of ops, below an op the elements of its output
+///   t           the transition that is argued about; 0 until it is known
+///   terms       K of a fold; 0 for other kinds
+/// @param node The node that the next move answers; of an element that has partials keccak(leaf node, element u64), once posted
+/// keccak(words, node that they answer), of a group of them keccak(that, group u64).
+/// @param statement keccak of the statement's bytes (libraries/Statement.sol); below an op, keccak of that and of the op's
+/// descriptor; the claim's trace root until t is known.
+/// @param turn Those that change most, packed:
+///   phase            whose turn it is, at what
+///   rem              levels left below `node` in the tree being descended
+///   deadline         the mover's (seconds)
+///   leftDefender     seconds left when its clock last stopped
+///   leftChallenger   likewise
+///   word             the claimed bits of an element of at most 256 terms, once it is picked, or of the picked group of chunks
+///   position         of `node` in its tree; from `Element` on, the flat element
+///   op               position of the op in G
+///   group            the picked top partial of a fold of two levels
+///   stateBlock       position in G of the state block's first entry
+/// @param staged Words of a map's first tensor operands: the k-th in bits 32k, their number from bit 248. Of a fold, a chunk that
+/// was executed: its word, the chunk from bit 32, 1 from bit 248.
+struct GameState {
+    ClaimId claim;
+    uint256 parties;
+    bytes32 node;
+    bytes32 statement;
+    uint256 turn;
+    uint256 staged;
+}
+
+/// @notice What the contract stores of a game: one word.
+/// @param standing The first 224 bits of keccak of the game as it stands; 0 once it is closed.
+/// @param spent Gas of the challenger's moves so far.
+/// @param verdict Once closed.
+struct Stored {
+    bytes28 standing;
+    uint24 spent;
+    Verdict verdict;
+}
+
+/// @notice A transition's Program and the state before it.
+/// @param prevProof leaf(prev) is at position t - 2 of the trace: siblings; for t = 1, where the contract computes S_0, the
+/// words of the Body that its carry comes from, if any.
+struct Step {
+    bytes32 prev;
+    bytes32[] prevProof;
+    bytes header;
+    bytes32 opsRoot;
+    bytes32 constsRoot;
+}
+
+/// @notice What `proveOp` shows.
+/// @param chunk Of the posted partials, or all ones: their combination. In phase `Element` the word of the leaf. Else 0.
+/// @param posted The posted partials and, behind them, the node that they answered. In phase `Element` the posted leaf. Else empty.
+/// @param openings Of a combination that is the element: the posted leaf, as the data of one.
+/// @param context The statement's bytes.
+struct Proof {
+    bytes descriptor;
+    uint32 chunk;
+    bytes posted;
+    Opening[] openings;
+    bytes context;
+}
+
+/// @notice The work that a claim is about: the first half of the EIP-712 `Claim` (docs/protocol.md, section 4).
+struct Work {
+    JobId job;
+    uint32 round;
+    uint32 attempt;
+    uint32 slot;
+    bytes32 seed;
+    bytes32 base;
+}
+
+/// @notice What a worker signed about its work: the second half, and the signature (65 bytes, or what an ERC-1271 account takes).
+struct Signed {
+    bytes32 traceRoot;
+    uint32 transitions;
+    bytes32 out;
+    bytes32 out2;
+    bytes signature;
+}
+
+/// @notice What was claimed, and what the contract computed.
+/// @param program Its root; 0 for padding, where `Argued` says the rest, and for an equivocation.
+/// @param position Of the op in G, of the entry in the state block, or of the padding leaf in its tree.
+/// @param element Flat element of the op's output; 0 for the other two.
+/// @param chunk Of the fold's terms, counted over the whole fold; 0 where there is one; all ones if what is wrong is how they combine.
+/// @param claimedBits A word in the low 32 bits for an op, a root for an alias and padding; for an equivocation the two digests
+/// that were signed.
+struct Finding {
+    Wrong wrong;
+    bytes32 program;
+    uint32 t;
+    uint64 position;
+    uint64 element;
+    uint32 chunk;
+    bytes32 claimedBits;
+    bytes32 contractBits;
+}
+
+/// The game is in another phase.
+error PhaseWrong(GamePhase current);
+/// The game stands elsewhere than where the mover shows it (a reorganised chain, or a second answer).
+error StandingStale(bytes28 stored);
+/// This claim, challenger and nonce have a game already.
+error GameExists(GameId game);
+/// The step is not one of the claim's transitions.
+error StepOutOfRange(uint32 t);
+/// The statement's bytes are not those that were argued.
+error StatementWrong();
+/// Not the number of nodes, bytes or words that the Program implies.
+error LengthWrong(uint256 expected, uint256 given);
+/// The contract computes the same bits: nothing is wrong here.
+error EqualBits(bytes32 bits);
 
 /// @title IDisputeGame
 /// @notice From a claim down to one chunk of arithmetic (docs/protocol.md, section 6).
@@ -16,139 +164,6 @@ import {ClaimId, GameId, JobId} from "../types/Ids.sol";
 /// challenger's own tree. Every move shows the game as it stands, of which a hash is stored. Any number of games run on a claim, keyed
 /// (claim, challenger, nonce); a lost game affects no other.
 interface IDisputeGame {
-    enum Phase {
-        None,
-        TraceReveal,
-        TracePick,
-        Adjacent,
-        Defend,
-        GraphReveal,
-        GraphPick,
-        Tensor,
-        TensorReveal,
-        TensorPick,
-        Leaf,
-        Element,
-        Partials,
-        PartialPick,
-        LowPartials,
-        Proof,
-        Alias,
-        Padding,
-        Closed
-    }
-
-    /// Void: the claim was decided elsewhere; the bond went back.
-    enum Verdict { None, Fraud, Timeout, Rejected, Void }
-
-    /// What was proved wrong: an op's element, an entry of the state block, a position that must be EMPTY, or that two claims were
-    /// signed for the same work.
-    enum Wrong { Op, Alias, Padding, Equivocation }
-
-    /// @notice A game as it stands, which movers show and events say. Who opened it is in its id.
-    /// @param claim What is challenged.
-    /// @param parties The fields below that change least, packed (libraries/GameStates.sol):
-    ///   defender    the claim's worker
-    ///   size        T until a step is defended, then the number of ops, below an op the elements of its output
-    ///   t           the transition that is argued about; 0 until it is known
-    ///   terms       K of a fold; 0 for other kinds
-    /// @param node The node that the next move answers; of an element that has partials keccak(leaf node, element u64), once posted
-    /// keccak(words, node that they answer), of a group of them keccak(that, group u64).
-    /// @param statement keccak of the statement's bytes (libraries/Statement.sol); below an op, keccak of that and of the op's
-    /// descriptor; the claim's trace root until t is known.
-    /// @param turn Those that change most, packed:
-    ///   phase            whose turn it is, at what
-    ///   rem              levels left below `node` in the tree being descended
-    ///   deadline         the mover's (seconds)
-    ///   leftDefender     seconds left when its clock last stopped
-    ///   leftChallenger   likewise
-    ///   word             the claimed bits of an element of at most 256 terms, once it is picked, or of the picked group of chunks
-    ///   position         of `node` in its tree; from `Element` on, the flat element
-    ///   op               position of the op in G
-    ///   group            the picked top partial of a fold of two levels
-    ///   stateBlock       position in G of the state block's first entry
-    /// @param staged Words of a map's first tensor operands: the k-th in bits 32k, their number from bit 248. Of a fold, a chunk that
-    /// was executed: its word, the chunk from bit 32, 1 from bit 248.
-    struct GameState {
-        ClaimId claim;
-        uint256 parties;
-        bytes32 node;
-        bytes32 statement;
-        uint256 turn;
-        uint256 staged;
-    }
-
-    /// @notice What the contract stores of a game: one word.
-    /// @param standing The first 224 bits of keccak of the game as it stands; 0 once it is closed.
-    /// @param spent Gas of the challenger's moves so far.
-    /// @param verdict Once closed.
-    struct Stored {
-        bytes28 standing;
-        uint24 spent;
-        Verdict verdict;
-    }
-
-    /// @notice A transition's Program and the state before it.
-    /// @param prevProof leaf(prev) is at position t - 2 of the trace: siblings; for t = 1, where the contract computes S_0, the
-    /// words of the Body that its carry comes from, if any.
-    struct Step {
-        bytes32 prev;
-        bytes32[] prevProof;
-        bytes header;
-        bytes32 opsRoot;
-        bytes32 constsRoot;
-    }
-
-    /// @notice What `proveOp` shows.
-    /// @param chunk Of the posted partials, or all ones: their combination. In phase `Element` the word of the leaf. Else 0.
-    /// @param posted The posted partials and, behind them, the node that they answered. In phase `Element` the posted leaf. Else empty.
-    /// @param openings Of a combination that is the element: the posted leaf, as the data of one.
-    /// @param context The statement's bytes.
-    struct Proof {
-        bytes descriptor;
-        uint32 chunk;
-        bytes posted;
-        IArbiter.Opening[] openings;
-        bytes context;
-    }
-
-    /// @notice The work that a claim is about: the first half of the EIP-712 `Claim` (docs/protocol.md, section 4).
-    struct Work {
-        JobId job;
-        uint32 round;
-        uint32 attempt;
-        uint32 slot;
-        bytes32 seed;
-        bytes32 base;
-    }
-
-    /// @notice What a worker signed about its work: the second half, and the signature (65 bytes, or what an ERC-1271 account takes).
-    struct Signed {
-        bytes32 traceRoot;
-        uint32 transitions;
-        bytes32 out;
-        bytes32 out2;
-        bytes signature;
-    }
-
-    /// @notice What was claimed, and what the contract computed.
-    /// @param program Its root; 0 for padding, where `Argued` says the rest, and for an equivocation.
-    /// @param position Of the op in G, of the entry in the state block, or of the padding leaf in its tree.
-    /// @param element Flat element of the op's output; 0 for the other two.
-    /// @param chunk Of the fold's terms, counted over the whole fold; 0 where there is one; all ones if what is wrong is how they combine.
-    /// @param claimedBits A word in the low 32 bits for an op, a root for an alias and padding; for an equivocation the two digests
-    /// that were signed.
-    struct Finding {
-        Wrong wrong;
-        bytes32 program;
-        uint32 t;
-        uint64 position;
-        uint64 element;
-        uint32 chunk;
-        bytes32 claimedBits;
-        bytes32 contractBits;
-    }
-
     event Opened(
         GameId indexed game,
         GameState standing,
@@ -174,21 +189,6 @@ interface IDisputeGame {
     event Convicted(GameId indexed game, ClaimId indexed claim, Finding finding);
     event Resolved(GameId indexed game, ClaimId indexed claim, Verdict verdict, address winner);
 
-    /// The game is in another phase.
-    error PhaseWrong(Phase current);
-    /// The game stands elsewhere than where the mover shows it (a reorganised chain, or a second answer).
-    error StandingStale(bytes28 stored);
-    /// This claim, challenger and nonce have a game already.
-    error GameExists(GameId game);
-    /// The step is not one of the claim's transitions.
-    error StepOutOfRange(uint32 t);
-    /// The statement's bytes are not those that were argued.
-    error StatementWrong();
-    /// Not the number of nodes, bytes or words that the Program implies.
-    error LengthWrong(uint256 expected, uint256 given);
-    /// The contract computes the same bits: nothing is wrong here.
-    error EqualBits(bytes32 bits);
-
     // -- the challenger
 
     /// @notice Opens a game on transition `t` of a claim and locks the bond. t >= 1: S_{t-1} and S_t are proven in the claim.
@@ -197,7 +197,7 @@ interface IDisputeGame {
     /// @param body What the claim says.
     function open(
         ClaimId claim,
-        IJobMarket.Body calldata body,
+        Body calldata body,
         uint32 nonce,
         uint32 t,
         bytes32 next,

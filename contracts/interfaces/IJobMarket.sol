@@ -1,8 +1,275 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
-import {IStakeVault} from "./IStakeVault.sol";
+import {Refund} from "./IStakeVault.sol";
 import {AuditId, ClaimId, JobId} from "../types/Ids.sol";
+
+enum JobStatus { None, Active, Cancelled, Done, Void }
+
+enum Phase { None, Joining, Sealing, Training, Revealing, Attesting, Freezing, Merging, Lead, Final, Failed, Void }
+
+enum ClaimStatus { None, Joined, Committed, Revealed, Accepted, Excluded, Missing, Absent, Final, Convicted, Void }
+
+/// @notice What a job fixes for ever, in groups; its hash is part of the JobId.
+/// @dev Fields at values that are refused today are there so that no id moves when they are allowed (JobRules says which).
+/// @param roles One to four kinds of slots. Slots are numbered through: the first role's come first.
+struct JobParams {
+    SpecRef spec;
+    Genesis genesis;
+    RoundSchedule schedule;
+    Windows windows;
+    Merging merge;
+    Pricing prices;
+    Role[] roles;
+}
+
+/// @param digest SHA-256 of the spec's one block: the digest in its CID.
+/// @param profile, opset The arithmetic that the Programs are in, and the kinds of ops that they may have.
+struct SpecRef {
+    bytes32 digest;
+    uint16 profile;
+    uint16 opset;
+}
+
+/// @param sharedDepth b: depth of the shared and of the outer subtree.
+struct Genesis {
+    bytes32 shared;
+    bytes32 outer;
+    uint8 sharedDepth;
+}
+
+/// @param maxLead Rounds that may run ahead of the last settled one, this one counted.
+/// @param maxFail More failed rounds than this end the job.
+/// @param baseLag d: round r starts from the merge of round r - d. Today 1.
+struct RoundSchedule {
+    uint32 rounds;
+    uint16 maxLead;
+    uint16 maxFail;
+    uint8 baseLag;
+}
+
+/// @param challengeSeconds From the reveal (or merge) of a claim: how long games may be opened on it.
+/// @param answerSeconds Within which a demand for data must be answered.
+/// @param auditSeconds A witness's time to commit, then the owners' to publish their traces, then the witness's to reveal.
+/// @param clockSeconds T of each side's clock in a game.
+/// @param stepSeconds tau: what every further game that the defender has open, on whatever claims, adds to its clock.
+struct Windows {
+    uint32 joinSeconds;
+    uint32 challengeSeconds;
+    uint32 answerSeconds;
+    uint32 auditSeconds;
+    uint32 clockSeconds;
+    uint32 stepSeconds;
+}
+
+/// @param turnSeconds Of each merge turn: the aggregator's, then each accepted slot owner's.
+/// @param aggregator Merges first; 0: nobody does.
+struct Merging {
+    bytes32 program;
+    address aggregator;
+    uint32 turnSeconds;
+    uint128 price;
+    uint128 stake;
+}
+
+/// @param bond What a challenger locks for each game, beside the price of gas.
+/// @param gasPrice Tokens for one gas at the cap.
+/// @param feeCap The cap, wei for one gas: above it gas costs no more than at it.
+struct Pricing {
+    uint128 bond;
+    uint128 witnessStake;
+    uint128 gasPrice;
+    uint64 feeCap;
+}
+
+/// @notice What the slots of one kind do and earn.
+/// @param datasetRoot tensor_root of the i32 tensor of dims (datasetRows, rowLength) that the role's slots draw from.
+/// @param zeroPayload The payload root that stands in the merge for a slot without an accepted claim.
+/// @param carryDepth Depth of the carry. Today sharedDepth.
+/// @param payloadDepth p: depth of one payload subtree.
+/// @param carryPeriod Rounds after which a slot starts from a zero carry again; 0: it always does, and nothing of a worker's own
+///        state survives a round.
+/// @param merged Whether the merge reads the role's payloads. Today it does.
+/// @param innerSteps H.
+/// @param minSlots Fewer accepted claims than this fail the round.
+/// @param slotPrice Also the fine for not revealing.
+/// @param witnesses Drawn of every round, for this role's slots.
+/// @param inboxLag l: a slot reads the accepted payloads of role `inboxRole` in round r - l. Today 0: of none.
+struct Role {
+    bytes32 stepProgram;
+    bytes32 encodeProgram;
+    bytes32 datasetRoot;
+    uint32 datasetRows;
+    uint32 rowLength;
+    bytes32 zeroCarry;
+    bytes32 zeroPayload;
+    uint8 carryDepth;
+    uint8 payloadDepth;
+    uint32 carryPeriod;
+    bool merged;
+    uint32 innerSteps;
+    uint16 slots;
+    uint16 minSlots;
+    uint32 trainSeconds;
+    uint32 revealSeconds;
+    uint32 attestSeconds;
+    uint128 slotPrice;
+    uint128 slotStake;
+    uint16 witnesses;
+    uint128 witnessFee;
+    uint8 inboxRole;
+    uint8 inboxLag;
+}
+
+/// @param started Rounds started so far, voided ones not counted: the next round's number.
+/// @param settled Leading rounds that are Final, or Failed with nothing to judge.
+/// @param failed Rounds that failed, voided ones not counted.
+/// @param attempt Raised by every convicted merge; part of the ids of the claims made after it.
+/// @param deposit What a void job still has for those who worked on it, and for its prover.
+/// @param feesDue Fees of witnesses who were drawn and are neither paid nor out of time.
+/// @param prover Who proved the job invalid; 0 if nobody did.
+/// @param lingering Games open on claims of rounds that a convicted merge voided.
+struct Job {
+    address requester;
+    JobStatus status;
+    uint32 started;
+    uint32 settled;
+    uint32 failed;
+    uint32 attempt;
+    uint128 escrow;
+    uint128 paid;
+    uint128 refunded;
+    uint128 deposit;
+    uint128 feesDue;
+    address prover;
+    uint32 lingering;
+}
+
+/// @dev What every claim reads and writes is one word: phase to attestEnds.
+/// @param phase As stored: Joining to Freezing are all `Joining` until `freeze`; `phase(job, r)` tells them apart.
+/// @param turn Merge turns passed over by convictions, or the turn in which it was first merged since: 0 is the aggregator's, k the
+///        k-th accepted slot in seed order.
+/// @param silent Owners of slots that were convicted before they gave a receipt: nobody waits for theirs.
+/// @param receipts How many were given. `spoke` has the bits of who gave one (s: the owner of slot s, 64 + i: the i-th witness).
+/// @param mergeOpens When its merge turns began; of a Failed round, when it failed; of a settled one, when stakes came free.
+/// @param mergedAt When it was merged; of a Failed round in which claims were revealed, when it failed.
+/// @param witnesses Drawn, once `drawn`.
+/// @param demands For payloads of this round, answered or not.
+/// @param backed Later rounds whose pay the merge's stake covers.
+/// @param due Void, and its work is still to be paid from the slash that voided it.
+/// @param named Receipts that name a slot, its owner's not counted: a byte a slot (libraries/Receipts.sol).
+/// @param nextShared, nextOuter The next round's base: outputs of the standing merge; this round's own base if it failed.
+struct Round {
+    Phase phase;
+    uint32 attempt;
+    uint16 joined;
+    uint16 committed;
+    uint16 revealed;
+    uint16 accepted;
+    uint16 turn;
+    uint40 commitEnds;
+    uint40 revealEnds;
+    uint40 attestEnds;
+    uint64 joinEnds;
+    uint64 seedBlock;
+    uint32 openGames;
+    uint64 mergeOpens;
+    uint16 silent;
+    uint64 mergedAt;
+    uint16 receipts;
+    uint16 witnesses;
+    bool drawn;
+    uint16 demands;
+    uint16 backed;
+    bool due;
+    bytes32 seed;
+    bytes32 base;
+    bytes32 outer;
+    bytes32 mergeIn;
+    uint256 spoke;
+    uint256[2] named;
+    uint256 mask;
+    ClaimId mergeClaim;
+    bytes32 nextShared;
+    bytes32 nextOuter;
+}
+
+/// @dev What a game writes is one word, which is never zero: transitions to games.
+/// @param claimedAt When it was revealed or merged (seconds); the challenge window starts here.
+/// @param transitions T: innerSteps + 1 of a slot, 1 of a merge.
+/// @param slot 0xffffffff for a merge.
+/// @param convictedAt The transition that was proven wrong; 0 where none was (a clock ran out, two signatures).
+/// @param games Opened on it so far.
+/// @param carries S_0 holds the carry of its worker's claim of the slot in the round before, not zero.
+/// @param digest The commitment, and from the reveal on keccak(abi.encode(Body)).
+struct Claim {
+    JobId job;
+    address worker;
+    ClaimStatus status;
+    uint40 claimedAt;
+    uint32 round;
+    uint32 transitions;
+    uint32 attempt;
+    uint32 slot;
+    uint32 openGames;
+    uint32 convictedAt;
+    uint32 games;
+    bool carries;
+    bytes32 digest;
+}
+
+/// @notice What a claim says: T transitions from S_0 to node(out, out2), their states under `traceRoot`.
+struct Body {
+    bytes32 traceRoot;
+    bytes32 out;
+    bytes32 out2;
+}
+
+/// @param nonce Drawn at commit: without it, a copied trace could be told from its commitment.
+/// @param proofT node(out, out2) is leaf T of the trace: siblings upward.
+/// @param carries It starts from the carry of the worker's own claim of the slot in the round before; else from zero.
+struct Reveal {
+    Body body;
+    bytes32 nonce;
+    bytes32[] proofT;
+    bytes traceCid;
+    bytes payloadCid;
+    bool carries;
+}
+
+/// @notice Bit s of `mask`: the speaker fetched and decoded slot s's payload.
+/// @param who s: the owner of slot s; 64 + i: the round's i-th drawn witness.
+/// @param signature Of the typed data Receipt(job, round, attempt, who, mask), by the speaker or its delegate.
+struct Receipt {
+    uint32 who;
+    uint256 mask;
+    bytes signature;
+}
+
+/// @notice What a game must know when it opens.
+/// @param games Opened on the claim before this one.
+struct GameTerms {
+    address defender;
+    uint32 transitions;
+    uint32 games;
+    uint32 clockSeconds;
+    uint32 stepSeconds;
+    uint256 bond;
+}
+
+/// @notice What the market knows of one transition of a claim.
+/// @param program Root of the Program that it runs.
+/// @param stateZero Of the first transition, S_0, computed (docs/protocol.md, section 3); of any other 0.
+struct Facts {
+    bytes32 program;
+    bytes32 stateZero;
+    bytes32 datasetRoot;
+    uint32 datasetRows;
+    uint32 rowLength;
+    bytes32 seed;
+    uint32 round;
+    uint32 slot;
+}
 
 /// @title IJobMarket
 /// @notice Jobs, rounds, slots, claims and pay (docs/protocol.md, sections 3, 4 and 7).
@@ -14,273 +281,6 @@ import {AuditId, ClaimId, JobId} from "../types/Ids.sol";
 /// Phases follow from timestamps and advance early when everybody has acted. Anyone may call startRound, seal, freeze, finalize,
 /// release and finish.
 interface IJobMarket {
-    enum JobStatus { None, Active, Cancelled, Done, Void }
-
-    enum Phase { None, Joining, Sealing, Training, Revealing, Attesting, Freezing, Merging, Lead, Final, Failed, Void }
-
-    enum ClaimStatus { None, Joined, Committed, Revealed, Accepted, Excluded, Missing, Absent, Final, Convicted, Void }
-
-    /// @notice What a job fixes for ever, in groups; its hash is part of the JobId.
-    /// @dev Fields at values that are refused today are there so that no id moves when they are allowed (JobRules says which).
-    /// @param roles One to four kinds of slots. Slots are numbered through: the first role's come first.
-    struct JobParams {
-        SpecRef spec;
-        Genesis genesis;
-        RoundSchedule schedule;
-        Windows windows;
-        Merging merge;
-        Pricing prices;
-        Role[] roles;
-    }
-
-    /// @param digest SHA-256 of the spec's one block: the digest in its CID.
-    /// @param profile, opset The arithmetic that the Programs are in, and the kinds of ops that they may have.
-    struct SpecRef {
-        bytes32 digest;
-        uint16 profile;
-        uint16 opset;
-    }
-
-    /// @param sharedDepth b: depth of the shared and of the outer subtree.
-    struct Genesis {
-        bytes32 shared;
-        bytes32 outer;
-        uint8 sharedDepth;
-    }
-
-    /// @param maxLead Rounds that may run ahead of the last settled one, this one counted.
-    /// @param maxFail More failed rounds than this end the job.
-    /// @param baseLag d: round r starts from the merge of round r - d. Today 1.
-    struct RoundSchedule {
-        uint32 rounds;
-        uint16 maxLead;
-        uint16 maxFail;
-        uint8 baseLag;
-    }
-
-    /// @param challengeSeconds From the reveal (or merge) of a claim: how long games may be opened on it.
-    /// @param answerSeconds Within which a demand for data must be answered.
-    /// @param auditSeconds A witness's time to commit, then the owners' to publish their traces, then the witness's to reveal.
-    /// @param clockSeconds T of each side's clock in a game.
-    /// @param stepSeconds tau: what every further game that the defender has open, on whatever claims, adds to its clock.
-    struct Windows {
-        uint32 joinSeconds;
-        uint32 challengeSeconds;
-        uint32 answerSeconds;
-        uint32 auditSeconds;
-        uint32 clockSeconds;
-        uint32 stepSeconds;
-    }
-
-    /// @param turnSeconds Of each merge turn: the aggregator's, then each accepted slot owner's.
-    /// @param aggregator Merges first; 0: nobody does.
-    struct Merging {
-        bytes32 program;
-        address aggregator;
-        uint32 turnSeconds;
-        uint128 price;
-        uint128 stake;
-    }
-
-    /// @param bond What a challenger locks for each game, beside the price of gas.
-    /// @param gasPrice Tokens for one gas at the cap.
-    /// @param feeCap The cap, wei for one gas: above it gas costs no more than at it.
-    struct Pricing {
-        uint128 bond;
-        uint128 witnessStake;
-        uint128 gasPrice;
-        uint64 feeCap;
-    }
-
-    /// @notice What the slots of one kind do and earn.
-    /// @param datasetRoot tensor_root of the i32 tensor of dims (datasetRows, rowLength) that the role's slots draw from.
-    /// @param zeroPayload The payload root that stands in the merge for a slot without an accepted claim.
-    /// @param carryDepth Depth of the carry. Today sharedDepth.
-    /// @param payloadDepth p: depth of one payload subtree.
-    /// @param carryPeriod Rounds after which a slot starts from a zero carry again; 0: it always does, and nothing of a worker's own
-    ///        state survives a round.
-    /// @param merged Whether the merge reads the role's payloads. Today it does.
-    /// @param innerSteps H.
-    /// @param minSlots Fewer accepted claims than this fail the round.
-    /// @param slotPrice Also the fine for not revealing.
-    /// @param witnesses Drawn of every round, for this role's slots.
-    /// @param inboxLag l: a slot reads the accepted payloads of role `inboxRole` in round r - l. Today 0: of none.
-    struct Role {
-        bytes32 stepProgram;
-        bytes32 encodeProgram;
-        bytes32 datasetRoot;
-        uint32 datasetRows;
-        uint32 rowLength;
-        bytes32 zeroCarry;
-        bytes32 zeroPayload;
-        uint8 carryDepth;
-        uint8 payloadDepth;
-        uint32 carryPeriod;
-        bool merged;
-        uint32 innerSteps;
-        uint16 slots;
-        uint16 minSlots;
-        uint32 trainSeconds;
-        uint32 revealSeconds;
-        uint32 attestSeconds;
-        uint128 slotPrice;
-        uint128 slotStake;
-        uint16 witnesses;
-        uint128 witnessFee;
-        uint8 inboxRole;
-        uint8 inboxLag;
-    }
-
-    /// @param started Rounds started so far, voided ones not counted: the next round's number.
-    /// @param settled Leading rounds that are Final, or Failed with nothing to judge.
-    /// @param failed Rounds that failed, voided ones not counted.
-    /// @param attempt Raised by every convicted merge; part of the ids of the claims made after it.
-    /// @param deposit What a void job still has for those who worked on it, and for its prover.
-    /// @param feesDue Fees of witnesses who were drawn and are neither paid nor out of time.
-    /// @param prover Who proved the job invalid; 0 if nobody did.
-    /// @param lingering Games open on claims of rounds that a convicted merge voided.
-    struct Job {
-        address requester;
-        JobStatus status;
-        uint32 started;
-        uint32 settled;
-        uint32 failed;
-        uint32 attempt;
-        uint128 escrow;
-        uint128 paid;
-        uint128 refunded;
-        uint128 deposit;
-        uint128 feesDue;
-        address prover;
-        uint32 lingering;
-    }
-
-    /// @dev What every claim reads and writes is one word: phase to attestEnds.
-    /// @param phase As stored: Joining to Freezing are all `Joining` until `freeze`; `phase(job, r)` tells them apart.
-    /// @param turn Merge turns passed over by convictions, or the turn in which it was first merged since: 0 is the aggregator's, k the
-    ///        k-th accepted slot in seed order.
-    /// @param silent Owners of slots that were convicted before they gave a receipt: nobody waits for theirs.
-    /// @param receipts How many were given. `spoke` has the bits of who gave one (s: the owner of slot s, 64 + i: the i-th witness).
-    /// @param mergeOpens When its merge turns began; of a Failed round, when it failed; of a settled one, when stakes came free.
-    /// @param mergedAt When it was merged; of a Failed round in which claims were revealed, when it failed.
-    /// @param witnesses Drawn, once `drawn`.
-    /// @param demands For payloads of this round, answered or not.
-    /// @param backed Later rounds whose pay the merge's stake covers.
-    /// @param due Void, and its work is still to be paid from the slash that voided it.
-    /// @param named Receipts that name a slot, its owner's not counted: a byte a slot (libraries/Receipts.sol).
-    /// @param nextShared, nextOuter The next round's base: outputs of the standing merge; this round's own base if it failed.
-    struct Round {
-        Phase phase;
-        uint32 attempt;
-        uint16 joined;
-        uint16 committed;
-        uint16 revealed;
-        uint16 accepted;
-        uint16 turn;
-        uint40 commitEnds;
-        uint40 revealEnds;
-        uint40 attestEnds;
-        uint64 joinEnds;
-        uint64 seedBlock;
-        uint32 openGames;
-        uint64 mergeOpens;
-        uint16 silent;
-        uint64 mergedAt;
-        uint16 receipts;
-        uint16 witnesses;
-        bool drawn;
-        uint16 demands;
-        uint16 backed;
-        bool due;
-        bytes32 seed;
-        bytes32 base;
-        bytes32 outer;
-        bytes32 mergeIn;
-        uint256 spoke;
-        uint256[2] named;
-        uint256 mask;
-        ClaimId mergeClaim;
-        bytes32 nextShared;
-        bytes32 nextOuter;
-    }
-
-    /// @dev What a game writes is one word, which is never zero: transitions to games.
-    /// @param claimedAt When it was revealed or merged (seconds); the challenge window starts here.
-    /// @param transitions T: innerSteps + 1 of a slot, 1 of a merge.
-    /// @param slot 0xffffffff for a merge.
-    /// @param convictedAt The transition that was proven wrong; 0 where none was (a clock ran out, two signatures).
-    /// @param games Opened on it so far.
-    /// @param carries S_0 holds the carry of its worker's claim of the slot in the round before, not zero.
-    /// @param digest The commitment, and from the reveal on keccak(abi.encode(Body)).
-    struct Claim {
-        JobId job;
-        address worker;
-        ClaimStatus status;
-        uint40 claimedAt;
-        uint32 round;
-        uint32 transitions;
-        uint32 attempt;
-        uint32 slot;
-        uint32 openGames;
-        uint32 convictedAt;
-        uint32 games;
-        bool carries;
-        bytes32 digest;
-    }
-
-    /// @notice What a claim says: T transitions from S_0 to node(out, out2), their states under `traceRoot`.
-    struct Body {
-        bytes32 traceRoot;
-        bytes32 out;
-        bytes32 out2;
-    }
-
-    /// @param nonce Drawn at commit: without it, a copied trace could be told from its commitment.
-    /// @param proofT node(out, out2) is leaf T of the trace: siblings upward.
-    /// @param carries It starts from the carry of the worker's own claim of the slot in the round before; else from zero.
-    struct Reveal {
-        Body body;
-        bytes32 nonce;
-        bytes32[] proofT;
-        bytes traceCid;
-        bytes payloadCid;
-        bool carries;
-    }
-
-    /// @notice Bit s of `mask`: the speaker fetched and decoded slot s's payload.
-    /// @param who s: the owner of slot s; 64 + i: the round's i-th drawn witness.
-    /// @param signature Of the typed data Receipt(job, round, attempt, who, mask), by the speaker or its delegate.
-    struct Receipt {
-        uint32 who;
-        uint256 mask;
-        bytes signature;
-    }
-
-    /// @notice What a game must know when it opens.
-    /// @param games Opened on the claim before this one.
-    struct GameTerms {
-        address defender;
-        uint32 transitions;
-        uint32 games;
-        uint32 clockSeconds;
-        uint32 stepSeconds;
-        uint256 bond;
-    }
-
-    /// @notice What the market knows of one transition of a claim.
-    /// @param program Root of the Program that it runs.
-    /// @param stateZero Of the first transition, S_0, computed (docs/protocol.md, section 3); of any other 0.
-    struct Facts {
-        bytes32 program;
-        bytes32 stateZero;
-        bytes32 datasetRoot;
-        uint32 datasetRows;
-        uint32 rowLength;
-        bytes32 seed;
-        uint32 round;
-        uint32 slot;
-    }
-
     event JobCreated(JobId indexed job, address indexed requester, bytes32 specDigest, uint256 escrow, uint256 deposit);
     event JobCancelled(JobId indexed job, uint256 refunded);
     event JobVoid(JobId indexed job, address indexed prover);
@@ -376,7 +376,7 @@ interface IJobMarket {
     ///        that was not shown).
     /// @param winners Who shares the prize, the one who convicted first.
     /// @param refunds Gas that challengers spent on games still open; here `amount` is gas.
-    function onConvicted(ClaimId claim, uint32 t, address[] calldata winners, IStakeVault.Refund[] calldata refunds) external;
+    function onConvicted(ClaimId claim, uint32 t, address[] calldata winners, Refund[] calldata refunds) external;
     /// @notice The challenge failed, or the carry was shown: counts the game out. Reverts `ClaimClosed` unless `live(claim)`.
     function onRejected(ClaimId claim) external;
 

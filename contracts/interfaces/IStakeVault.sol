@@ -1,6 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
+/// @notice The contracts that lock stake: the market claims, the game bonds, the others theirs.
+enum Keeper { Market, Game, Witnesses, Availability }
+
+/// @param keeper Which contract locked: it alone unlocks or takes.
+struct Lock {
+    address account;
+    uint88 amount;
+    Keeper keeper;
+}
+
+/// @notice What a challenger paid for gas, to be given back from a slash.
+struct Refund {
+    address account;
+    uint256 amount;
+}
+
 /// @title IStakeVault
 /// @notice Holds every token of the market: free stake, locks, unbonding stake, escrow and credits.
 ///
@@ -12,22 +28,6 @@ pragma solidity ^0.8.21;
 /// An account is a key that is at hand (it stakes, joins, commits, moves in games). It may have an owner, a key that is kept away: the owner
 /// alone unbonds, and everything that leaves the vault for the account goes to the owner. Stakes, locks, bonds and slashes know no owner.
 interface IStakeVault {
-    /// @notice The contracts that lock stake: the market claims, the game bonds, the others theirs.
-    enum Keeper { Market, Game, Witnesses, Availability }
-
-    /// @param keeper Which contract locked: it alone unlocks or takes.
-    struct Lock {
-        address account;
-        uint88 amount;
-        Keeper keeper;
-    }
-
-    /// @notice What a challenger paid for gas, to be given back from a slash.
-    struct Refund {
-        address account;
-        uint256 amount;
-    }
-
     event Deposited(address indexed account, uint256 amount);
     event UnbondRequested(address indexed account, uint256 amount, uint256 availableAt);
     event Unbonded(address indexed account, uint256 amount);

@@ -1,9 +1,83 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
-import {IJobMarket} from "./IJobMarket.sol";
-import {IValidator} from "./IValidator.sol";
+import {Body} from "./IJobMarket.sol";
+import {Code} from "./IValidator.sol";
 import {AuditId, ClaimId, JobId} from "../types/Ids.sol";
+
+enum Standing { None, Listed, Leaving, Slashed }
+
+enum AuditStatus { None, Drawing, Drawn, Skipped }
+
+enum DutyStatus { None, Drawn, Committed, Agreed, Differed, Closed }
+
+enum Outcome { Paid, Fined, Slashed, Void }
+
+/// @param place In the job's list, while Listed.
+/// @param head The deepest value of its hash chain that is known.
+/// @param spent How deep `head` lies: 0 at enrolment.
+/// @param drawn Duties drawn so far; each takes the next preimage.
+/// @param open Duties not closed.
+struct Witness {
+    Standing standing;
+    uint32 place;
+    bytes32 head;
+    uint32 spent;
+    uint32 drawn;
+    uint32 open;
+}
+
+struct Audit {
+    AuditStatus status;
+    JobId job;
+    uint32 round;
+    uint32 attempt;
+    uint64 beaconBlock;
+    bytes32 beacon;
+    uint64 commitEnds;
+    uint64 revealEnds;
+    uint16 duties;
+    uint16 committed;
+}
+
+/// @param serial Which preimage of the witness's chain it takes: 1, 2, ...
+/// @param t t*, once revealed.
+struct Duty {
+    address account;
+    uint32 slot;
+    uint32 serial;
+    DutyStatus status;
+    uint32 t;
+    bytes32 commitment;
+}
+
+/// @notice A leaf of a state, which no list of state roots holds: of the tensors that every step computes, without the clock.
+/// @param digest The leaf's hash. Differing, this alone counts; agreeing, it is proven:
+/// @param code The step Program's parts.
+/// @param leafProof From the leaf to the tensor's tree.
+/// @param entryProof From the tensor's root to the state.
+struct Leaf {
+    bytes32 digest;
+    Code code;
+    bytes32[] leafProof;
+    bytes32[] entryProof;
+}
+
+/// @notice A witness's verdict, opened.
+/// @param preimage Of its hash chain: fixed at enrolment, before any beacon.
+/// @param state Its own S_u, u = min(t*, T - 1): S_T is public with the claim.
+/// @param leaf Its own, of this state, where the preimage says.
+/// @param agrees Whether every root of the published trace up to t* is its own.
+/// @param proof Agreeing: leaf(state) is at position u - 1 of the trace. Differing: empty.
+struct Word {
+    bytes32 preimage;
+    bytes32 state;
+    Leaf leaf;
+    bytes32 salt;
+    bool agrees;
+    Body body;
+    bytes32[] proof;
+}
 
 /// @title IWitnesses
 /// @notice The verifier market: who audits which claim, what it says, what its word costs (docs/protocol.md, section 7).
@@ -15,80 +89,6 @@ import {AuditId, ClaimId, JobId} from "../types/Ids.sol";
 /// A block after the last reveal draws who looks at which slot; how far each looks only it knows until it has said what it saw. Anyone
 /// may call `draw` and `settle`: every wait has a default.
 interface IWitnesses {
-    enum Standing { None, Listed, Leaving, Slashed }
-
-    enum AuditStatus { None, Drawing, Drawn, Skipped }
-
-    enum DutyStatus { None, Drawn, Committed, Agreed, Differed, Closed }
-
-    enum Outcome { Paid, Fined, Slashed, Void }
-
-    /// @param place In the job's list, while Listed.
-    /// @param head The deepest value of its hash chain that is known.
-    /// @param spent How deep `head` lies: 0 at enrolment.
-    /// @param drawn Duties drawn so far; each takes the next preimage.
-    /// @param open Duties not closed.
-    struct Witness {
-        Standing standing;
-        uint32 place;
-        bytes32 head;
-        uint32 spent;
-        uint32 drawn;
-        uint32 open;
-    }
-
-    struct Audit {
-        AuditStatus status;
-        JobId job;
-        uint32 round;
-        uint32 attempt;
-        uint64 beaconBlock;
-        bytes32 beacon;
-        uint64 commitEnds;
-        uint64 revealEnds;
-        uint16 duties;
-        uint16 committed;
-    }
-
-    /// @param serial Which preimage of the witness's chain it takes: 1, 2, ...
-    /// @param t t*, once revealed.
-    struct Duty {
-        address account;
-        uint32 slot;
-        uint32 serial;
-        DutyStatus status;
-        uint32 t;
-        bytes32 commitment;
-    }
-
-    /// @notice A leaf of a state, which no list of state roots holds: of the tensors that every step computes, without the clock.
-    /// @param digest The leaf's hash. Differing, this alone counts; agreeing, it is proven:
-    /// @param code The step Program's parts.
-    /// @param leafProof From the leaf to the tensor's tree.
-    /// @param entryProof From the tensor's root to the state.
-    struct Leaf {
-        bytes32 digest;
-        IValidator.Code code;
-        bytes32[] leafProof;
-        bytes32[] entryProof;
-    }
-
-    /// @notice A witness's verdict, opened.
-    /// @param preimage Of its hash chain: fixed at enrolment, before any beacon.
-    /// @param state Its own S_u, u = min(t*, T - 1): S_T is public with the claim.
-    /// @param leaf Its own, of this state, where the preimage says.
-    /// @param agrees Whether every root of the published trace up to t* is its own.
-    /// @param proof Agreeing: leaf(state) is at position u - 1 of the trace. Differing: empty.
-    struct Word {
-        bytes32 preimage;
-        bytes32 state;
-        Leaf leaf;
-        bytes32 salt;
-        bool agrees;
-        IJobMarket.Body body;
-        bytes32[] proof;
-    }
-
     event Enrolled(JobId indexed job, address indexed account, bytes32 head);
     event Retired(JobId indexed job, address indexed account);
     event AuditOpened(AuditId indexed audit, JobId indexed job, uint32 indexed round, uint32 attempt, uint64 beaconBlock);

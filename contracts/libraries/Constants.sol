@@ -20,8 +20,10 @@ uint256 constant LEAF_GAS = 80_000;
 uint256 constant ANSWER_GAS = 600_000;
 /// @dev A bond holds this many times the gas of the defender, a row's also of its leaves.
 uint256 constant BOND_GAMES = 3;
-/// @dev A witness's stake is at least this many fees.
+/// @dev A witness's stake is at least this many fees ...
 uint256 constant WITNESS_FEES = 20;
+/// @dev ... and this many for each round that may be in flight.
+uint256 constant LEAD_FEES = 2;
 
 /// @dev Base fees of the last seals that are remembered.
 uint256 constant FEES = 9;

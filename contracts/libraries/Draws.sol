@@ -45,7 +45,7 @@ library Draws {
         for (uint256 i = 0; i < count; i++) order[i] = slots[i % n];
     }
 
-    /// @notice The i-th duty's account: not the slot's owner, none twice while others remain; the zero address if there is none.
+    /// @notice The i-th duty's account: neither the slot's owner nor drawn already; the zero address if there is none.
     /// @param drawn The first i entries are the accounts of the duties before it.
     function pick(address[] storage accounts, bytes32 beacon, uint256 i, address owner, address[] memory drawn)
         internal
@@ -59,10 +59,6 @@ library Draws {
         for (uint256 k = 0; k < n && k < i + 2; k++) {
             address account = accounts[(first + k) % n];
             if (account != owner && !_among(drawn, i, account)) return account;
-        }
-        for (uint256 k = 0; k < n && k < 2; k++) {
-            address account = accounts[(first + k) % n];
-            if (account != owner) return account;
         }
         return address(0);
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
-import {IArbiter} from "../interfaces/IArbiter.sol";
+import {OpUnknown} from "../interfaces/IArbiter.sol";
 import {Float32} from "./Float32.sol";
 import {Int32} from "./Int32.sol";
 
@@ -25,7 +25,7 @@ library Expression {
             if (opcode == 3) return Float32.sub(a, b);
             if (opcode == 5) return Float32.div(a, b);
             if (opcode == 0) return a;
-            revert IArbiter.OpUnknown(opcode);
+            revert OpUnknown(opcode);
         }
         if (opcode == 7) return Float32.sqrt(a);
         if (opcode == 8) return Float32.neg(a);
@@ -64,6 +64,6 @@ library Expression {
         if (opcode == 35) return Float32.fromInt(a);
         if (opcode == 36) return Float32.toInt(a);
         if (opcode == 37) return Float32.canonical(a);
-        revert IArbiter.OpUnknown(opcode);
+        revert OpUnknown(opcode);
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
-import {IDisputeGame} from "../interfaces/IDisputeGame.sol";
+import {GamePhase, GameState} from "../interfaces/IDisputeGame.sol";
 
 /// @title GameStates
 /// @notice The fields of a game that share a word, each at its bit.
@@ -29,7 +29,7 @@ library GameStates {
     uint256 private constant U32 = type(uint32).max;
 
     /// @notice What is stored of a game that is open.
-    function digest(IDisputeGame.GameState memory g) internal pure returns (bytes28 hashed) {
+    function digest(GameState memory g) internal pure returns (bytes28 hashed) {
         assembly ("memory-safe") {
             hashed := and(keccak256(g, 0xc0), not(0xffffffff))
         }
@@ -41,110 +41,110 @@ library GameStates {
         return uint256(uint160(defender_)) << DEFENDER_AT | uint256(size_) << SIZE_AT;
     }
 
-    function terms(IDisputeGame.GameState memory g) internal pure returns (uint32) {
+    function terms(GameState memory g) internal pure returns (uint32) {
         return uint32(g.parties);
     }
 
-    function t(IDisputeGame.GameState memory g) internal pure returns (uint32) {
+    function t(GameState memory g) internal pure returns (uint32) {
         return uint32(g.parties >> T_AT);
     }
 
-    function size(IDisputeGame.GameState memory g) internal pure returns (uint32) {
+    function size(GameState memory g) internal pure returns (uint32) {
         return uint32(g.parties >> SIZE_AT);
     }
 
-    function defender(IDisputeGame.GameState memory g) internal pure returns (address) {
+    function defender(GameState memory g) internal pure returns (address) {
         return address(uint160(g.parties >> DEFENDER_AT));
     }
 
-    function setTerms(IDisputeGame.GameState memory g, uint32 value) internal pure {
+    function setTerms(GameState memory g, uint32 value) internal pure {
         g.parties = g.parties & ~U32 | value;
     }
 
-    function setT(IDisputeGame.GameState memory g, uint32 value) internal pure {
+    function setT(GameState memory g, uint32 value) internal pure {
         g.parties = g.parties & ~(U32 << T_AT) | uint256(value) << T_AT;
     }
 
-    function setSize(IDisputeGame.GameState memory g, uint32 value) internal pure {
+    function setSize(GameState memory g, uint32 value) internal pure {
         g.parties = g.parties & ~(U32 << SIZE_AT) | uint256(value) << SIZE_AT;
     }
 
     // -- turn
 
-    function phase(IDisputeGame.GameState memory g) internal pure returns (IDisputeGame.Phase) {
-        return IDisputeGame.Phase(uint8(g.turn));
+    function phase(GameState memory g) internal pure returns (GamePhase) {
+        return GamePhase(uint8(g.turn));
     }
 
-    function rem(IDisputeGame.GameState memory g) internal pure returns (uint8) {
+    function rem(GameState memory g) internal pure returns (uint8) {
         return uint8(g.turn >> REM_AT);
     }
 
-    function deadline(IDisputeGame.GameState memory g) internal pure returns (uint40) {
+    function deadline(GameState memory g) internal pure returns (uint40) {
         return uint40(g.turn >> DEADLINE_AT);
     }
 
-    function leftDefender(IDisputeGame.GameState memory g) internal pure returns (uint24) {
+    function leftDefender(GameState memory g) internal pure returns (uint24) {
         return uint24(g.turn >> LEFT_DEFENDER_AT);
     }
 
-    function leftChallenger(IDisputeGame.GameState memory g) internal pure returns (uint24) {
+    function leftChallenger(GameState memory g) internal pure returns (uint24) {
         return uint24(g.turn >> LEFT_CHALLENGER_AT);
     }
 
-    function word(IDisputeGame.GameState memory g) internal pure returns (uint32) {
+    function word(GameState memory g) internal pure returns (uint32) {
         return uint32(g.turn >> WORD_AT);
     }
 
-    function position(IDisputeGame.GameState memory g) internal pure returns (uint32) {
+    function position(GameState memory g) internal pure returns (uint32) {
         return uint32(g.turn >> POSITION_AT);
     }
 
-    function op(IDisputeGame.GameState memory g) internal pure returns (uint16) {
+    function op(GameState memory g) internal pure returns (uint16) {
         return uint16(g.turn >> OP_AT);
     }
 
-    function group(IDisputeGame.GameState memory g) internal pure returns (uint8) {
+    function group(GameState memory g) internal pure returns (uint8) {
         return uint8(g.turn >> GROUP_AT);
     }
 
-    function stateBlock(IDisputeGame.GameState memory g) internal pure returns (uint32) {
+    function stateBlock(GameState memory g) internal pure returns (uint32) {
         return uint32(g.turn >> STATE_BLOCK_AT);
     }
 
-    function setTurn(IDisputeGame.GameState memory g, IDisputeGame.Phase phase_, uint40 deadline_) internal pure {
+    function setTurn(GameState memory g, GamePhase phase_, uint40 deadline_) internal pure {
         uint256 kept = g.turn & ~(uint256(type(uint40).max) << DEADLINE_AT | U8);
         g.turn = kept | uint256(deadline_) << DEADLINE_AT | uint256(phase_);
     }
 
-    function setRem(IDisputeGame.GameState memory g, uint8 value) internal pure {
+    function setRem(GameState memory g, uint8 value) internal pure {
         g.turn = g.turn & ~(U8 << REM_AT) | uint256(value) << REM_AT;
     }
 
-    function setLeftDefender(IDisputeGame.GameState memory g, uint24 value) internal pure {
+    function setLeftDefender(GameState memory g, uint24 value) internal pure {
         g.turn = g.turn & ~(U24 << LEFT_DEFENDER_AT) | uint256(value) << LEFT_DEFENDER_AT;
     }
 
-    function setLeftChallenger(IDisputeGame.GameState memory g, uint24 value) internal pure {
+    function setLeftChallenger(GameState memory g, uint24 value) internal pure {
         g.turn = g.turn & ~(U24 << LEFT_CHALLENGER_AT) | uint256(value) << LEFT_CHALLENGER_AT;
     }
 
-    function setWord(IDisputeGame.GameState memory g, uint32 value) internal pure {
+    function setWord(GameState memory g, uint32 value) internal pure {
         g.turn = g.turn & ~(U32 << WORD_AT) | uint256(value) << WORD_AT;
     }
 
-    function setPosition(IDisputeGame.GameState memory g, uint32 value) internal pure {
+    function setPosition(GameState memory g, uint32 value) internal pure {
         g.turn = g.turn & ~(U32 << POSITION_AT) | uint256(value) << POSITION_AT;
     }
 
-    function setOp(IDisputeGame.GameState memory g, uint16 value) internal pure {
+    function setOp(GameState memory g, uint16 value) internal pure {
         g.turn = g.turn & ~(U16 << OP_AT) | uint256(value) << OP_AT;
     }
 
-    function setGroup(IDisputeGame.GameState memory g, uint8 value) internal pure {
+    function setGroup(GameState memory g, uint8 value) internal pure {
         g.turn = g.turn & ~(U8 << GROUP_AT) | uint256(value) << GROUP_AT;
     }
 
-    function setStateBlock(IDisputeGame.GameState memory g, uint32 value) internal pure {
+    function setStateBlock(GameState memory g, uint32 value) internal pure {
         g.turn = g.turn & ~(U32 << STATE_BLOCK_AT) | uint256(value) << STATE_BLOCK_AT;
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
-import {IJobMarket} from "../interfaces/IJobMarket.sol";
+import {Body, Reveal} from "../interfaces/IJobMarket.sol";
 import {ClaimId, JobId} from "../types/Ids.sol";
 
 /// @title Ids
@@ -26,12 +26,12 @@ library Ids {
         return keccak256(abi.encode(blockHash, jobId, round, attempt));
     }
 
-    function commitment(ClaimId claimId, address worker, IJobMarket.Reveal calldata opened) internal pure returns (bytes32) {
+    function commitment(ClaimId claimId, address worker, Reveal calldata opened) internal pure returns (bytes32) {
         return keccak256(abi.encode(claimId, worker, opened.body, opened.carries, opened.nonce));
     }
 
     /// @notice What a revealed claim is stored as.
-    function body(IJobMarket.Body memory said) internal pure returns (bytes32) {
+    function body(Body memory said) internal pure returns (bytes32) {
         return keccak256(abi.encode(said));
     }
 

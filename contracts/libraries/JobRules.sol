@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
-import {IJobMarket} from "../interfaces/IJobMarket.sol";
+import {JobParams, Pricing, Role, Windows} from "../interfaces/IJobMarket.sol";
 import {
     AUDIT_WINDOWS,
     CHUNK,
@@ -33,14 +33,14 @@ library JobRules {
     /// @dev The Python twin (job_rules.check_params) names the parameter itself; the SDK asks it before it sends anything.
     /// @param inclusion Seconds within which the chain takes a transaction.
     /// @param censor Seconds for which one may be held back.
-    function check(IJobMarket.JobParams memory p, uint256 unbondSeconds, uint256 inclusion, uint256 censor) internal pure {
+    function check(JobParams memory p, uint256 unbondSeconds, uint256 inclusion, uint256 censor) internal pure {
         // Of what may come, jobs of today have one role whose payloads are merged, and start from the merge just before.
         _require(p.roles.length == 1 && p.roles[0].merged, "roles");
         _require(p.schedule.baseLag == 1, "baseLag");
         _require(p.roles[0].inboxRole == 0 && p.roles[0].inboxLag == 0, "inbox");
-        IJobMarket.Role memory role = p.roles[0];
-        IJobMarket.Windows memory windows = p.windows;
-        IJobMarket.Pricing memory prices = p.prices;
+        Role memory role = p.roles[0];
+        Windows memory windows = p.windows;
+        Pricing memory prices = p.prices;
         _require(p.spec.profile == 1 && (p.spec.opset == 1 || p.spec.opset == 2), "profile");
         _require(role.stepProgram != 0 && role.encodeProgram != 0 && p.merge.program != 0, "programs");
         _require(role.datasetRows > 0 && role.rowLength > 0 && role.rowLength <= MAX_ROW, "dataset");
@@ -95,12 +95,13 @@ library JobRules {
                 && Prices.dearestRowBond(prices.bond, prices.gasPrice, rowLeaves(role.rowLength)) <= MAX_LOCK,
             "locks"
         );
-        // INVARIANT: a witness's word costs at least twenty times what it is paid, and all on one claim less than half of what a worker
-        // loses that convicts itself to take them along; who was drawn has spoken before the claim can no longer be challenged.
+        // INVARIANT: a witness's stake is at least twenty fees, and two for each round in flight; all stakes on one claim are less than
+        // half of what a worker loses that convicts itself to take them along; who was drawn has spoken before the claim can no longer
+        // be challenged.
         _require(
             role.witnesses == 0
                 || (role.witnesses <= MAX_WITNESSES && role.witnessFee > 0
-                    && prices.witnessStake >= Prices.witnessFloor(role.witnessFee)
+                    && prices.witnessStake >= Prices.witnessFloor(role.witnessFee, p.schedule.maxLead)
                     && SLOT_WITNESSES * claimWitnesses(role) * prices.witnessStake < role.slotStake && _isWindow(windows.auditSeconds, inclusion)
                     && windows.challengeSeconds
                         >= uint256(role.revealSeconds) + role.attestSeconds + AUDIT_WINDOWS * uint256(windows.auditSeconds)),
@@ -120,7 +121,7 @@ library JobRules {
     }
 
     /// @notice The most witnesses of one claim.
-    function claimWitnesses(IJobMarket.Role memory role) internal pure returns (uint256) {
+    function claimWitnesses(Role memory role) internal pure returns (uint256) {
         return (uint256(role.witnesses) + role.minSlots - 1) / role.minSlots;
     }
 
@@ -135,8 +136,8 @@ library JobRules {
     }
 
     /// @notice The pay of one round in which everybody is paid.
-    function roundPay(IJobMarket.JobParams memory p) internal pure returns (uint256) {
-        IJobMarket.Role memory role = p.roles[0];
+    function roundPay(JobParams memory p) internal pure returns (uint256) {
+        Role memory role = p.roles[0];
         return uint256(role.slots) * role.slotPrice + p.merge.price + uint256(role.witnesses) * role.witnessFee;
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
-import {IJobMarket} from "../interfaces/IJobMarket.sol";
+import {IJobMarket, Job, JobParams, JobStatus} from "../interfaces/IJobMarket.sol";
 import {IStakeVault} from "../interfaces/IStakeVault.sol";
 import {MAX_ESCROW, PROVER_PERCENT} from "./Constants.sol";
 import {EscrowInsufficient, JobExists, JobUnfinished, Unauthorized, WrongJobStatus} from "./Errors.sol";
@@ -22,7 +22,7 @@ library Jobs {
     function create(
         Rounds.Book storage b,
         IStakeVault vault,
-        IJobMarket.JobParams memory p,
+        JobParams memory p,
         uint256 nonce,
         uint256 escrow,
         uint256 inclusion,
@@ -35,12 +35,12 @@ library Jobs {
         if (escrow < needed || escrow > MAX_ESCROW) revert EscrowInsufficient(needed, escrow);
         (address terms, bytes32 hash) = Terms.store(p);
         jobId = Ids.job(msg.sender, nonce, hash);
-        IJobMarket.Job storage j = b.jobs[jobId];
-        if (j.status != IJobMarket.JobStatus.None) revert JobExists(jobId);
+        Job storage j = b.jobs[jobId];
+        if (j.status != JobStatus.None) revert JobExists(jobId);
 
         b.terms[jobId] = terms;
         j.requester = msg.sender;
-        j.status = IJobMarket.JobStatus.Active;
+        j.status = JobStatus.Active;
         j.escrow = uint128(escrow);
         // INVARIANT: the deposit pays every round that can be in flight when the job is proven invalid, and one round's pay more, which
         // its requester then loses.
@@ -51,15 +51,15 @@ library Jobs {
     }
 
     function cancel(Rounds.Book storage b, IStakeVault vault, JobId jobId) external {
-        IJobMarket.Job storage j = b.jobs[jobId];
+        Job storage j = b.jobs[jobId];
         if (msg.sender != j.requester) revert Unauthorized(msg.sender);
-        if (j.status != IJobMarket.JobStatus.Active) revert WrongJobStatus(jobId);
+        if (j.status != JobStatus.Active) revert WrongJobStatus(jobId);
         // INVARIANT: what rounds in flight may still pay stays in escrow, and so do the fees of unsettled duties.
         uint256 reserved = uint256(j.started - j.settled) * JobRules.roundPay(Rounds.params(b, jobId));
         uint256 left = uint256(j.escrow) - j.paid - j.feesDue;
         uint256 refund = left > reserved ? left - reserved : 0;
 
-        j.status = IJobMarket.JobStatus.Cancelled;
+        j.status = JobStatus.Cancelled;
         j.refunded += uint128(refund);
 
         emit IJobMarket.JobCancelled(jobId, refund);
@@ -70,16 +70,16 @@ library Jobs {
     // -- anyone
 
     function finish(Rounds.Book storage b, IStakeVault vault, JobId jobId) external {
-        IJobMarket.Job storage j = b.jobs[jobId];
-        IJobMarket.JobParams memory p = Rounds.params(b, jobId);
-        bool voided = j.status == IJobMarket.JobStatus.Void;
-        bool active = j.status == IJobMarket.JobStatus.Active;
-        if (!active && j.status != IJobMarket.JobStatus.Cancelled && !voided) revert WrongJobStatus(jobId);
+        Job storage j = b.jobs[jobId];
+        JobParams memory p = Rounds.params(b, jobId);
+        bool voided = j.status == JobStatus.Void;
+        bool active = j.status == JobStatus.Active;
+        if (!active && j.status != JobStatus.Cancelled && !voided) revert WrongJobStatus(jobId);
         bool startable = active && j.started < p.schedule.rounds && j.failed <= p.schedule.maxFail;
         if (startable || j.settled != j.started) revert JobUnfinished();
         uint256 left = j.deposit;
 
-        j.status = IJobMarket.JobStatus.Done;
+        j.status = JobStatus.Done;
         j.deposit = 0;
         // INVARIANT: escrow = paid + refunded + fees still due, exactly.
         uint256 refund = uint256(j.escrow) - j.paid - j.refunded - j.feesDue;

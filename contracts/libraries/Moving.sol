@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
-import {IWitnesses} from "../interfaces/IWitnesses.sol";
+import {Leaf} from "../interfaces/IWitnesses.sol";
 import {ProofInvalid} from "./Errors.sol";
 import {Merkle} from "./Merkle.sol";
 import {Program} from "./Program.sol";
@@ -39,7 +39,7 @@ library Moving {
     }
 
     /// @notice Reverts unless a witness's leaf is the one of this state that `word` names. Where nothing moves, every one is.
-    function requireLeaf(bytes32 state, bytes32 program, uint256 word, IWitnesses.Leaf calldata leaf) internal view {
+    function requireLeaf(bytes32 state, bytes32 program, uint256 word, Leaf calldata leaf) internal view {
         bytes calldata header = leaf.code.header;
         // INVARIANT: evidence is about the Programs that the job names.
         if (Statement.programRoot(header, leaf.code.opsRoot, leaf.code.constsRoot) != program) revert ProofInvalid();

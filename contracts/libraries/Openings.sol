@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
-import {IArbiter} from "../interfaces/IArbiter.sol";
+import {Opening, OutOfRange} from "../interfaces/IArbiter.sol";
 import {CHUNK} from "./Constants.sol";
 import {ProofInvalid} from "./Errors.sol";
 import {Merkle} from "./Merkle.sol";
@@ -14,18 +14,15 @@ library Openings {
     uint256 private constant LANES_16 = 0x0000FFFF0000FFFF0000FFFF0000FFFF0000FFFF0000FFFF0000FFFF0000FFFF;
 
     /// @notice Reverts unless `opening` is the leaf with flat element `flat` of the tensor at `index` of the tree under `root`.
-    function verify(IArbiter.Opening calldata opening, bytes32 root, uint256 index, uint256 depth, uint256 flat)
-        internal
-        view
-    {
+    function verify(Opening calldata opening, bytes32 root, uint256 index, uint256 depth, uint256 flat) internal view {
         bytes calldata header = opening.header;
         uint256 leafIndex = flat / CHUNK;
         // INVARIANT: the leaf that is opened is the leaf that is read.
-        if (opening.leafIndex != leafIndex) revert IArbiter.OutOfRange();
+        if (opening.leafIndex != leafIndex) revert OutOfRange();
 
         uint256 count = elements(header);
         // INVARIANT: a view reads inside its source.
-        if (flat >= count) revert IArbiter.OutOfRange();
+        if (flat >= count) revert OutOfRange();
 
         bytes32 x = leafHash(opening.data);
         x = _climb(x, leafIndex, Program.depthOf(Program.leaves(count)), opening.leafProof);
@@ -56,7 +53,7 @@ library Openings {
     /// @notice Word `i` of a leaf (little-endian).
     function word(bytes calldata data, uint256 i) internal pure returns (uint256 value) {
         // INVARIANT: a leaf is read inside its bytes.
-        if (4 * i + 4 > data.length) revert IArbiter.OutOfRange();
+        if (4 * i + 4 > data.length) revert OutOfRange();
         assembly ("memory-safe") {
             value := calldataload(add(data.offset, mul(4, i)))
         }
@@ -67,7 +64,7 @@ library Openings {
     /// @dev Writes whole 32-byte blocks: up to 28 bytes beyond the last word, which the caller has allocated.
     function copy(bytes calldata data, uint256 first, uint256 count, uint256 to) internal pure {
         // INVARIANT: a leaf is read inside its bytes.
-        if (4 * (first + count) > data.length) revert IArbiter.OutOfRange();
+        if (4 * (first + count) > data.length) revert OutOfRange();
         uint256 from;
         assembly ("memory-safe") {
             from := add(data.offset, mul(4, first))

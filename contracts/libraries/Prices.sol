@@ -8,6 +8,7 @@ import {
     FEE_BITS,
     FEE_UNIT,
     GAME_GAS,
+    LEAD_FEES,
     LEAF_GAS,
     MAX_FEE_CAP,
     STAKE_GAMES,
@@ -38,9 +39,10 @@ library Prices {
         return _ceilDiv(slotPrice, innerSteps);
     }
 
-    /// @notice The least stake of a witness.
-    function witnessFloor(uint256 witnessFee) internal pure returns (uint256) {
-        return WITNESS_FEES * witnessFee;
+    /// @notice The least stake of a witness of a job of which `maxLead` rounds may be in flight.
+    function witnessFloor(uint256 witnessFee, uint256 maxLead) internal pure returns (uint256) {
+        uint256 byLead = LEAD_FEES * maxLead;
+        return (byLead > WITNESS_FEES ? byLead : WITNESS_FEES) * witnessFee;
     }
 
     /// @notice Token units for `gas` at a base fee, rounded up; above the cap, as at the cap.

@@ -2,8 +2,20 @@
 pragma solidity ^0.8.21;
 
 import {IAvailability} from "../interfaces/IAvailability.sol";
-import {IJobMarket} from "../interfaces/IJobMarket.sol";
-import {IStakeVault} from "../interfaces/IStakeVault.sol";
+import {
+    Body,
+    Claim,
+    ClaimStatus,
+    IJobMarket,
+    Job,
+    JobParams,
+    JobStatus,
+    Phase,
+    Receipt,
+    Role,
+    Round
+} from "../interfaces/IJobMarket.sol";
+import {IStakeVault, Refund} from "../interfaces/IStakeVault.sol";
 import {IWitnesses} from "../interfaces/IWitnesses.sol";
 import {DEMAND_INCLUSIONS, DEMAND_PARTS, HASH_BLOCKS, LEAVE_PARTS, MAX_CID, WITNESS} from "./Constants.sol";
 import {
@@ -45,10 +57,10 @@ library Rounds {
 
     /// @notice Everything that the market stores.
     struct Book {
-        mapping(JobId jobId => IJobMarket.Job) jobs;
+        mapping(JobId jobId => Job) jobs;
         mapping(JobId jobId => address) terms;
-        mapping(JobId jobId => mapping(uint32 r => IJobMarket.Round)) rounds;
-        mapping(ClaimId claimId => IJobMarket.Claim) claims;
+        mapping(JobId jobId => mapping(uint32 r => Round)) rounds;
+        mapping(ClaimId claimId => Claim) claims;
         mapping(JobId jobId => mapping(address account => bool)) barred;
         /// Audits of rounds that a convicted merge voided: who agreed there is paid.
         mapping(AuditId auditId => bool) rewound;
@@ -61,20 +73,20 @@ library Rounds {
     // -- anyone
 
     function startRound(Book storage b, IStakeVault vault, JobId jobId, uint32 r) external {
-        IJobMarket.Job storage j = b.jobs[jobId];
-        IJobMarket.JobParams memory p = params(b, jobId);
-        IJobMarket.Round storage ro = b.rounds[jobId][r];
-        if (j.status != IJobMarket.JobStatus.Active) revert WrongJobStatus(jobId);
+        Job storage j = b.jobs[jobId];
+        JobParams memory p = params(b, jobId);
+        Round storage ro = b.rounds[jobId][r];
+        if (j.status != JobStatus.Active) revert WrongJobStatus(jobId);
         // INVARIANT: rounds start in order, on a merged or carried-over base, at most maxLead ahead of the last settled one.
         if (r != j.started || !_hasNext(j, p)) revert RoundNotStartable(r);
         // INVARIANT: what a game on voided work argues about stands still until the game is over.
         if (j.lingering != 0) revert GamesOpen(j.lingering);
         _requireBacked(b, jobId, j.settled, r);
         (bytes32 base, bytes32 outer) = _baseOf(b, jobId, p, r);
-        if (ro.phase == IJobMarket.Phase.Void) Settling.releaseAll(b, vault, jobId, r);
+        if (ro.phase == Phase.Void) Settling.releaseAll(b, vault, jobId, r);
 
         delete b.rounds[jobId][r];
-        ro.phase = IJobMarket.Phase.Joining;
+        ro.phase = Phase.Joining;
         ro.attempt = j.attempt;
         ro.joinEnds = uint64(block.timestamp + p.windows.joinSeconds);
         ro.base = base;
@@ -85,8 +97,8 @@ library Rounds {
     }
 
     function seal(Book storage b, IStakeVault vault, JobId jobId, uint32 r) external {
-        (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Sealing);
-        IJobMarket.Role memory role = p.roles[0];
+        (JobParams memory p, Round storage ro) = inPhase(b, jobId, r, Phase.Sealing);
+        Role memory role = p.roles[0];
         if (ro.seedBlock == 0) {
             // INVARIANT: who fails a sealed round gives up more seats than can be accepted in it, unless every slot is taken.
             uint256 least = 2 * uint256(role.minSlots) - 1;
@@ -110,11 +122,11 @@ library Rounds {
         IWitnesses witnesses,
         JobId jobId,
         uint32 r,
-        IJobMarket.Receipt[] calldata receipts
+        Receipt[] calldata receipts
     ) external {
-        (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Attesting);
+        (JobParams memory p, Round storage ro) = inPhase(b, jobId, r, Phase.Attesting);
         for (uint256 i = 0; i < receipts.length; i++) {
-            IJobMarket.Receipt calldata given = receipts[i];
+            Receipt calldata given = receipts[i];
             // INVARIANT: the first receipt of each counts, and no other.
             if ((ro.spoke >> given.who) & 1 == 1) revert AlreadyDone();
             address account = _speaker(b, witnesses, jobId, r, p.roles[0], ro, given.who);
@@ -134,9 +146,9 @@ library Rounds {
         IAvailability availability,
         JobId jobId,
         uint32 r,
-        IJobMarket.Body[] calldata bodies
+        Body[] calldata bodies
     ) external {
-        (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Freezing);
+        (JobParams memory p, Round storage ro) = inPhase(b, jobId, r, Phase.Freezing);
         uint256 mask = _decide(b, vault, availability, jobId, r, p.roles[0], ro);
         uint16 accepted = Receipts.count(mask);
 
@@ -155,7 +167,7 @@ library Rounds {
         emit IJobMarket.Frozen(jobId, r, ro.mergeIn, mask);
 
         if (accepted < p.roles[0].minSlots) return Settling.fail(b, vault, jobId, r);
-        ro.phase = IJobMarket.Phase.Merging;
+        ro.phase = Phase.Merging;
         ro.mergeOpens = uint64(block.timestamp);
         ro.turn = p.merge.aggregator != address(0) && !b.barred[jobId][p.merge.aggregator] ? 0 : 1;
     }
@@ -163,10 +175,10 @@ library Rounds {
     // -- workers, aggregator
 
     function join(Book storage b, IStakeVault vault, JobId jobId, uint32 r, uint32 slot) external {
-        (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Joining);
-        IJobMarket.Role memory role = p.roles[0];
+        (JobParams memory p, Round storage ro) = inPhase(b, jobId, r, Phase.Joining);
+        Role memory role = p.roles[0];
         if (slot >= role.slots) revert NoSuchSlot(slot);
-        (ClaimId claimId, IJobMarket.Claim storage c) = Settling.claimAt(b, jobId, r, ro, slot);
+        (ClaimId claimId, Claim storage c) = Settling.claimAt(b, jobId, r, ro, slot);
         if (c.worker != address(0)) revert SlotTaken(slot);
         // INVARIANT: who may go on from a carry has its slot to itself in the first part of the join window.
         if (block.timestamp < ro.joinEnds - p.windows.joinSeconds / LEAVE_PARTS && _isReserved(b, jobId, r, role, slot)) {
@@ -183,8 +195,8 @@ library Rounds {
     }
 
     function leave(Book storage b, IStakeVault vault, JobId jobId, uint32 r, uint32 slot) external {
-        (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) =
-            inPhase(b, jobId, r, IJobMarket.Phase.Joining);
+        (JobParams memory p, Round storage ro) =
+            inPhase(b, jobId, r, Phase.Joining);
         // INVARIANT: a slot is given back while others have half of the window left to take it.
         if (block.timestamp >= ro.joinEnds - p.windows.joinSeconds / LEAVE_PARTS) revert WrongPhase(jobId, r);
         (ClaimId claimId,) = ownClaim(b, jobId, r, ro, slot);
@@ -208,16 +220,16 @@ library Rounds {
         uint16 rounds
     ) external {
         requireCid(checkpointCid);
-        IJobMarket.JobParams memory p = params(b, jobId);
-        IJobMarket.Round storage ro = b.rounds[jobId][r];
+        JobParams memory p = params(b, jobId);
+        Round storage ro = b.rounds[jobId][r];
         uint16 at = _requireTurn(b, jobId, p, r, ro);
         // INVARIANT: a merge that is convicted leaves a turn to everybody after its first merger, however often it was made again.
-        if (ro.phase == IJobMarket.Phase.Merging) ro.turn = at;
+        if (ro.phase == Phase.Merging) ro.turn = at;
         else _replace(b, vault, jobId, r, out, out2, rounds);
 
-        (ClaimId claimId, IJobMarket.Claim storage c) = _writeMerge(b, jobId, r);
-        c.digest = Ids.body(IJobMarket.Body(Merkle.leaf(Merkle.node(out, out2)), out, out2));
-        ro.phase = IJobMarket.Phase.Lead;
+        (ClaimId claimId, Claim storage c) = _writeMerge(b, jobId, r);
+        c.digest = Ids.body(Body(Merkle.leaf(Merkle.node(out, out2)), out, out2));
+        ro.phase = Phase.Lead;
         ro.mergedAt = uint64(block.timestamp);
         ro.mergeClaim = claimId;
         ro.nextShared = out;
@@ -230,7 +242,7 @@ library Rounds {
     }
 
     function back(Book storage b, IStakeVault vault, JobId jobId, uint32 r, uint16 rounds) external {
-        (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Lead);
+        (JobParams memory p, Round storage ro) = inPhase(b, jobId, r, Phase.Lead);
         ClaimId claimId = ro.mergeClaim;
         address merger = b.claims[claimId].worker;
         // INVARIANT: who merged answers for its merge, and nobody else.
@@ -244,15 +256,15 @@ library Rounds {
     }
 
     /// @dev A claim that is being revealed names the carry that it starts from.
-    function carry(Book storage b, JobId jobId, uint32 r, uint32 slot, IJobMarket.Claim storage c) external {
+    function carry(Book storage b, JobId jobId, uint32 r, uint32 slot, Claim storage c) external {
         uint256 period = params(b, jobId).roles[0].carryPeriod;
         // INVARIANT: a carry is zero in every round that the period divides, so that it can be computed again from there.
         if (period == 0 || r % period == 0) revert NoCarry(slot);
-        IJobMarket.Round storage before = b.rounds[jobId][r - 1];
-        IJobMarket.Claim storage earlier = Settling.carriedFrom(b, c);
+        Round storage before = b.rounds[jobId][r - 1];
+        Claim storage earlier = Settling.carriedFrom(b, c);
         // INVARIANT: nothing stands on a carry whose claim cannot be challenged any more.
-        bool stands = before.phase == IJobMarket.Phase.Lead && (before.mask >> slot) & 1 == 1
-            && earlier.status != IJobMarket.ClaimStatus.Convicted;
+        bool stands = before.phase == Phase.Lead && (before.mask >> slot) & 1 == 1
+            && earlier.status != ClaimStatus.Convicted;
         // INVARIANT: a slot starts from the carry of its owner's claim in the round before, accepted and not convicted, or from zero.
         if (!stands || earlier.worker != c.worker) revert NoCarry(slot);
 
@@ -269,25 +281,25 @@ library Rounds {
         ClaimId claimId,
         uint32 t,
         address[] calldata winners,
-        IStakeVault.Refund[] memory refunds
+        Refund[] memory refunds
     ) external {
-        IJobMarket.Claim storage c = b.claims[claimId];
-        IJobMarket.Job storage j = b.jobs[c.job];
-        IJobMarket.Round storage ro = b.rounds[c.job][c.round];
+        Claim storage c = b.claims[claimId];
+        Job storage j = b.jobs[c.job];
+        Round storage ro = b.rounds[c.job][c.round];
         if (!live(b, claimId)) revert ClaimClosed(claimId);
 
-        c.status = IJobMarket.ClaimStatus.Convicted;
+        c.status = ClaimStatus.Convicted;
         c.convictedAt = t;
         ro.openGames -= c.openGames;
-        if (ro.phase == IJobMarket.Phase.Void) j.lingering -= c.openGames;
+        if (ro.phase == Phase.Void) j.lingering -= c.openGames;
         c.openGames = 0;
 
         emit IJobMarket.Convicted(claimId, c.job, c.round, c.slot, c.worker, winners[0]);
 
-        IJobMarket.JobParams memory p = params(b, c.job);
+        JobParams memory p = params(b, c.job);
         uint256 owed = 0;
         // A merge of a void round has nothing standing on it any more.
-        if (c.slot == MERGE && ro.phase == IJobMarket.Phase.Lead) owed = _rewind(b, p, c, j, ro);
+        if (c.slot == MERGE && ro.phase == Phase.Lead) owed = _rewind(b, p, c, j, ro);
         // Nobody waits for a receipt of the convicted.
         else if (c.slot != MERGE && (ro.spoke >> c.slot) & 1 == 0) ro.silent += 1;
         for (uint256 i = 0; i < refunds.length; i++) {
@@ -300,10 +312,10 @@ library Rounds {
     // -- the validator, the witnesses, demands
 
     function onInvalid(Book storage b, JobId jobId, address prover) external {
-        IJobMarket.Job storage j = b.jobs[jobId];
-        if (j.status != IJobMarket.JobStatus.Active && j.status != IJobMarket.JobStatus.Cancelled) revert WrongJobStatus(jobId);
+        Job storage j = b.jobs[jobId];
+        if (j.status != JobStatus.Active && j.status != JobStatus.Cancelled) revert WrongJobStatus(jobId);
 
-        j.status = IJobMarket.JobStatus.Void;
+        j.status = JobStatus.Void;
         j.prover = prover;
         // INVARIANT: who can still reveal when its job becomes void is paid, and who was silent until then is not.
         for (uint32 k = j.settled; k < j.started; k++) {
@@ -314,14 +326,14 @@ library Rounds {
     }
 
     function onDrawn(Book storage b, JobId jobId, uint32 r, uint16 count) external returns (uint16) {
-        (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Attesting);
-        IJobMarket.Role memory role = p.roles[0];
+        (JobParams memory p, Round storage ro) = inPhase(b, jobId, r, Phase.Attesting);
+        Role memory role = p.roles[0];
         // INVARIANT: witnesses are drawn once a round, no more than the job pays.
         if (ro.drawn || count > role.witnesses) revert AlreadyDone();
 
-        IJobMarket.Job storage j = b.jobs[jobId];
+        Job storage j = b.jobs[jobId];
         // INVARIANT: witnesses are paid from what slots and merges leave over, should rounds be run again.
-        uint256 rounds = (j.status == IJobMarket.JobStatus.Active ? p.schedule.rounds : j.started) - j.settled;
+        uint256 rounds = (j.status == JobStatus.Active ? p.schedule.rounds : j.started) - j.settled;
         uint256 needed = rounds * (uint256(role.slots) * role.slotPrice + p.merge.price);
         uint256 left = uint256(j.escrow) - j.paid - j.refunded - j.feesDue;
         left = left < needed ? 0 : left - needed;
@@ -335,9 +347,9 @@ library Rounds {
 
     function onDemanded(Book storage b, JobId jobId, uint32 r, uint32 slot, bool carry_) external {
         // INVARIANT: payloads are demanded while receipts are given, of those who have revealed.
-        (, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Attesting);
-        (, IJobMarket.Claim storage c) = Settling.claimAt(b, jobId, r, ro, slot);
-        if (c.status != IJobMarket.ClaimStatus.Revealed) revert NoSuchSlot(slot);
+        (, Round storage ro) = inPhase(b, jobId, r, Phase.Attesting);
+        (, Claim storage c) = Settling.claimAt(b, jobId, r, ro, slot);
+        if (c.status != ClaimStatus.Revealed) revert NoSuchSlot(slot);
 
         ro.demands += 1;
         // INVARIANT: a demand for a carry is a game of one move: while it is open, no stake is free and no round final.
@@ -347,56 +359,56 @@ library Rounds {
     // -- views
 
     /// @dev The carry in the S_0 of a claim that names one.
-    function carryIn(Book storage b, IJobMarket.Claim storage c, bytes32[] calldata carried) external view returns (bytes32) {
+    function carryIn(Book storage b, Claim storage c, bytes32[] calldata carried) external view returns (bytes32) {
         // INVARIANT: what is carried is what was claimed.
         if (keccak256(abi.encodePacked(carried)) != Settling.carriedFrom(b, c).digest) revert CommitmentMismatch();
         return carried[2];
     }
 
-    function params(Book storage b, JobId jobId) internal view returns (IJobMarket.JobParams memory) {
+    function params(Book storage b, JobId jobId) internal view returns (JobParams memory) {
         return Terms.load(b.terms[jobId]);
     }
 
     /// @dev The phase now: what is stored, and what time and completeness make of it.
-    function phase(Book storage b, JobId jobId, uint32 r) internal view returns (IJobMarket.Phase) {
-        IJobMarket.Round storage ro = b.rounds[jobId][r];
+    function phase(Book storage b, JobId jobId, uint32 r) internal view returns (Phase) {
+        Round storage ro = b.rounds[jobId][r];
         // INVARIANT: in a void job nothing goes on: what was not final or failed is void.
         if (isVoided(b.jobs[jobId])) {
-            bool over = ro.phase >= IJobMarket.Phase.Final || ro.phase == IJobMarket.Phase.None;
-            return over ? ro.phase : IJobMarket.Phase.Void;
+            bool over = ro.phase >= Phase.Final || ro.phase == Phase.None;
+            return over ? ro.phase : Phase.Void;
         }
-        IJobMarket.Phase at = phaseOf(ro);
-        if (at != IJobMarket.Phase.Attesting) return at;
+        Phase at = phaseOf(ro);
+        if (at != Phase.Attesting) return at;
         // Attesting is over when everybody who may has spoken, and some time later.
-        IJobMarket.Role memory role = params(b, jobId).roles[0];
+        Role memory role = params(b, jobId).roles[0];
         bool all = Receipts.count(ro.spoke) + ro.silent == ro.revealed + ro.witnesses && (role.witnesses == 0 || ro.drawn);
         if (!all) return at;
         // INVARIANT: whoever has spoken, every payload can be demanded for some time after the last reveal.
         uint256 part = (ro.attestEnds - ro.revealEnds) / DEMAND_PARTS;
         uint256 least = DEMAND_INCLUSIONS * b.inclusionSeconds;
-        return block.timestamp < ro.revealEnds + (part < least ? least : part) ? at : IJobMarket.Phase.Freezing;
+        return block.timestamp < ro.revealEnds + (part < least ? least : part) ? at : Phase.Freezing;
     }
 
     /// @dev `phase`, but for a void job and for receipts that are complete.
-    function phaseOf(IJobMarket.Round storage ro) internal view returns (IJobMarket.Phase) {
-        IJobMarket.Phase stored = ro.phase;
-        if (stored != IJobMarket.Phase.Joining) return stored;
+    function phaseOf(Round storage ro) internal view returns (Phase) {
+        Phase stored = ro.phase;
+        if (stored != Phase.Joining) return stored;
         uint256 commitEnds = ro.commitEnds;
         if (commitEnds == 0) {
             return ro.seedBlock == 0 && block.timestamp < ro.joinEnds
-                ? IJobMarket.Phase.Joining
-                : IJobMarket.Phase.Sealing;
+                ? Phase.Joining
+                : Phase.Sealing;
         }
-        if (block.timestamp < commitEnds) return IJobMarket.Phase.Training;
-        if (block.timestamp < ro.revealEnds && ro.revealed < ro.committed) return IJobMarket.Phase.Revealing;
-        if (block.timestamp < ro.attestEnds && ro.revealed > 0) return IJobMarket.Phase.Attesting;
-        return IJobMarket.Phase.Freezing;
+        if (block.timestamp < commitEnds) return Phase.Training;
+        if (block.timestamp < ro.revealEnds && ro.revealed < ro.committed) return Phase.Revealing;
+        if (block.timestamp < ro.attestEnds && ro.revealed > 0) return Phase.Attesting;
+        return Phase.Freezing;
     }
 
     function mergerOf(Book storage b, JobId jobId, uint32 r) public view returns (address merger) {
-        IJobMarket.JobParams memory p = params(b, jobId);
-        IJobMarket.Role memory role = p.roles[0];
-        IJobMarket.Round storage ro = b.rounds[jobId][r];
+        JobParams memory p = params(b, jobId);
+        Role memory role = p.roles[0];
+        Round storage ro = b.rounds[jobId][r];
         (bool open, uint256 left) = _turnOf(b, jobId, p, r, ro);
         if (!open) return address(0);
         if (left == 0) {
@@ -407,8 +419,8 @@ library Rounds {
                 uint256 s = (first + i) % role.slots;
                 if ((ro.mask >> s) & 1 == 0) continue;
                 left -= 1;
-                (, IJobMarket.Claim storage c) = Settling.claimAt(b, jobId, r, ro, uint32(s));
-                if (left == 0 && c.status != IJobMarket.ClaimStatus.Convicted) merger = c.worker;
+                (, Claim storage c) = Settling.claimAt(b, jobId, r, ro, uint32(s));
+                if (left == 0 && c.status != ClaimStatus.Convicted) merger = c.worker;
             }
         }
         // INVARIANT: who has not backed its merge does not merge again.
@@ -416,34 +428,34 @@ library Rounds {
     }
 
     function live(Book storage b, ClaimId claimId) internal view returns (bool) {
-        IJobMarket.Claim storage c = b.claims[claimId];
-        IJobMarket.ClaimStatus status = c.status;
-        bool judged = status >= IJobMarket.ClaimStatus.Revealed && status <= IJobMarket.ClaimStatus.Missing;
-        return judged && !isVoid(b, claimId, c) && b.rounds[c.job][c.round].phase != IJobMarket.Phase.Final;
+        Claim storage c = b.claims[claimId];
+        ClaimStatus status = c.status;
+        bool judged = status >= ClaimStatus.Revealed && status <= ClaimStatus.Missing;
+        return judged && !isVoid(b, claimId, c) && b.rounds[c.job][c.round].phase != Phase.Final;
     }
 
     /// @dev A job that was proven invalid stays so once it is Done.
-    function isVoided(IJobMarket.Job storage j) internal view returns (bool) {
+    function isVoided(Job storage j) internal view returns (bool) {
         return j.prover != address(0);
     }
 
     /// @dev A job is Void as a whole, and a round; a claim also is when its round was started or merged again. A claim of a void round
     ///      stands as long as games are open on it.
-    function isVoid(Book storage b, ClaimId claimId, IJobMarket.Claim storage c) internal view returns (bool) {
-        IJobMarket.ClaimStatus status = c.status;
-        if (status >= IJobMarket.ClaimStatus.Absent) return status == IJobMarket.ClaimStatus.Void;
-        IJobMarket.Round storage ro = b.rounds[c.job][c.round];
+    function isVoid(Book storage b, ClaimId claimId, Claim storage c) internal view returns (bool) {
+        ClaimStatus status = c.status;
+        if (status >= ClaimStatus.Absent) return status == ClaimStatus.Void;
+        Round storage ro = b.rounds[c.job][c.round];
         bool standing = c.slot == MERGE ? ClaimId.unwrap(ro.mergeClaim) == ClaimId.unwrap(claimId) : ro.attempt == c.attempt;
-        bool voidRound = ro.phase == IJobMarket.Phase.Void && c.openGames == 0;
+        bool voidRound = ro.phase == Phase.Void && c.openGames == 0;
         return !standing || voidRound || isVoided(b.jobs[c.job]);
     }
 
     // -- inside: rounds
 
-    function inPhase(Book storage b, JobId jobId, uint32 r, IJobMarket.Phase wanted)
+    function inPhase(Book storage b, JobId jobId, uint32 r, Phase wanted)
         internal
         view
-        returns (IJobMarket.JobParams memory p, IJobMarket.Round storage ro)
+        returns (JobParams memory p, Round storage ro)
     {
         p = params(b, jobId);
         ro = b.rounds[jobId][r];
@@ -451,7 +463,7 @@ library Rounds {
         if (phase(b, jobId, r) != wanted) revert WrongPhase(jobId, r);
     }
 
-    function _closeRoster(JobId jobId, uint32 r, IJobMarket.Round storage ro) private {
+    function _closeRoster(JobId jobId, uint32 r, Round storage ro) private {
         // INVARIANT: nobody who joins or closes knows the seed: it is the hash of a block yet to come.
         ro.seedBlock = uint64(block.number + 1);
 
@@ -459,12 +471,7 @@ library Rounds {
     }
 
     /// @dev Committing ends at `commitEnds`, revealing `revealSeconds` later, attesting after that.
-    function setWindows(
-        IJobMarket.Round storage ro,
-        uint256 commitEnds,
-        uint256 revealSeconds,
-        uint256 attestSeconds
-    ) internal {
+    function setWindows(Round storage ro, uint256 commitEnds, uint256 revealSeconds, uint256 attestSeconds) internal {
         uint256 revealEnds = commitEnds + revealSeconds;
         uint256 attestEnds = revealEnds + attestSeconds;
         // One write: they share a word.
@@ -472,7 +479,7 @@ library Rounds {
     }
 
     /// @dev Everybody has committed: the windows begin now, none shorter than it was. In one write, and before commitEnds.
-    function endCommits(IJobMarket.Round storage ro) internal {
+    function endCommits(Round storage ro) internal {
         unchecked {
             uint40 early = ro.commitEnds - uint40(block.timestamp);
             (ro.commitEnds, ro.revealEnds, ro.attestEnds) =
@@ -481,30 +488,30 @@ library Rounds {
     }
 
     /// @dev Whether somebody else's claim of the round before has left a carry in the slot that its owner may go on from.
-    function _isReserved(Book storage b, JobId jobId, uint32 r, IJobMarket.Role memory role, uint32 slot) private view returns (bool) {
+    function _isReserved(Book storage b, JobId jobId, uint32 r, Role memory role, uint32 slot) private view returns (bool) {
         if (role.carryPeriod == 0 || r % role.carryPeriod == 0) return false;
-        IJobMarket.Round storage before = b.rounds[jobId][r - 1];
-        (, IJobMarket.Claim storage earlier) = Settling.claimAt(b, jobId, r - 1, before, slot);
-        return before.phase == IJobMarket.Phase.Lead && earlier.status == IJobMarket.ClaimStatus.Accepted
+        Round storage before = b.rounds[jobId][r - 1];
+        (, Claim storage earlier) = Settling.claimAt(b, jobId, r - 1, before, slot);
+        return before.phase == Phase.Lead && earlier.status == ClaimStatus.Accepted
             && earlier.worker != msg.sender;
     }
 
     /// @dev Whether the job has a next round that its books let start.
-    function _hasNext(IJobMarket.Job storage j, IJobMarket.JobParams memory p) private view returns (bool) {
+    function _hasNext(Job storage j, JobParams memory p) private view returns (bool) {
         uint32 next = j.started;
         bool left = next < p.schedule.rounds && j.failed <= p.schedule.maxFail;
-        return j.status == IJobMarket.JobStatus.Active && left && next - j.settled < p.schedule.maxLead;
+        return j.status == JobStatus.Active && left && next - j.settled < p.schedule.maxLead;
     }
 
     /// @dev Reverts unless round r - 1 is merged, final or failed.
-    function _baseOf(Book storage b, JobId jobId, IJobMarket.JobParams memory p, uint32 r)
+    function _baseOf(Book storage b, JobId jobId, JobParams memory p, uint32 r)
         private
         view
         returns (bytes32 base, bytes32 outer)
     {
         if (r == 0) return (p.genesis.shared, p.genesis.outer);
-        IJobMarket.Round storage previous = b.rounds[jobId][r - 1];
-        if (previous.phase < IJobMarket.Phase.Lead || previous.phase > IJobMarket.Phase.Failed) revert RoundNotStartable(r);
+        Round storage previous = b.rounds[jobId][r - 1];
+        if (previous.phase < Phase.Lead || previous.phase > Phase.Failed) revert RoundNotStartable(r);
         return (previous.nextShared, previous.nextOuter);
     }
 
@@ -514,13 +521,13 @@ library Rounds {
         IWitnesses witnesses,
         JobId jobId,
         uint32 r,
-        IJobMarket.Role memory role,
-        IJobMarket.Round storage ro,
+        Role memory role,
+        Round storage ro,
         uint32 who
     ) private view returns (address account) {
         if (who < role.slots) {
-            (, IJobMarket.Claim storage c) = Settling.claimAt(b, jobId, r, ro, who);
-            if (c.status == IJobMarket.ClaimStatus.Revealed) account = c.worker;
+            (, Claim storage c) = Settling.claimAt(b, jobId, r, ro, who);
+            if (c.status == ClaimStatus.Revealed) account = c.worker;
         } else if (who >= WITNESS && who - WITNESS < ro.witnesses) {
             account = witnesses.witnessOf(jobId, r, who - WITNESS);
         }
@@ -545,23 +552,23 @@ library Rounds {
         IAvailability availability,
         JobId jobId,
         uint32 r,
-        IJobMarket.Role memory role,
-        IJobMarket.Round storage ro
+        Role memory role,
+        Round storage ro
     ) private returns (uint256 mask) {
         for (uint32 s = 0; s < role.slots; s++) {
-            (ClaimId claimId, IJobMarket.Claim storage c) = Settling.claimAt(b, jobId, r, ro, s);
-            IJobMarket.ClaimStatus status = c.status;
-            if (status == IJobMarket.ClaimStatus.Joined || status == IJobMarket.ClaimStatus.Committed) {
+            (ClaimId claimId, Claim storage c) = Settling.claimAt(b, jobId, r, ro, s);
+            ClaimStatus status = c.status;
+            if (status == ClaimStatus.Joined || status == ClaimStatus.Committed) {
                 Settling.absent(vault, claimId, c, role.slotPrice);
             }
-            if (status != IJobMarket.ClaimStatus.Revealed) continue;
+            if (status != ClaimStatus.Revealed) continue;
             if (ro.demands != 0 && availability.missing(claimId)) {
-                c.status = IJobMarket.ClaimStatus.Missing;
+                c.status = ClaimStatus.Missing;
             } else if (Receipts.accepts(ro.named, ro.spoke, ro.receipts, s)) {
-                c.status = IJobMarket.ClaimStatus.Accepted;
+                c.status = ClaimStatus.Accepted;
                 mask |= uint256(1) << s;
             } else {
-                c.status = IJobMarket.ClaimStatus.Excluded;
+                c.status = ClaimStatus.Excluded;
             }
         }
     }
@@ -572,9 +579,9 @@ library Rounds {
         Book storage b,
         JobId jobId,
         uint32 r,
-        IJobMarket.Role memory role,
-        IJobMarket.Round storage ro,
-        IJobMarket.Body[] calldata bodies
+        Role memory role,
+        Round storage ro,
+        Body[] calldata bodies
     ) private view returns (bytes32[] memory payloads) {
         payloads = new bytes32[](uint256(1) << Merkle.depthOf(role.slots));
         bytes32 beyond = Merkle.zero(role.payloadDepth);
@@ -582,18 +589,18 @@ library Rounds {
         for (uint32 s = 0; s < payloads.length; s++) {
             payloads[s] = s < role.slots ? role.zeroPayload : beyond;
             if (s >= role.slots) continue;
-            (, IJobMarket.Claim storage c) = Settling.claimAt(b, jobId, r, ro, s);
-            IJobMarket.ClaimStatus status = c.status;
-            if (status < IJobMarket.ClaimStatus.Accepted || status > IJobMarket.ClaimStatus.Missing) continue;
+            (, Claim storage c) = Settling.claimAt(b, jobId, r, ro, s);
+            ClaimStatus status = c.status;
+            if (status < ClaimStatus.Accepted || status > ClaimStatus.Missing) continue;
             // INVARIANT: what is merged is what was revealed.
             if (next == bodies.length || Ids.body(bodies[next]) != c.digest) revert CommitmentMismatch();
             bytes32 payload = bodies[next++].out;
-            if (status == IJobMarket.ClaimStatus.Accepted) payloads[s] = payload;
+            if (status == ClaimStatus.Accepted) payloads[s] = payload;
         }
     }
 
     /// @dev Reverts unless it is the caller's turn to merge the round; returns the turn.
-    function _requireTurn(Book storage b, JobId jobId, IJobMarket.JobParams memory p, uint32 r, IJobMarket.Round storage ro)
+    function _requireTurn(Book storage b, JobId jobId, JobParams memory p, uint32 r, Round storage ro)
         private
         view
         returns (uint16)
@@ -609,8 +616,8 @@ library Rounds {
 
     /// @dev The merge that stands gives way to one of the same outputs: its stake returns, and it is not paid.
     function _replace(Book storage b, IStakeVault vault, JobId jobId, uint32 r, bytes32 out, bytes32 out2, uint16 rounds) private {
-        IJobMarket.Job storage j = b.jobs[jobId];
-        IJobMarket.Round storage ro = b.rounds[jobId][r];
+        Job storage j = b.jobs[jobId];
+        Round storage ro = b.rounds[jobId][r];
         // INVARIANT: who merges again claims the same outputs: what stands on them stays.
         if (out != ro.nextShared || out2 != ro.nextOuter) revert CommitmentMismatch();
         // INVARIANT: who merges again lets the next round start.
@@ -618,21 +625,21 @@ library Rounds {
 
         // INVARIANT: no two claims share an id: what is claimed after a merge that gave way carries a higher attempt.
         j.attempt += 1;
-        Settling.giveBack(vault, ro.mergeClaim, b.claims[ro.mergeClaim], IJobMarket.ClaimStatus.Void);
+        Settling.giveBack(vault, ro.mergeClaim, b.claims[ro.mergeClaim], ClaimStatus.Void);
     }
 
     /// @dev The merge turn now: each lasts mergeSeconds.
-    function turn(IJobMarket.JobParams memory p, IJobMarket.Round storage ro) internal view returns (uint256) {
+    function turn(JobParams memory p, Round storage ro) internal view returns (uint256) {
         return uint256(ro.turn) + (block.timestamp - ro.mergeOpens) / p.merge.turnSeconds;
     }
 
     /// @dev The turn of a round that is to be merged, or merged again: then the turns after its first merger's go round in the first half of its window.
-    function _turnOf(Book storage b, JobId jobId, IJobMarket.JobParams memory p, uint32 r, IJobMarket.Round storage ro)
+    function _turnOf(Book storage b, JobId jobId, JobParams memory p, uint32 r, Round storage ro)
         private
         view
         returns (bool open, uint256 at)
     {
-        if (ro.phase == IJobMarket.Phase.Merging) return (true, turn(p, ro));
+        if (ro.phase == Phase.Merging) return (true, turn(p, ro));
         uint256 since = _unbackedSince(b, jobId, p, r, ro);
         if (since == 0) return (false, 0);
         uint256 passed = (block.timestamp - since) / p.merge.turnSeconds;
@@ -640,16 +647,16 @@ library Rounds {
     }
 
     /// @dev When nothing but a merge's backing began to keep the next round from starting; 0: something else does, or nothing.
-    function _unbackedSince(Book storage b, JobId jobId, IJobMarket.JobParams memory p, uint32 r, IJobMarket.Round storage ro)
+    function _unbackedSince(Book storage b, JobId jobId, JobParams memory p, uint32 r, Round storage ro)
         private
         view
         returns (uint256)
     {
-        IJobMarket.Job storage j = b.jobs[jobId];
+        Job storage j = b.jobs[jobId];
         uint32 next = j.started;
-        if (ro.phase != IJobMarket.Phase.Lead || r + ro.backed >= next || !_hasNext(j, p) || j.lingering != 0) return 0;
-        IJobMarket.Round storage last = b.rounds[jobId][next - 1];
-        if (last.phase != IJobMarket.Phase.Lead && last.phase != IJobMarket.Phase.Failed) return 0;
+        if (ro.phase != Phase.Lead || r + ro.backed >= next || !_hasNext(j, p) || j.lingering != 0) return 0;
+        Round storage last = b.rounds[jobId][next - 1];
+        if (last.phase != Phase.Lead && last.phase != Phase.Failed) return 0;
         uint256 since = last.mergedAt < last.mergeOpens ? last.mergeOpens : last.mergedAt;
         uint256 half = ro.mergedAt + p.windows.challengeSeconds / 2;
         for (uint32 settled = j.settled; settled > 0; settled--) {
@@ -671,16 +678,16 @@ library Rounds {
     /// @return owed What the void rounds' work and witnesses are paid from the slash; `release` hands it out.
     function _rewind(
         Book storage b,
-        IJobMarket.JobParams memory p,
-        IJobMarket.Claim storage c,
-        IJobMarket.Job storage j,
-        IJobMarket.Round storage ro
+        JobParams memory p,
+        Claim storage c,
+        Job storage j,
+        Round storage ro
     ) private returns (uint256 owed) {
         (JobId jobId, uint32 r) = (c.job, c.round);
         for (uint32 k = r + 1; k < j.started; k++) {
-            IJobMarket.Round storage later = b.rounds[jobId][k];
+            Round storage later = b.rounds[jobId][k];
             j.lingering += later.openGames;
-            if (later.phase == IJobMarket.Phase.Failed) j.failed -= 1;
+            if (later.phase == Phase.Failed) j.failed -= 1;
             _dropSilent(later);
             uint256 fees = later.witnesses * uint256(p.roles[0].witnessFee);
             if (fees != 0) b.rewound[Draws.auditId(jobId, k, later.attempt)] = true;
@@ -688,30 +695,30 @@ library Rounds {
             j.escrow += uint128(fees);
             owed += fees + Settling.worth(p, later);
             later.due = true;
-            later.phase = IJobMarket.Phase.Void;
+            later.phase = Phase.Void;
             emit IJobMarket.RoundVoid(jobId, k, later.attempt);
         }
         // INVARIANT: no two claims share an id: what is claimed after a rewind carries a higher attempt.
         j.attempt += 1;
         j.started = r + 1;
         b.barred[jobId][c.worker] = true;
-        ro.phase = IJobMarket.Phase.Merging;
+        ro.phase = Phase.Merging;
         ro.mergeClaim = NO_CLAIM;
         ro.turn += 1;
         ro.mergeOpens = uint64(block.timestamp);
     }
 
     /// @dev Once revealing is over, who was silent is owed nothing.
-    function _dropSilent(IJobMarket.Round storage ro) private {
-        if (phaseOf(ro) >= IJobMarket.Phase.Attesting) ro.committed = ro.revealed;
+    function _dropSilent(Round storage ro) private {
+        if (phaseOf(ro) >= Phase.Attesting) ro.committed = ro.revealed;
     }
 
     /// @dev Reverts unless every merge that round r would stand on answers for it.
     function _requireBacked(Book storage b, JobId jobId, uint32 settled, uint32 r) private view {
         for (uint32 q = settled; q < r; q++) {
-            IJobMarket.Round storage below = b.rounds[jobId][q];
+            Round storage below = b.rounds[jobId][q];
             // INVARIANT: a merge's stake covers the pay of every round that its conviction would void.
-            if (below.phase == IJobMarket.Phase.Lead && q + below.backed < r) revert NotBacked(q);
+            if (below.phase == Phase.Lead && q + below.backed < r) revert NotBacked(q);
         }
     }
 
@@ -722,36 +729,29 @@ library Rounds {
 
     // -- inside: claims and stakes
 
-    function _write(
-        IJobMarket.Claim storage c,
-        JobId jobId,
-        uint32 r,
-        uint32 attempt,
-        uint32 slot,
-        uint32 transitions
-    ) private {
+    function _write(Claim storage c, JobId jobId, uint32 r, uint32 attempt, uint32 slot, uint32 transitions) private {
         c.job = jobId;
         c.worker = msg.sender;
         c.round = r;
         c.attempt = attempt;
         c.slot = slot;
-        c.status = IJobMarket.ClaimStatus.Joined;
+        c.status = ClaimStatus.Joined;
         c.transitions = transitions;
     }
 
-    function _writeMerge(Book storage b, JobId jobId, uint32 r) private returns (ClaimId claimId, IJobMarket.Claim storage c) {
+    function _writeMerge(Book storage b, JobId jobId, uint32 r) private returns (ClaimId claimId, Claim storage c) {
         uint32 attempt = b.jobs[jobId].attempt;
         claimId = Ids.claim(jobId, r, attempt, MERGE);
         c = b.claims[claimId];
         _write(c, jobId, r, attempt, MERGE, 1);
-        c.status = IJobMarket.ClaimStatus.Accepted;
+        c.status = ClaimStatus.Accepted;
         c.claimedAt = uint40(block.timestamp);
     }
 
-    function ownClaim(Book storage b, JobId jobId, uint32 r, IJobMarket.Round storage ro, uint32 slot)
+    function ownClaim(Book storage b, JobId jobId, uint32 r, Round storage ro, uint32 slot)
         internal
         view
-        returns (ClaimId claimId, IJobMarket.Claim storage c)
+        returns (ClaimId claimId, Claim storage c)
     {
         (claimId, c) = Settling.claimAt(b, jobId, r, ro, slot);
         if (c.worker != msg.sender) revert NotSlotOwner(slot);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
-import {IJobMarket} from "../interfaces/IJobMarket.sol";
+import {Claim, ClaimStatus, IJobMarket, Job, JobParams, JobStatus, Phase, Round} from "../interfaces/IJobMarket.sol";
 import {IStakeVault} from "../interfaces/IStakeVault.sol";
 import {GamesOpen, TooEarly, WrongJobStatus, WrongPhase} from "./Errors.sol";
 import {Ids} from "./Ids.sol";
@@ -15,34 +15,34 @@ library Settling {
     // -- anyone
 
     function finalize(Rounds.Book storage b, IStakeVault vault, JobId jobId, uint32 r) external {
-        IJobMarket.Job storage j = b.jobs[jobId];
-        IJobMarket.JobParams memory p = Rounds.params(b, jobId);
-        IJobMarket.Round storage ro = b.rounds[jobId][r];
+        Job storage j = b.jobs[jobId];
+        JobParams memory p = Rounds.params(b, jobId);
+        Round storage ro = b.rounds[jobId][r];
         // INVARIANT: a void job's rounds are not settled but released.
-        if (j.status == IJobMarket.JobStatus.Void) revert WrongJobStatus(jobId);
-        if (ro.phase == IJobMarket.Phase.Merging && Rounds.turn(p, ro) > ro.accepted) {
+        if (j.status == JobStatus.Void) revert WrongJobStatus(jobId);
+        if (ro.phase == Phase.Merging && Rounds.turn(p, ro) > ro.accepted) {
             if (j.lingering != 0) revert GamesOpen(j.lingering);
             return fail(b, vault, jobId, r);
         }
         // INVARIANT: final iff the challenge window is over, no game is open and the base is final.
-        bool decided = ro.phase == IJobMarket.Phase.Lead || ro.phase == IJobMarket.Phase.Failed;
+        bool decided = ro.phase == Phase.Lead || ro.phase == Phase.Failed;
         if (!decided || r != j.settled) revert WrongPhase(jobId, r);
         _requireOver(b, jobId, p, r);
         if (ro.openGames != 0) revert GamesOpen(ro.openGames);
 
-        ro.phase = IJobMarket.Phase.Final;
+        ro.phase = Phase.Final;
 
         emit IJobMarket.RoundFinal(jobId, r);
 
         (uint256 paid, uint256 burned) = (0, 0);
         for (uint32 s = 0; s < p.roles[0].slots; s++) {
-            (ClaimId claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
-            if (c.status == IJobMarket.ClaimStatus.Excluded) burned += p.roles[0].slotPrice;
+            (ClaimId claimId, Claim storage c) = claimAt(b, jobId, r, ro, s);
+            if (c.status == ClaimStatus.Excluded) burned += p.roles[0].slotPrice;
             paid += _judged(b, vault, claimId, c, p.roles[0].slotPrice);
         }
         ClaimId merged = ro.mergeClaim;
         if (ClaimId.unwrap(merged) != 0) {
-            paid += _pay(vault, merged, b.claims[merged], IJobMarket.ClaimStatus.Final, p.merge.price);
+            paid += _pay(vault, merged, b.claims[merged], ClaimStatus.Final, p.merge.price);
         }
         if (burned != 0) vault.credit(Rounds.BURN, burned);
         j.paid += uint128(paid + burned);
@@ -51,10 +51,10 @@ library Settling {
     }
 
     function release(Rounds.Book storage b, IStakeVault vault, JobId jobId, uint32 r) external {
-        IJobMarket.Job storage j = b.jobs[jobId];
-        IJobMarket.Round storage ro = b.rounds[jobId][r];
+        Job storage j = b.jobs[jobId];
+        Round storage ro = b.rounds[jobId][r];
         bool voided = Rounds.isVoided(j);
-        if (ro.phase == IJobMarket.Phase.Void) {
+        if (ro.phase == Phase.Void) {
             // INVARIANT: stakes under open games stay locked until the games are over.
             if (!voided && ro.openGames != 0) revert GamesOpen(ro.openGames);
             return releaseAll(b, vault, jobId, r);
@@ -62,7 +62,7 @@ library Settling {
         // INVARIANT: a void job's rounds are released in order, each once: what is left of the deposit is then known.
         if (!voided || r != j.settled || r >= j.started) revert WrongPhase(jobId, r);
 
-        ro.phase = IJobMarket.Phase.Void;
+        ro.phase = Phase.Void;
 
         emit IJobMarket.RoundVoid(jobId, r, ro.attempt);
 
@@ -77,10 +77,10 @@ library Settling {
     /// @dev The checkpoint carries over. What was revealed is judged and paid as in any round; a round without a seed gives the stakes
     ///      back.
     function fail(Rounds.Book storage b, IStakeVault vault, JobId jobId, uint32 r) public {
-        IJobMarket.Job storage j = b.jobs[jobId];
-        IJobMarket.Round storage ro = b.rounds[jobId][r];
+        Job storage j = b.jobs[jobId];
+        Round storage ro = b.rounds[jobId][r];
 
-        ro.phase = IJobMarket.Phase.Failed;
+        ro.phase = Phase.Failed;
         (ro.nextShared, ro.nextOuter) = (ro.base, ro.outer);
         // INVARIANT: what was revealed is judged, whatever becomes of its round.
         ro.mergedAt = ro.revealed == 0 ? 0 : uint64(block.timestamp);
@@ -92,16 +92,16 @@ library Settling {
         // With a seed the freeze has said what each claim is.
         uint32 slots = ro.seed == 0 ? Rounds.params(b, jobId).roles[0].slots : 0;
         for (uint32 s = 0; s < slots; s++) {
-            (ClaimId claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
-            if (c.status == IJobMarket.ClaimStatus.Joined) giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Void);
+            (ClaimId claimId, Claim storage c) = claimAt(b, jobId, r, ro, s);
+            if (c.status == ClaimStatus.Joined) giveBack(vault, claimId, c, ClaimStatus.Void);
         }
         _settle(b, jobId, j);
     }
 
     /// @dev Gives back every stake that a Void round still holds; after a rewind pays the work that the slash was to pay.
     function releaseAll(Rounds.Book storage b, IStakeVault vault, JobId jobId, uint32 r) public {
-        IJobMarket.Round storage ro = b.rounds[jobId][r];
-        IJobMarket.JobParams memory p = Rounds.params(b, jobId);
+        Round storage ro = b.rounds[jobId][r];
+        JobParams memory p = Rounds.params(b, jobId);
         bool due = ro.due;
         ro.due = false;
         uint256 paid = _endAll(b, vault, jobId, r, p, ro, due);
@@ -112,7 +112,7 @@ library Settling {
     // -- inside: rounds
 
     /// @dev Moves past every leading round that can no more be voided.
-    function _settle(Rounds.Book storage b, JobId jobId, IJobMarket.Job storage j) private {
+    function _settle(Rounds.Book storage b, JobId jobId, Job storage j) private {
         uint32 settled = j.settled;
         while (settled < j.started) {
             if (!_isSettled(b.rounds[jobId][settled])) break;
@@ -122,18 +122,18 @@ library Settling {
     }
 
     /// @dev A round of which all before it are settled can no more be voided: nothing in it is judged.
-    function _isSettled(IJobMarket.Round storage ro) private view returns (bool) {
-        return ro.phase == IJobMarket.Phase.Final || (ro.phase == IJobMarket.Phase.Failed && ro.mergedAt == 0);
+    function _isSettled(Round storage ro) private view returns (bool) {
+        return ro.phase == Phase.Final || (ro.phase == Phase.Failed && ro.mergedAt == 0);
     }
 
     /// @dev The pay of a voided round's work: of every claim that was committed, and of its merge.
-    function worth(IJobMarket.JobParams memory p, IJobMarket.Round storage ro) internal view returns (uint256) {
+    function worth(JobParams memory p, Round storage ro) internal view returns (uint256) {
         return ro.committed * uint256(p.roles[0].slotPrice) + (ClaimId.unwrap(ro.mergeClaim) == 0 ? 0 : p.merge.price);
     }
 
     /// @dev The last round, `r` itself without a carry, whose claims may stand on what claims of `r` carry: of those started, and those
     ///      that failed without claims hold none. And when its window is over, 0 while it is not merged.
-    function overAt(Rounds.Book storage b, JobId jobId, IJobMarket.JobParams memory p, uint32 r)
+    function overAt(Rounds.Book storage b, JobId jobId, JobParams memory p, uint32 r)
         internal
         view
         returns (uint32 last, uint256 over)
@@ -146,8 +146,8 @@ library Settling {
             last = (last < started ? last : started) - 1;
             while (last > r && _isSettled(b.rounds[jobId][last])) last--;
         }
-        IJobMarket.Round storage ro = b.rounds[jobId][last];
-        bool decided = ro.phase == IJobMarket.Phase.Lead || ro.phase == IJobMarket.Phase.Failed;
+        Round storage ro = b.rounds[jobId][last];
+        bool decided = ro.phase == Phase.Lead || ro.phase == Phase.Failed;
         if (!decided || ro.mergedAt == 0) return (last, 0);
         // A merge of r itself may have been made again since.
         uint256 merged = b.rounds[jobId][r].mergedAt;
@@ -155,7 +155,7 @@ library Settling {
     }
 
     /// @dev Reverts unless the windows are over of round r and of all whose claims may stand on what its claims carry.
-    function _requireOver(Rounds.Book storage b, JobId jobId, IJobMarket.JobParams memory p, uint32 r) private view {
+    function _requireOver(Rounds.Book storage b, JobId jobId, JobParams memory p, uint32 r) private view {
         (uint32 last, uint256 over) = overAt(b, jobId, p, r);
         // INVARIANT: no claim is final before the windows of its whole carry period are over.
         if (over == 0) revert WrongPhase(jobId, last);
@@ -165,39 +165,34 @@ library Settling {
     // -- inside: claims and stakes
 
     /// @dev The claim of a slot in the round's current attempt.
-    function claimAt(Rounds.Book storage b, JobId jobId, uint32 r, IJobMarket.Round storage ro, uint32 slot)
+    function claimAt(Rounds.Book storage b, JobId jobId, uint32 r, Round storage ro, uint32 slot)
         internal
         view
-        returns (ClaimId claimId, IJobMarket.Claim storage c)
+        returns (ClaimId claimId, Claim storage c)
     {
         claimId = Ids.claim(jobId, r, ro.attempt, slot);
         c = b.claims[claimId];
     }
 
     /// @dev The claim of the same slot in the round before.
-    function carriedFrom(Rounds.Book storage b, IJobMarket.Claim storage c) internal view returns (IJobMarket.Claim storage earlier) {
+    function carriedFrom(Rounds.Book storage b, Claim storage c) internal view returns (Claim storage earlier) {
         (JobId jobId, uint32 r) = (c.job, c.round - 1);
         (, earlier) = claimAt(b, jobId, r, b.rounds[jobId][r], c.slot);
     }
 
-    function giveBack(
-        IStakeVault vault,
-        ClaimId claimId,
-        IJobMarket.Claim storage c,
-        IJobMarket.ClaimStatus status
-    ) internal {
+    function giveBack(IStakeVault vault, ClaimId claimId, Claim storage c, ClaimStatus status) internal {
         c.status = status;
 
         vault.unlock(ClaimId.unwrap(claimId));
     }
 
-    function _holdsStake(IJobMarket.ClaimStatus status) private pure returns (bool) {
-        return status >= IJobMarket.ClaimStatus.Joined && status <= IJobMarket.ClaimStatus.Missing;
+    function _holdsStake(ClaimStatus status) private pure returns (bool) {
+        return status >= ClaimStatus.Joined && status <= ClaimStatus.Missing;
     }
 
     /// @dev No reveal: the slot's price of the stake is burned.
-    function absent(IStakeVault vault, ClaimId claimId, IJobMarket.Claim storage c, uint256 fine) internal {
-        c.status = IJobMarket.ClaimStatus.Absent;
+    function absent(IStakeVault vault, ClaimId claimId, Claim storage c, uint256 fine) internal {
+        c.status = ClaimStatus.Absent;
 
         vault.slashLiveness(ClaimId.unwrap(claimId), fine);
     }
@@ -208,22 +203,22 @@ library Settling {
         Rounds.Book storage b,
         IStakeVault vault,
         ClaimId claimId,
-        IJobMarket.Claim storage c,
+        Claim storage c,
         uint256 price
     ) private returns (uint256) {
-        IJobMarket.ClaimStatus status = c.status;
+        ClaimStatus status = c.status;
         // INVARIANT: pay follows from accepted, unconvicted claims, never from what a claimant says.
-        if (status == IJobMarket.ClaimStatus.Accepted) {
+        if (status == ClaimStatus.Accepted) {
             // INVARIANT: what stands on the carry of a convicted claim is unpaid.
-            bool stands = !c.carries || carriedFrom(b, c).status == IJobMarket.ClaimStatus.Final;
-            if (stands) return _pay(vault, claimId, c, IJobMarket.ClaimStatus.Final, price);
-            giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Void);
-        } else if (status == IJobMarket.ClaimStatus.Excluded) {
+            bool stands = !c.carries || carriedFrom(b, c).status == ClaimStatus.Final;
+            if (stands) return _pay(vault, claimId, c, ClaimStatus.Final, price);
+            giveBack(vault, claimId, c, ClaimStatus.Void);
+        } else if (status == ClaimStatus.Excluded) {
             // INVARIANT: who leaves a claim out of the merge saves nothing by it: its price is burned.
-            giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Final);
-        } else if (status == IJobMarket.ClaimStatus.Missing) {
+            giveBack(vault, claimId, c, ClaimStatus.Final);
+        } else if (status == ClaimStatus.Missing) {
             // INVARIANT: a payload that was demanded in vain costs what silence does, and earns nothing.
-            c.status = IJobMarket.ClaimStatus.Final;
+            c.status = ClaimStatus.Final;
             vault.slashLiveness(ClaimId.unwrap(claimId), price);
         }
         return 0;
@@ -235,35 +230,35 @@ library Settling {
         IStakeVault vault,
         JobId jobId,
         uint32 r,
-        IJobMarket.JobParams memory p,
-        IJobMarket.Round storage ro,
+        JobParams memory p,
+        Round storage ro,
         bool pays
     ) private returns (uint256 paid) {
         for (uint32 s = 0; s < p.roles[0].slots; s++) {
-            (ClaimId claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
+            (ClaimId claimId, Claim storage c) = claimAt(b, jobId, r, ro, s);
             // INVARIANT: who is silent until revealing is over is not paid.
-            bool counts = c.status != IJobMarket.ClaimStatus.Committed || ro.committed != ro.revealed;
+            bool counts = c.status != ClaimStatus.Committed || ro.committed != ro.revealed;
             paid += _end(vault, claimId, c, pays && counts ? p.roles[0].slotPrice : 0);
         }
         if (ClaimId.unwrap(ro.mergeClaim) != 0) paid += _end(vault, ro.mergeClaim, b.claims[ro.mergeClaim], pays ? p.merge.price : 0);
     }
 
-    function _end(IStakeVault vault, ClaimId claimId, IJobMarket.Claim storage c, uint256 price) private returns (uint256) {
+    function _end(IStakeVault vault, ClaimId claimId, Claim storage c, uint256 price) private returns (uint256) {
         if (!_holdsStake(c.status)) return 0;
         // INVARIANT: a seat is not work: only what was committed, and was not left out, is paid without a verdict.
-        bool worked = c.status >= IJobMarket.ClaimStatus.Committed && c.status <= IJobMarket.ClaimStatus.Accepted;
+        bool worked = c.status >= ClaimStatus.Committed && c.status <= ClaimStatus.Accepted;
         if (price != 0 && worked) {
-            return _pay(vault, claimId, c, IJobMarket.ClaimStatus.Void, price);
+            return _pay(vault, claimId, c, ClaimStatus.Void, price);
         }
-        giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Void);
+        giveBack(vault, claimId, c, ClaimStatus.Void);
         return 0;
     }
 
     function _pay(
         IStakeVault vault,
         ClaimId claimId,
-        IJobMarket.Claim storage c,
-        IJobMarket.ClaimStatus status,
+        Claim storage c,
+        ClaimStatus status,
         uint256 amount
     ) private returns (uint256) {
         giveBack(vault, claimId, c, status);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
-import {IArbiter} from "../interfaces/IArbiter.sol";
+import {Context, Roots} from "../interfaces/IArbiter.sol";
 import {Program} from "./Program.sol";
 
 /// @title Statement
@@ -50,7 +50,7 @@ library Statement {
     }
 
     /// @notice The trees that operands are opened against.
-    function roots(bytes calldata statement) internal pure returns (IArbiter.Roots memory r) {
+    function roots(bytes calldata statement) internal pure returns (Roots memory r) {
         Program.Header memory h = head(statement);
         r.graph = graph(statement);
         r.graphDepth = uint8(h.depth);
@@ -64,7 +64,7 @@ library Statement {
     }
 
     /// @notice Where op `op` runs.
-    function context(bytes calldata statement, uint16 op) internal pure returns (IArbiter.Context memory c) {
+    function context(bytes calldata statement, uint16 op) internal pure returns (Context memory c) {
         c.seed = bytes32(statement[160:192]);
         c.round = uint32(bytes4(statement[200:204]));
         c.slot = uint32(bytes4(statement[204:208]));

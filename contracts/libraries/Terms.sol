@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
-import {IJobMarket} from "../interfaces/IJobMarket.sol";
+import {JobParams} from "../interfaces/IJobMarket.sol";
 
 /// @title Terms
 /// @notice A job's parameters, written once as the code of a contract that does nothing: cheaper to write and to read than storage.
@@ -17,7 +17,7 @@ library Terms {
 
     /// @return at Where the parameters are.
     /// @return hash keccak(abi.encode(p)).
-    function store(IJobMarket.JobParams memory p) internal returns (address at, bytes32 hash) {
+    function store(JobParams memory p) internal returns (address at, bytes32 hash) {
         bytes memory encoded = abi.encode(p);
         hash = keccak256(encoded);
         assembly ("memory-safe") {
@@ -35,7 +35,7 @@ library Terms {
     }
 
     /// @notice The parameters stored at `at`; for no address, those of one role, all zero.
-    function load(address at) internal view returns (IJobMarket.JobParams memory p) {
+    function load(address at) internal view returns (JobParams memory p) {
         assembly ("memory-safe") {
             let roles := 1
             let size := extcodesize(at)

@@ -218,8 +218,9 @@ class Offer:
 
 
 def offer(
-    slots: int, transitions: int, slot_price: Wei, gas_price: Wei, period: int = 0, min_slots: int | None = None
-) -> Offer:
+    slots: int, transitions: int, slot_price: Wei, gas_price: Wei, max_lead: int, *, period: int = 0,
+    min_slots: int | None = None,
+) -> Offer:  # fmt: skip
     """For a job of that many slots and transitions a claim; gas_price in tokens for one gas at the cap, `period` the
     job's carryPeriod; `min_slots` as many as `slots` if it is None.
 
@@ -228,7 +229,7 @@ def offer(
     """
     audit = AuditPlan(slots, most_witnesses(slots, transitions, period), transitions, period=period)
     fee = audit.fee(slot_price, Wei(DUTY_GAS * gas_price))
-    witness_stake = witness_floor(fee)
+    witness_stake = witness_floor(fee, max_lead)
     together = ceil_div(audit.witnesses, max(1, slots if min_slots is None else min_slots)) * witness_stake
     multiple = max(ceil(STAKE_MARGIN * audit.stake_multiple()), SLOT_WITNESSES * together // slot_price + 1)
     return Offer(

@@ -56,9 +56,12 @@ class Terms:
             raise UsageError(
                 "merge_stake is below ten merge prices, or below the gas of four disputes", hint="raise merge_stake"
             )
-        # INVARIANT: a witness's word costs at least twenty times what it is paid.
-        if self.witnesses and self.witness_stake < witness_floor(self.witness_fee):
-            raise UsageError("witness_stake is below twenty witness fees", hint="raise witness_stake")
+        # INVARIANT: a witness's stake is at least twenty fees, and two for each round in flight.
+        if self.witnesses and self.witness_stake < witness_floor(self.witness_fee, self.max_lead):
+            raise UsageError(
+                "witness_stake is below twenty witness fees, or below two for each round of max_lead",
+                hint="raise witness_stake",
+            )
         # INVARIANT: who convicts itself to take a witness along loses more than twice what the witness does.
         if self.witnesses and 2 * self.witness_stake >= self.slot_stake:
             raise UsageError("witness_stake is not below half of slot_stake", hint="raise slot_stake")
@@ -86,7 +89,9 @@ class Terms:
         if self.witnesses == 0:
             return self
         period = self.carry_period if carries else 0
-        offered = offer(slots, inner_steps + 1, self.slot_price, self.gas_price, period, min_slots)
+        offered = offer(
+            slots, inner_steps + 1, self.slot_price, self.gas_price, self.max_lead, period=period, min_slots=min_slots
+        )
         return replace(self, **asdict(offered))
 
     def at_gas_price(self, gas_price: Wei) -> Terms:
@@ -136,7 +141,8 @@ DEVNET = Terms(
 """Short enough to watch."""
 
 _GAS_PRICE = Wei(TOKEN // 2_000_000)
-_OFFER = offer(64, 501, Wei(TOKEN), _GAS_PRICE)
+_LEAD = 8
+_OFFER = offer(64, 501, Wei(TOKEN), _GAS_PRICE, _LEAD)
 """For 64 slots of 500 steps."""
 
 MAINNET = Terms(
@@ -148,7 +154,7 @@ MAINNET = Terms(
     challenge_seconds=Seconds(3 * 86_400),
     clock_seconds=Seconds(86_400),
     step_seconds=Seconds(600),
-    max_lead=8,
+    max_lead=_LEAD,
     max_fail=2,
     slot_price=Wei(1 * TOKEN),
     merge_price=Wei(TOKEN // 2),

@@ -6,9 +6,9 @@ import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 
 import {Availability} from "../../contracts/Availability.sol";
 import {StakeVault} from "../../contracts/StakeVault.sol";
-import {IAvailability} from "../../contracts/interfaces/IAvailability.sol";
-import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
-import {IValidator} from "../../contracts/interfaces/IValidator.sol";
+import {DemandClosed, Row, Shown, Status} from "../../contracts/interfaces/IAvailability.sol";
+import {Body, Claim, IJobMarket, Job, JobParams, JobStatus} from "../../contracts/interfaces/IJobMarket.sol";
+import {Code} from "../../contracts/interfaces/IValidator.sol";
 import {ANSWER_GAS, DEFENDER_GAS, LEAF_GAS} from "../../contracts/libraries/Constants.sol";
 import "../../contracts/libraries/Errors.sol";
 import {Ids} from "../../contracts/libraries/Ids.sol";
@@ -37,8 +37,8 @@ contract AvailabilityTest {
 
     StakeVault private vault;
     Availability private availability;
-    IJobMarket.JobParams private terms;
-    IJobMarket.Claim private claimed;
+    JobParams private terms;
+    Claim private claimed;
     bytes32 private dataset;
     bytes private header;
     bool public isVoid;
@@ -73,7 +73,7 @@ contract AvailabilityTest {
 
     // -- what it asks of the market
 
-    function params(JobId) external view returns (IJobMarket.JobParams memory) {
+    function params(JobId) external view returns (JobParams memory) {
         return terms;
     }
 
@@ -81,15 +81,15 @@ contract AvailabilityTest {
         return BOND;
     }
 
-    function job(JobId) external view returns (IJobMarket.Job memory j) {
-        j.status = isVoid ? IJobMarket.JobStatus.Void : IJobMarket.JobStatus.Active;
+    function job(JobId) external view returns (Job memory j) {
+        j.status = isVoid ? JobStatus.Void : JobStatus.Active;
     }
 
     function claimIdOf(JobId, uint32, uint32) external pure returns (ClaimId) {
         return CLAIM;
     }
 
-    function claim(ClaimId) external view returns (IJobMarket.Claim memory) {
+    function claim(ClaimId) external view returns (Claim memory) {
         return claimed;
     }
 
@@ -115,7 +115,7 @@ contract AvailabilityTest {
             next = end;
             require(availability.demand(id).next == next, "what is there already is skipped");
         }
-        require(availability.demand(id).status == IAvailability.Status.Answered, "whole");
+        require(availability.demand(id).status == Status.Answered, "whole");
         require(vault.lockOf(id).account == address(0), "nothing is left of the bond");
         uint256 paid = vault.credits(POSTER);
         require(paid + vault.credits(vault.BURN()) == bond, "paid or burned");
@@ -171,9 +171,9 @@ contract AvailabilityTest {
     }
 
     function _answer(uint256 begin, uint256 end) private view returns (bytes memory) {
-        IAvailability.Row[] memory rows = new IAvailability.Row[](end - begin);
+        Row[] memory rows = new Row[](end - begin);
         for (uint256 i = begin; i < end; i++) {
-            rows[i - begin] = IAvailability.Row(_leaf(i), _rowProof(i));
+            rows[i - begin] = Row(_leaf(i), _rowProof(i));
         }
         return abi.encodeCall(availability.answerRow, (JOB, 0, dataset, uint32(begin), rows));
     }
@@ -204,13 +204,13 @@ contract AvailabilityTest {
         CHEATS.roll(block.number + 2);
         CHEATS.setBlockhash(block.number - 1, beacon);
         bytes32 seed = availability.seedOf(id);
-        IAvailability.Shown[] memory shown = new IAvailability.Shown[](8);
+        Shown[] memory shown = new Shown[](8);
         for (uint256 i = 0; i < 8; i++) {
             uint256 at = i == 1 ? hidden : i < 4 ? 5 : uint128(uint256(keccak256(abi.encode(seed, i - 4)))) % 1024;
             shown[i] = _shown(at, hidden, root);
         }
-        IJobMarket.Body memory body = IJobMarket.Body(0, root, bytes32(0));
-        IValidator.Code memory code = IValidator.Code(header, 0, 0);
+        Body memory body = Body(0, root, bytes32(0));
+        Code memory code = Code(header, 0, 0);
         bytes memory truth = shown[1].leaf;
         shown[1].leaf = new bytes(1024);
         bytes memory without = abi.encodeCall(availability.answer, (id, body, code, shown));
@@ -228,7 +228,7 @@ contract AvailabilityTest {
         CHEATS.roll(block.number + 2);
         terms.prices.gasPrice = price % 8;
         CHEATS.fee(fee);
-        availability.answer(id, IJobMarket.Body(0, root, bytes32(0)), IValidator.Code(header, 0, 0), _named(id, 0, root));
+        availability.answer(id, Body(0, root, bytes32(0)), Code(header, 0, 0), _named(id, 0, root));
         uint256 paid = vault.credits(WORKER);
         uint256 due = ANSWER_GAS * (price % 8) * (fee < 100 ? fee : 100) / 100;
         require(paid == (due < BOND ? due : BOND), "its gas at the block's fee, below the cap");
@@ -246,11 +246,11 @@ contract AvailabilityTest {
         bytes32 seed = availability.seedOf(id);
         CHEATS.prank(address(0xAB1));
         availability.keepSeed(id);
-        IAvailability.Shown[] memory first = _named(id, 0, root);
+        Shown[] memory first = _named(id, 0, root);
         CHEATS.roll(number + 257 + later);
         require(availability.seedOf(id) == seed && availability.keptSeed(id) == seed, "the same word");
-        IJobMarket.Body memory body = IJobMarket.Body(0, root, bytes32(0));
-        _send(WORKER, abi.encodeCall(availability.answer, (id, body, IValidator.Code(header, 0, 0), first)));
+        Body memory body = Body(0, root, bytes32(0));
+        _send(WORKER, abi.encodeCall(availability.answer, (id, body, Code(header, 0, 0), first)));
     }
 
     function test_a_seed_that_nobody_kept_in_time_is_a_word_known_before() external {
@@ -258,14 +258,14 @@ contract AvailabilityTest {
         CHEATS.prank(ASKER);
         bytes32 id = availability.unavailable(JOB, 0, 0, 0);
         CHEATS.roll(block.number + 1 + 257);
-        _refused(ASKER, abi.encodeCall(availability.keepSeed, (id)), abi.encodeWithSelector(IAvailability.DemandClosed.selector, id));
+        _refused(ASKER, abi.encodeCall(availability.keepSeed, (id)), abi.encodeWithSelector(DemandClosed.selector, id));
         require(availability.seedOf(id) == keccak256(abi.encode(id, bytes32(0))), "of the demand alone");
     }
 
     /// @dev The leaves that a demand names whose asker names the first in all of its places.
-    function _named(bytes32 id, uint256 hidden, bytes32 root) private view returns (IAvailability.Shown[] memory shown) {
+    function _named(bytes32 id, uint256 hidden, bytes32 root) private view returns (Shown[] memory shown) {
         bytes32 seed = availability.seedOf(id);
-        shown = new IAvailability.Shown[](8);
+        shown = new Shown[](8);
         for (uint256 i = 0; i < 8; i++) {
             shown[i] = _shown(i < 4 ? 0 : uint128(uint256(keccak256(abi.encode(seed, i - 4)))) % 1024, hidden, root);
         }
@@ -284,7 +284,7 @@ contract AvailabilityTest {
         claimed.digest = keccak256(abi.encode(bytes32(0), root, bytes32(0)));
     }
 
-    function _shown(uint256 at, uint256 hidden, bytes32) private view returns (IAvailability.Shown memory s) {
+    function _shown(uint256 at, uint256 hidden, bytes32) private view returns (Shown memory s) {
         s.leaf = new bytes(1024);
         if (at == hidden) s.leaf[0] = 0xff;
         s.leafProof = new bytes32[](LEVELS);

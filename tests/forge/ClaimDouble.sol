@@ -2,8 +2,8 @@
 pragma solidity ^0.8.21;
 
 import {StakeVault} from "../../contracts/StakeVault.sol";
-import {IStakeVault} from "../../contracts/interfaces/IStakeVault.sol";
-import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
+import {Refund} from "../../contracts/interfaces/IStakeVault.sol";
+import {Body, Claim, Facts, GameTerms} from "../../contracts/interfaces/IJobMarket.sol";
 import {ClaimId} from "../../contracts/types/Ids.sol";
 
 /// @title ClaimDouble
@@ -12,7 +12,7 @@ contract ClaimDouble {
     address public constant REQUESTER = 0x9999999999999999999999999999999999999999;
 
     StakeVault public vault;
-    IJobMarket.GameTerms public terms;
+    GameTerms public terms;
     bytes32 private _stateZero;
     bytes32 private _program;
     bytes32 private _lastProgram;
@@ -24,12 +24,10 @@ contract ClaimDouble {
     uint32 public convictedAt;
     uint256 public gasPrice;
     /// What a verdict asks to be given back, in gas.
-    IStakeVault.Refund[] private _asked;
+    Refund[] private _asked;
 
     /// @dev The Programs are of the transitions before the last, and of the last.
-    function set(StakeVault vault_, IJobMarket.GameTerms memory terms_, bytes32 start, bytes32 program, bytes32 last)
-        external
-    {
+    function set(StakeVault vault_, GameTerms memory terms_, bytes32 start, bytes32 program, bytes32 last) external {
         (vault, terms, _stateZero, _program, _lastProgram) = (vault_, terms_, start, program, last);
     }
 
@@ -43,13 +41,13 @@ contract ClaimDouble {
 
     // -- what the game calls
 
-    function onOpen(ClaimId, IJobMarket.Body calldata) external returns (IJobMarket.GameTerms memory t) {
+    function onOpen(ClaimId, Body calldata) external returns (GameTerms memory t) {
         t = terms;
         t.games = _games++;
     }
 
     /// @dev Gas costs nothing here unless `gasPrice` says otherwise.
-    function onConvicted(ClaimId claim_, uint32 t, address[] calldata winners, IStakeVault.Refund[] memory refunds) external {
+    function onConvicted(ClaimId claim_, uint32 t, address[] calldata winners, Refund[] memory refunds) external {
         require(_live, "convicted once");
         (_live, convictedAt) = (false, t);
         for (uint256 i = 0; i < refunds.length; i++) {
@@ -63,14 +61,14 @@ contract ClaimDouble {
         gasPrice = price;
     }
 
-    function asked() external view returns (IStakeVault.Refund[] memory) {
+    function asked() external view returns (Refund[] memory) {
         return _asked;
     }
 
     function onRejected(ClaimId) external {
     }
 
-    function claim(ClaimId) external view returns (IJobMarket.Claim memory c) {
+    function claim(ClaimId) external view returns (Claim memory c) {
         c.transitions = terms.transitions;
     }
 
@@ -78,7 +76,7 @@ contract ClaimDouble {
         return _live;
     }
 
-    function factsOf(ClaimId, uint32 t, bytes32[] calldata) external view returns (IJobMarket.Facts memory f) {
+    function factsOf(ClaimId, uint32 t, bytes32[] calldata) external view returns (Facts memory f) {
         if (t == 1) f.stateZero = _stateZero;
         f.program = t == terms.transitions ? _lastProgram : _program;
         (f.seed, f.round, f.slot) = (_seed, _round, _slot);

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
-import {IArbiter} from "../../contracts/interfaces/IArbiter.sol";
-import {IAvailability} from "../../contracts/interfaces/IAvailability.sol";
-import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
-import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
-import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
+import {Shown} from "../../contracts/interfaces/IAvailability.sol";
+import {Step} from "../../contracts/interfaces/IDisputeGame.sol";
+import {Body, Facts} from "../../contracts/interfaces/IJobMarket.sol";
+import {Leaf} from "../../contracts/interfaces/IWitnesses.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
 import {Letters} from "./Letters.sol";
 
@@ -144,13 +143,13 @@ library Constant {
         return Letters.proof(trace(c), t - 1);
     }
 
-    function body(Claim memory c) internal view returns (IJobMarket.Body memory) {
+    function body(Claim memory c) internal view returns (Body memory) {
         bytes32[] memory last = entries(c, transitions(c));
-        return IJobMarket.Body(Merkle.rootOf(trace(c)), last[0], last[1]);
+        return Body(Merkle.rootOf(trace(c)), last[0], last[1]);
     }
 
     /// @notice The leaf of S_1 that a witness binds: the state moves in its first entry alone, a scalar.
-    function leaf(Claim memory c) internal view returns (IWitnesses.Leaf memory l) {
+    function leaf(Claim memory c) internal view returns (Leaf memory l) {
         (l.digest, l.entryProof) = (Merkle.leaf(Letters.word(valueOf(c, 1))), Letters.proof(entries(c, 1), 0));
         (l.code.header, l.code.opsRoot) = (header(Kind.Step), opsRoot());
     }
@@ -158,13 +157,13 @@ library Constant {
     // -- what moves carry ------------------------------------------------------------------------------------------
 
     /// @param zero S_0, as the market computes it.
-    function step(Claim memory c, uint32 t, bytes32 zero) internal view returns (IDisputeGame.Step memory s) {
+    function step(Claim memory c, uint32 t, bytes32 zero) internal view returns (Step memory s) {
         s.prev = t == 1 ? zero : state(c, t - 1);
         if (t > 1) s.prevProof = traceProof(c, t - 1);
         (s.header, s.opsRoot) = (header(kindOf(c, t)), opsRoot());
     }
 
-    function statement(Claim memory c, uint32 t, bytes32 root, IJobMarket.Facts memory f) internal view returns (bytes memory) {
+    function statement(Claim memory c, uint32 t, bytes32 root, Facts memory f) internal view returns (bytes memory) {
         return bytes.concat(
             abi.encodePacked(t == 1 ? f.stateZero : state(c, t - 1), root, opsRoot(), bytes32(0), f.datasetRoot, f.seed),
             abi.encodePacked(f.datasetRows, f.rowLength, f.round, f.slot, t, f.program, head(kindOf(c, t)))
@@ -172,8 +171,8 @@ library Constant {
     }
 
     /// @notice The eight leaves that an answer shows: the payload has one tensor, of one leaf.
-    function shown(Claim memory c) internal pure returns (IAvailability.Shown[] memory s) {
-        s = new IAvailability.Shown[](8);
+    function shown(Claim memory c) internal pure returns (Shown[] memory s) {
+        s = new Shown[](8);
         for (uint256 i = 0; i < 8; i++) {
             s[i].leaf = Letters.word(valueOf(c, 2));
             s[i].entryProof = new bytes32[](1);

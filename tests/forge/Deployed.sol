@@ -10,12 +10,9 @@ import {JobMarket} from "../../contracts/JobMarket.sol";
 import {StakeVault} from "../../contracts/StakeVault.sol";
 import {Validator} from "../../contracts/Validator.sol";
 import {Witnesses} from "../../contracts/Witnesses.sol";
-import {IArbiter} from "../../contracts/interfaces/IArbiter.sol";
 import {IAvailability} from "../../contracts/interfaces/IAvailability.sol";
-import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
-import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
-import {IStakeVault} from "../../contracts/interfaces/IStakeVault.sol";
-import {IValidator} from "../../contracts/interfaces/IValidator.sol";
+import {Signed, Work} from "../../contracts/interfaces/IDisputeGame.sol";
+import {Body, JobParams, Reveal} from "../../contracts/interfaces/IJobMarket.sol";
 import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
 import {TestToken} from "../../contracts/test/TestToken.sol";
@@ -35,7 +32,7 @@ contract Deployed is Watching {
     Validator internal validator;
     Witnesses internal witnesses;
     Availability internal availability;
-    IJobMarket.JobParams internal terms;
+    JobParams internal terms;
     /// Rounds that a merger backs at once.
     uint16 internal backed = 7;
     JobId internal job;
@@ -77,7 +74,7 @@ contract Deployed is Watching {
     }
 
     /// @dev MAINNET of sdk/lockstep/presets.py, with `slots` slots.
-    function _mainnet(uint16 slots) internal pure returns (IJobMarket.JobParams memory p) {
+    function _mainnet(uint16 slots) internal pure returns (JobParams memory p) {
         oneRole(p);
         (p.roles[0].stepProgram, p.roles[0].encodeProgram, p.merge.program) = (Constant.programRoot(Constant.Kind.Step), keccak256("encode"), keccak256("merge"));
         p.roles[0].datasetRoot = keccak256("dataset");
@@ -103,12 +100,12 @@ contract Deployed is Watching {
     }
 
     /// T = 2: one step and the encode. The outputs are arbitrary: what is behind them does not matter here.
-    function _opened(ClaimId claim) internal view returns (IJobMarket.Reveal memory o) {
+    function _opened(ClaimId claim) internal view returns (Reveal memory o) {
         bytes32 out = keccak256(abi.encode(claim));
         o.nonce = out;
         o.proofT = new bytes32[](1);
         o.proofT[0] = Merkle.leaf(Constant.state(_first(claim), 1));
-        o.body = IJobMarket.Body(Merkle.node(o.proofT[0], Merkle.leaf(Merkle.node(out, out))), out, out);
+        o.body = Body(Merkle.node(o.proofT[0], Merkle.leaf(Merkle.node(out, out))), out, out);
     }
 
     function _joinSeal(uint32 r, uint256 first) internal {
@@ -125,20 +122,20 @@ contract Deployed is Watching {
     function _commitReveal(uint32 r, uint256 first) internal {
         for (uint32 s = 0; s < terms.roles[0].slots; s++) {
             ClaimId c = market.claimIdOf(job, r, s);
-            IJobMarket.Reveal memory o = _opened(c);
+            Reveal memory o = _opened(c);
             CHEATS.prank(acc(first + s));
             market.commit(job, r, s, keccak256(abi.encode(c, acc(first + s), o.body, o.carries, o.nonce)));
         }
         for (uint32 s = 0; s < terms.roles[0].slots; s++) {
             ClaimId c = market.claimIdOf(job, r, s);
-            IJobMarket.Reveal memory o = _opened(c);
+            Reveal memory o = _opened(c);
             CHEATS.prank(acc(first + s));
             market.reveal(job, r, s, o);
         }
     }
 
-    function _bodies(uint32 r) internal view returns (IJobMarket.Body[] memory b) {
-        b = new IJobMarket.Body[](terms.roles[0].slots);
+    function _bodies(uint32 r) internal view returns (Body[] memory b) {
+        b = new Body[](terms.roles[0].slots);
         for (uint32 s = 0; s < terms.roles[0].slots; s++) b[s] = _opened(market.claimIdOf(job, r, s)).body;
     }
 
@@ -172,14 +169,14 @@ contract Deployed is Watching {
     function _pair(uint32 r, uint32 attempt, uint256 key)
         internal
         view
-        returns (IDisputeGame.Work memory w, IDisputeGame.Signed memory a, IDisputeGame.Signed memory b)
+        returns (Work memory w, Signed memory a, Signed memory b)
     {
-        w = IDisputeGame.Work(job, r, attempt, MERGE, market.round(job, r).seed, market.round(job, r).mergeIn);
+        w = Work(job, r, attempt, MERGE, market.round(job, r).seed, market.round(job, r).mergeIn);
         a = _signed(w, keccak256("one"), key);
         b = _signed(w, keccak256("other"), key);
     }
 
-    function _signed(IDisputeGame.Work memory w, bytes32 root, uint256 key) internal view returns (IDisputeGame.Signed memory s) {
+    function _signed(Work memory w, bytes32 root, uint256 key) internal view returns (Signed memory s) {
         s.traceRoot = root;
         s.transitions = 1;
         bytes32 body = keccak256(

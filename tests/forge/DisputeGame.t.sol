@@ -6,8 +6,8 @@ import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {Arbiter} from "../../contracts/Arbiter.sol";
 import {DisputeGame} from "../../contracts/DisputeGame.sol";
 import {StakeVault} from "../../contracts/StakeVault.sol";
-import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
-import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
+import {GamePhase, GameState, Step} from "../../contracts/interfaces/IDisputeGame.sol";
+import {Body, GameTerms, IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
 import {GameStates} from "../../contracts/libraries/GameStates.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
 import {DescriptorInvalid} from "../../contracts/libraries/Program.sol";
@@ -20,7 +20,7 @@ import {Watching} from "./Watching.sol";
 /// @title DisputeGameTest
 /// @notice A Program that adds one to a letter, or to a vector of them: what is counted, to its bounds.
 contract DisputeGameTest is Watching {
-    using GameStates for IDisputeGame.GameState;
+    using GameStates for GameState;
 
     ClaimId private constant CLAIM = ClaimId.wrap(keccak256("claim"));
     address private constant WORKER = address(0x1111);
@@ -70,13 +70,13 @@ contract DisputeGameTest is Watching {
             abi.encodePacked(_part(scalar, 24, 31), int32(0), _part(scalar, 31, 38), int32(0), _part(scalar, 38, 46))
         );
         GameId id = _open();
-        while (phaseOf(id) != IDisputeGame.Phase.Leaf) _next(id);
-        IDisputeGame.GameState memory g = standingOf(id);
+        while (phaseOf(id) != GamePhase.Leaf) _next(id);
+        GameState memory g = standingOf(id);
         bytes memory longer = bytes.concat(_leaf(1), hex"00000000");
         (bool taken,,) = _sends(WORKER, abi.encodeCall(game.postLeaf, (id, g, longer)));
         require(!taken, "a word more is refused");
         _next(id);
-        require(phaseOf(id) == IDisputeGame.Phase.Element, "as long as it is, it is taken");
+        require(phaseOf(id) == GamePhase.Element, "as long as it is, it is taken");
     }
 
     function test_terms_are_counted_in_32_bits() external {
@@ -97,8 +97,8 @@ contract DisputeGameTest is Watching {
             uint8(1), uint16(0), int32(0), int32(0)
         );
         id = _open();
-        while (phaseOf(id) != IDisputeGame.Phase.Tensor) _next(id);
-        IDisputeGame.GameState memory g = standingOf(id);
+        while (phaseOf(id) != GamePhase.Tensor) _next(id);
+        GameState memory g = standingOf(id);
         bytes memory move = abi.encodeCall(
             game.revealTensor, (id, g, _statement(_graph()), descriptor, none, Merkle.leaf(_leaf(1)), none)
         );
@@ -109,10 +109,10 @@ contract DisputeGameTest is Watching {
 
     /// @dev The worker's claim, of one step that adds one, and a game on it.
     function _open() private watched by(CHALLENGER) returns (GameId) {
-        market.set(vault, IJobMarket.GameTerms(WORKER, 1, 0, 120, 10, 1e6), _root(0), _program(), _program());
+        market.set(vault, GameTerms(WORKER, 1, 0, 120, 10, 1e6), _root(0), _program(), _program());
         market.lock(CLAIM, WORKER, 1e7);
-        IDisputeGame.Step memory step = IDisputeGame.Step(_root(0), none, header, _opsRoot(), bytes32(0));
-        return game.open(CLAIM, IJobMarket.Body(Merkle.leaf(_root(1)), 0, 0), 0, 1, _root(1), none, step);
+        Step memory step = Step(_root(0), none, header, _opsRoot(), bytes32(0));
+        return game.open(CLAIM, Body(Merkle.leaf(_root(1)), 0, 0), 0, 1, _root(1), none, step);
     }
 
     modifier by(address sender) {
@@ -123,12 +123,12 @@ contract DisputeGameTest is Watching {
 
     /// @dev The move that is due, by whose turn it is.
     function _next(GameId id) private watched by(_defends(standingOf(id)) ? WORKER : CHALLENGER) {
-        IDisputeGame.GameState memory g = standingOf(id);
-        if (g.phase() == IDisputeGame.Phase.Defend) {
+        GameState memory g = standingOf(id);
+        if (g.phase() == GamePhase.Defend) {
             game.defend(id, g, _statement(bytes32(0)), _graph(), _root(1), none, _children());
-        } else if (g.phase() == IDisputeGame.Phase.GraphPick) {
+        } else if (g.phase() == GamePhase.GraphPick) {
             game.pick(id, g, 0, _root(1), _one(_root(1)));
-        } else if (g.phase() == IDisputeGame.Phase.Tensor) {
+        } else if (g.phase() == GamePhase.Tensor) {
             game.revealTensor(id, g, _statement(_graph()), descriptor, none, Merkle.leaf(_leaf(1)), none);
         } else {
             game.postLeaf(id, g, _leaf(1));

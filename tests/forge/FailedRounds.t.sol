@@ -2,9 +2,9 @@
 pragma solidity ^0.8.21;
 
 import {keep} from "./OneRole.sol";
-import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
-import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
-import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
+import {GameState, Signed, Step, Work} from "../../contracts/interfaces/IDisputeGame.sol";
+import {Body, ClaimStatus, Phase, Receipt} from "../../contracts/interfaces/IJobMarket.sol";
+import {Outcome} from "../../contracts/interfaces/IWitnesses.sol";
 import {Draws} from "../../contracts/libraries/Draws.sol";
 import {NotBacked, TooEarly, WindowClosed} from "../../contracts/libraries/Errors.sol";
 import {GameStates} from "../../contracts/libraries/GameStates.sol";
@@ -17,7 +17,7 @@ import {Deployed} from "./Deployed.sol";
 /// @title FailedRoundsTest
 /// @notice Nobody gains by a round that fails, and nobody holds one for ever: on everything as it is deployed.
 contract FailedRoundsTest is Deployed {
-    using GameStates for IDisputeGame.GameState;
+    using GameStates for GameState;
 
     uint16 private constant SLOTS = 8;
     uint256 private constant REQUESTER = 0;
@@ -53,7 +53,7 @@ contract FailedRoundsTest is Deployed {
         _create(REQUESTER, 0);
         uint256 before = market.job(job).escrow;
         _fails(0);
-        require(market.phase(job, 0) == IJobMarket.Phase.Failed, "too few payloads");
+        require(market.phase(job, 0) == Phase.Failed, "too few payloads");
         CHEATS.prank(acc(REQUESTER));
         market.cancel(job);
         (bool finished,) = address(market).call(abi.encodeCall(market.finish, (job)));
@@ -79,20 +79,20 @@ contract FailedRoundsTest is Deployed {
         CHEATS.warp(block.timestamp + terms.windows.answerSeconds + 1);
         for (uint32 s = 0; s < 2; s++) availability.settle(demands[s]);
         market.freeze(job, 0, _bodies(0));
-        require(market.phase(job, 0) == IJobMarket.Phase.Failed, "failed before a witness could speak");
+        require(market.phase(job, 0) == Phase.Failed, "failed before a witness could speak");
         ClaimId lie = market.claimIdOf(job, 0, 0);
-        require(market.claim(lie).status == IJobMarket.ClaimStatus.Missing, "missing");
+        require(market.claim(lie).status == ClaimStatus.Missing, "missing");
         require(vault.lockOf(ClaimId.unwrap(lie)).amount == terms.roles[0].slotStake, "its stake is locked");
         GameId id = _open(CHALLENGER, lie, 0);
         CHEATS.warp(standingOf(id).deadline() + 1);
         game.resolve(id, standingOf(id));
-        require(market.claim(lie).status == IJobMarket.ClaimStatus.Convicted, "who finds it an hour later finds it in time");
+        require(market.claim(lie).status == ClaimStatus.Convicted, "who finds it an hour later finds it in time");
         require(vault.credits(acc(CHALLENGER)) >= uint256(terms.roles[0].slotStake) * 30 / 100, "and has the prize");
         _final(0);
         require(_sum(WORKERS + 2, SLOTS - 2) == (SLOTS - 2) * uint256(terms.roles[0].slotPrice), "the others are paid");
         require(vault.free(acc(WORKERS + 1)) == DEPOSIT - terms.roles[0].slotPrice, "the other missing one is fined");
         for (uint16 i = 0; i < 2; i++) {
-            require(witnesses.settle(audit, i) == IWitnesses.Outcome.Fined, "duties run on: silence is fined");
+            require(witnesses.settle(audit, i) == Outcome.Fined, "duties run on: silence is fined");
         }
     }
 
@@ -116,9 +116,9 @@ contract FailedRoundsTest is Deployed {
         _create(REQUESTER, 0);
         _lead(0, WORKERS, AGGREGATOR);
         _fails(1);
-        (IDisputeGame.Work memory w, IDisputeGame.Signed memory a, IDisputeGame.Signed memory b) = _pair(0, 0, KEY + AGGREGATOR);
+        (Work memory w, Signed memory a, Signed memory b) = _pair(0, 0, KEY + AGGREGATOR);
         game.equivocate(w, a, b);
-        require(market.phase(job, 1) == IJobMarket.Phase.Void && market.job(job).failed == 0, "void, as any other");
+        require(market.phase(job, 1) == Phase.Void && market.job(job).failed == 0, "void, as any other");
         uint256 burned = vault.credits(vault.BURN());
         market.release(job, 1);
         uint256 price = terms.roles[0].slotPrice;
@@ -136,7 +136,7 @@ contract FailedRoundsTest is Deployed {
         }
         CHEATS.warp(block.timestamp + terms.windows.joinSeconds);
         market.seal(job, 0);
-        require(market.phase(job, 0) == IJobMarket.Phase.Failed && market.job(job).settled == 1, "six of eight, half needed");
+        require(market.phase(job, 0) == Phase.Failed && market.job(job).settled == 1, "six of eight, half needed");
         for (uint256 i = 0; i < SLOTS; i++) require(vault.free(acc(WORKERS + i)) == DEPOSIT, "nobody has worked");
     }
 
@@ -152,8 +152,8 @@ contract FailedRoundsTest is Deployed {
         GameId id = _open(ACCOMPLICE, own, 0);
         CHEATS.warp(over);
         require(!market.windowOpen(own), "no second game");
-        IDisputeGame.Step memory none;
-        IJobMarket.Body memory said = _opened(own).body;
+        Step memory none;
+        Body memory said = _opened(own).body;
         CHEATS.prank(acc(ACCOMPLICE));
         (bool taken, bytes memory why) =
             address(game).call(abi.encodeCall(game.open, (own, said, 1, 0, 0, new bytes32[](0), none)));
@@ -193,7 +193,7 @@ contract FailedRoundsTest is Deployed {
         _create(REQUESTER, 0);
         uint256 who = _mergedAgain();
         ClaimId first = Ids.claim(job, 0, 0, MERGE);
-        require(market.claim(first).status == IJobMarket.ClaimStatus.Void && !market.live(first), "the first is void");
+        require(market.claim(first).status == ClaimStatus.Void && !market.live(first), "the first is void");
         require(vault.free(acc(AGGREGATOR)) == DEPOSIT, "its stake is back");
         market.startRound(job, 1);
         _final(0);
@@ -207,13 +207,13 @@ contract FailedRoundsTest is Deployed {
         uint256 who = _mergedAgain();
         _joinSeal(1, WORKERS);
         _commitReveal(1, WORKERS);
-        (IDisputeGame.Work memory w, IDisputeGame.Signed memory a, IDisputeGame.Signed memory b) = _pair(0, 0, KEY + AGGREGATOR);
+        (Work memory w, Signed memory a, Signed memory b) = _pair(0, 0, KEY + AGGREGATOR);
         (bool taken,) = address(game).call(abi.encodeCall(game.equivocate, (w, a, b)));
         require(!taken, "the first answers for nothing any more");
         (w, a, b) = _pair(0, 1, KEY + who);
         game.equivocate(w, a, b);
-        require(market.phase(job, 0) == IJobMarket.Phase.Merging && market.barred(job, acc(who)), "it merges again");
-        require(market.phase(job, 1) == IJobMarket.Phase.Void, "from there");
+        require(market.phase(job, 0) == Phase.Merging && market.barred(job, acc(who)), "it merges again");
+        require(market.phase(job, 1) == Phase.Void, "from there");
         uint256 before = _sum(WORKERS, SLOTS);
         market.release(job, 1);
         require(_sum(WORKERS, SLOTS) - before == SLOTS * uint256(terms.roles[0].slotPrice), "from its stake");
@@ -296,14 +296,14 @@ contract FailedRoundsTest is Deployed {
             )
         );
         (uint8 v, bytes32 x, bytes32 y) = CHEATS.sign(KEY + WORKERS + who, keccak256(abi.encodePacked(hex"1901", domain, body)));
-        IJobMarket.Receipt[] memory given = new IJobMarket.Receipt[](1);
-        given[0] = IJobMarket.Receipt(who, mask, abi.encodePacked(x, y, v));
+        Receipt[] memory given = new Receipt[](1);
+        given[0] = Receipt(who, mask, abi.encodePacked(x, y, v));
         market.attest(job, r, given);
     }
 
     function _open(uint256 who, ClaimId claim, uint32 nonce) private watched returns (GameId) {
-        IDisputeGame.Step memory none;
-        IJobMarket.Body memory said = _opened(claim).body;
+        Step memory none;
+        Body memory said = _opened(claim).body;
         CHEATS.prank(acc(who));
         return game.open(claim, said, nonce, 0, 0, new bytes32[](0), none);
     }
@@ -312,7 +312,7 @@ contract FailedRoundsTest is Deployed {
         bytes32[] memory children = new bytes32[](2);
         bytes32 out = keccak256(abi.encode(claim));
         (children[0], children[1]) = (_opened(claim).proofT[0], Merkle.leaf(Merkle.node(out, out)));
-        IDisputeGame.GameState memory s = standingOf(id);
+        GameState memory s = standingOf(id);
         CHEATS.prank(s.defender());
         game.reveal(id, s, children);
     }

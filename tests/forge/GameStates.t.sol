@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
-import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
+import {GamePhase, GameState} from "../../contracts/interfaces/IDisputeGame.sol";
 import {GameStates} from "../../contracts/libraries/GameStates.sol";
 
 /// @title GameStatesTest
 /// @notice The fields of a game that share a word: each is where docs/protocol.md has it, and setting one leaves all others.
 contract GameStatesTest {
-    using GameStates for IDisputeGame.GameState;
+    using GameStates for GameState;
 
     /// @dev Those of `parties` first. `defender` is set with the first `size`, `phase` with `deadline`.
     enum Field {
@@ -17,16 +17,16 @@ contract GameStatesTest {
     uint256 private constant FIELDS = 14;
     uint256 private constant PHASES = 19;
 
-    function testFuzz_a_field_is_read_where_it_stands(IDisputeGame.GameState memory g) external pure {
+    function testFuzz_a_field_is_read_where_it_stands(GameState memory g) external pure {
         _aPhase(g);
         for (uint256 k = 0; k < FIELDS; k++) require(_get(g, Field(k)) == _slow(g, Field(k)), "read elsewhere");
     }
 
-    function testFuzz_setting_a_field_leaves_all_others(IDisputeGame.GameState memory g, uint256 value) external pure {
+    function testFuzz_setting_a_field_leaves_all_others(GameState memory g, uint256 value) external pure {
         _aPhase(g);
         for (uint256 k = 0; k < FIELDS; k++) {
             if (!_isSetAlone(Field(k))) continue;
-            IDisputeGame.GameState memory changed = _copy(g);
+            GameState memory changed = _copy(g);
             (uint256 at, uint256 mask) = _place(Field(k));
             _set(changed, Field(k), value & mask);
             for (uint256 i = 0; i < FIELDS; i++) {
@@ -36,10 +36,10 @@ contract GameStatesTest {
         }
     }
 
-    function testFuzz_a_turn_sets_phase_and_deadline(IDisputeGame.GameState memory g, uint8 phase, uint40 deadline) external pure {
+    function testFuzz_a_turn_sets_phase_and_deadline(GameState memory g, uint8 phase, uint40 deadline) external pure {
         _aPhase(g);
-        IDisputeGame.GameState memory changed = _copy(g);
-        changed.setTurn(IDisputeGame.Phase(phase % PHASES), deadline);
+        GameState memory changed = _copy(g);
+        changed.setTurn(GamePhase(phase % PHASES), deadline);
         for (uint256 i = 0; i < FIELDS; i++) {
             uint256 due = _get(g, Field(i));
             if (Field(i) == Field.Phase) due = phase % PHASES;
@@ -51,12 +51,12 @@ contract GameStatesTest {
     }
 
     function testFuzz_parties_begin_with_a_defender_and_a_size(address defender, uint32 size) external pure {
-        IDisputeGame.GameState memory g;
+        GameState memory g;
         g.parties = GameStates.partiesOf(defender, size);
         require(g.defender() == defender && g.size() == size && g.t() == 0 && g.terms() == 0, "these two alone");
     }
 
-    function testFuzz_what_is_stored_is_the_start_of_the_hash(IDisputeGame.GameState memory g) external pure {
+    function testFuzz_what_is_stored_is_the_start_of_the_hash(GameState memory g) external pure {
         bytes28 digest = g.digest();
         uint256 raw;
         assembly ("memory-safe") {
@@ -95,35 +95,35 @@ contract GameStatesTest {
         return field != Field.Defender && field != Field.Phase && field != Field.Deadline;
     }
 
-    function _slow(IDisputeGame.GameState memory g, Field field) private pure returns (uint256) {
+    function _slow(GameState memory g, Field field) private pure returns (uint256) {
         (uint256 at, uint256 mask) = _place(field);
         return (_isOfParties(field) ? g.parties : g.turn) >> at & mask;
     }
 
     function _requireOneWordChanged(
-        IDisputeGame.GameState memory g,
-        IDisputeGame.GameState memory changed,
+        GameState memory g,
+        GameState memory changed,
         Field field,
         uint256 value,
         uint256 at,
         uint256 mask
     ) private pure {
-        IDisputeGame.GameState memory due = _copy(g);
+        GameState memory due = _copy(g);
         if (_isOfParties(field)) due.parties = g.parties & ~(mask << at) | value << at;
         else due.turn = g.turn & ~(mask << at) | value << at;
         require(keccak256(abi.encode(changed)) == keccak256(abi.encode(due)), "nothing else");
     }
 
-    function _copy(IDisputeGame.GameState memory g) private pure returns (IDisputeGame.GameState memory) {
-        return IDisputeGame.GameState(g.claim, g.parties, g.node, g.statement, g.turn, g.staged);
+    function _copy(GameState memory g) private pure returns (GameState memory) {
+        return GameState(g.claim, g.parties, g.node, g.statement, g.turn, g.staged);
     }
 
     /// @dev Any bits are no phase.
-    function _aPhase(IDisputeGame.GameState memory g) private pure {
+    function _aPhase(GameState memory g) private pure {
         g.turn = g.turn >> 8 << 8 | uint8(g.turn) % PHASES;
     }
 
-    function _get(IDisputeGame.GameState memory g, Field field) private pure returns (uint256) {
+    function _get(GameState memory g, Field field) private pure returns (uint256) {
         if (field == Field.Terms) return g.terms();
         if (field == Field.T) return g.t();
         if (field == Field.Size) return g.size();
@@ -140,7 +140,7 @@ contract GameStatesTest {
         return g.stateBlock();
     }
 
-    function _set(IDisputeGame.GameState memory g, Field field, uint256 value) private pure {
+    function _set(GameState memory g, Field field, uint256 value) private pure {
         if (field == Field.Terms) g.setTerms(uint32(value));
         else if (field == Field.T) g.setT(uint32(value));
         else if (field == Field.Size) g.setSize(uint32(value));

@@ -3,8 +3,8 @@ pragma solidity ^0.8.21;
 
 import {DisputeGame} from "../../contracts/DisputeGame.sol";
 import {StakeVault} from "../../contracts/StakeVault.sol";
-import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
-import {IStakeVault} from "../../contracts/interfaces/IStakeVault.sol";
+import {GamePhase, LengthWrong, Verdict} from "../../contracts/interfaces/IDisputeGame.sol";
+import {Refund} from "../../contracts/interfaces/IStakeVault.sol";
 import {ClaimId, GameId} from "../../contracts/types/Ids.sol";
 import {GamesTable} from "./GamesTable.sol";
 import {Letters} from "./Letters.sol";
@@ -24,7 +24,7 @@ contract GamesTest {
         _open(table, 1 + table.dice(3), false);
         _play(table);
         for (uint256 i = 0; i < _games(table); i++) {
-            require(_verdict(table, i) == IDisputeGame.Verdict.Rejected, "an honest defender lost");
+            require(_verdict(table, i) == Verdict.Rejected, "an honest defender lost");
         }
         uint256 due = table.DEPOSIT() - table.STAKE() + _games(table) * (uint256(table.BOND()) * 60 / 100);
         require(_worth(table, table.WORKER()) == due, "its deposit and its part of every bond");
@@ -42,7 +42,7 @@ contract GamesTest {
         require(2 * table.vault().credits(table.BURN()) >= table.STAKE(), "half of the stake is burned");
         for (uint256 i = 0; i < _games(table); i++) {
             if (_actor(table, i) != GamesTable.Actor.Honest) continue;
-            require(_verdict(table, i) != IDisputeGame.Verdict.Rejected, "an honest challenger lost");
+            require(_verdict(table, i) != Verdict.Rejected, "an honest challenger lost");
             require(_worth(table, table.account(i)) >= table.DEPOSIT(), "an honest challenger paid");
         }
     }
@@ -66,7 +66,7 @@ contract GamesTest {
                 _play(table);
                 bool unanswerable = lie == uint256(Letters.Lie.Unopenable) || lie == uint256(Letters.Lie.Forged);
                 require(table.market().convictedAt() == (unanswerable ? 0 : at), "the step that was proved wrong");
-                IDisputeGame.Verdict due = unanswerable ? IDisputeGame.Verdict.Timeout : IDisputeGame.Verdict.Fraud;
+                Verdict due = unanswerable ? Verdict.Timeout : Verdict.Fraud;
                 require(_verdict(table, 0) == due, "another verdict");
             }
         }
@@ -130,7 +130,7 @@ contract GamesTest {
             spent[i] = table.game().game(id).spent;
         }
         _play(table);
-        IStakeVault.Refund[] memory asked = table.market().asked();
+        Refund[] memory asked = table.market().asked();
         require(asked.length == 9, "another number of games");
         require(asked[0].account == table.account(9) && asked[0].amount > spent[9] + 21_000, "who proves is the first");
         for (uint256 i = 0; i < 8; i++) {
@@ -149,9 +149,9 @@ contract GamesTest {
         table.claims(Letters.Claim(0x61, Letters.Lie.Chunk, 3, 7, 1), GamesTable.Actor.Liar, 1);
         table.open(GamesTable.Actor.Honest, 3);
         (GameId id,,,,,) = table.seats(0);
-        while (table.phaseOf(id) != IDisputeGame.Phase.Proof) require(table.turn(0), "on to the proof");
+        while (table.phaseOf(id) != GamePhase.Proof) require(table.turn(0), "on to the proof");
         (bool done, bytes memory answer) = table.chunkBeyond(0, 3);
-        bytes memory due = abi.encodeWithSelector(IDisputeGame.LengthWrong.selector, Letters.CHUNKS, Letters.CHUNKS);
+        bytes memory due = abi.encodeWithSelector(LengthWrong.selector, Letters.CHUNKS, Letters.CHUNKS);
         require(!done && keccak256(answer) == keccak256(due), "refused, with the number of chunks and the one asked for");
     }
 
@@ -196,7 +196,7 @@ contract GamesTest {
         }
     }
 
-    function _verdict(GamesTable table, uint256 i) private view returns (IDisputeGame.Verdict) {
+    function _verdict(GamesTable table, uint256 i) private view returns (Verdict) {
         (GameId id,,,,,) = table.seats(i);
         return table.game().game(id).verdict;
     }

@@ -6,8 +6,8 @@ import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {Arbiter} from "../../contracts/Arbiter.sol";
 import {DisputeGame} from "../../contracts/DisputeGame.sol";
 import {StakeVault} from "../../contracts/StakeVault.sol";
-import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
-import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
+import {Stored} from "../../contracts/interfaces/IDisputeGame.sol";
+import {GameTerms, IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
 import {TestToken} from "../../contracts/test/TestToken.sol";
 import {ClaimId, GameId} from "../../contracts/types/Ids.sol";
 import {CHEATS} from "./Cheats.sol";
@@ -97,7 +97,7 @@ contract GamesReplay is Watching {
 
     /// @dev The claim as the market would have it, everybody's deposit, the defender's stake and delegate.
     function _claim(History memory h, string memory line) private {
-        IJobMarket.GameTerms memory terms = IJobMarket.GameTerms(
+        GameTerms memory terms = GameTerms(
             h.defender, uint32(_uint(line, ".transitions")), 0, uint32(_uint(line, ".clock")), uint32(_uint(line, ".step")),
             _uint(line, ".bond")
         );
@@ -132,7 +132,7 @@ contract GamesReplay is Watching {
     }
 
     function _digest(History memory h, GameId id) private view returns (bytes32 d) {
-        IDisputeGame.Stored memory g = game.game(id);
+        Stored memory g = game.game(id);
         // The twin meters no gas.
         g.spent = 0;
         d = keccak256(abi.encode(g));

@@ -6,9 +6,9 @@ import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {Arbiter} from "../../contracts/Arbiter.sol";
 import {DisputeGame} from "../../contracts/DisputeGame.sol";
 import {StakeVault} from "../../contracts/StakeVault.sol";
-import {IArbiter} from "../../contracts/interfaces/IArbiter.sol";
-import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
-import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
+import {Opening} from "../../contracts/interfaces/IArbiter.sol";
+import {GamePhase, GameState, Proof, Step, Stored, Verdict} from "../../contracts/interfaces/IDisputeGame.sol";
+import {Body, GameTerms, IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
 import {COMBINED} from "../../contracts/libraries/Constants.sol";
 import {GameStates} from "../../contracts/libraries/GameStates.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
@@ -23,7 +23,7 @@ import {Watching} from "./Watching.sol";
 /// @notice One claim of letters, the games on it and who plays them: honest, lying, silent, random, exhaustive, sandbagging, copycat.
 contract GamesTable is Watching {
     using Letters for Letters.Claim;
-    using GameStates for IDisputeGame.GameState;
+    using GameStates for GameState;
 
     uint32 public constant CLOCK = 120;
     uint32 public constant TAU = 10;
@@ -104,7 +104,7 @@ contract GamesTable is Watching {
         isTrue = Merkle.rootOf(Letters.trace(c)) == Merkle.rootOf(Letters.truth(c).trace());
         bytes32 program = Letters.programRoot();
         market.set(
-            vault, IJobMarket.GameTerms(WORKER, Letters.T, 0, CLOCK, TAU, BOND), Letters.state(c, 0), program, program
+            vault, GameTerms(WORKER, Letters.T, 0, CLOCK, TAU, BOND), Letters.state(c, 0), program, program
         );
         market.lock(CLAIM, WORKER, STAKE);
     }
@@ -113,15 +113,15 @@ contract GamesTable is Watching {
     function open(Actor actor, uint32 t) external {
         bytes32 next;
         bytes32[] memory nextProof;
-        IDisputeGame.Step memory step;
+        Step memory step;
         if (t > 0) (next, nextProof, step) = (held.state(t), Letters.proof(held.trace(), t - 1), held.step(t));
-        IJobMarket.Body memory body = IJobMarket.Body(Merkle.rootOf(held.trace()), 0, 0);
+        Body memory body = Body(Merkle.rootOf(held.trace()), 0, 0);
         bytes memory call = abi.encodeCall(game.open, (CLAIM, body, 0, t, next, nextProof, step));
         (bool opened,, uint256 used) = _plays(account(seats.length), call);
         require(opened, "not opened");
         GameId id = game.gameIdOf(CLAIM, account(seats.length), 0);
         _checkMeter(id, 0, used, call);
-        IDisputeGame.GameState memory g = standingOf(id);
+        GameState memory g = standingOf(id);
         uint256 budget = uint256(g.leftDefender()) + g.leftChallenger();
         seats.push(Seat(id, actor, block.timestamp, budget, dice(12), t));
     }
@@ -135,7 +135,7 @@ contract GamesTable is Watching {
 
     function isOver() public view returns (bool) {
         for (uint256 i = 0; i < seats.length; i++) {
-            if (phaseOf(seats[i].id) != IDisputeGame.Phase.Closed) return false;
+            if (phaseOf(seats[i].id) != GamePhase.Closed) return false;
         }
         return true;
     }
@@ -143,8 +143,8 @@ contract GamesTable is Watching {
     /// @notice One turn of one game: its mover moves, or its clock has run out, or the claim is decided. Whether anything happened.
     function turn(uint256 i) external returns (bool) {
         Seat storage seat = seats[i];
-        IDisputeGame.GameState memory g = standingOf(seat.id);
-        if (g.phase() == IDisputeGame.Phase.Closed) return false;
+        GameState memory g = standingOf(seat.id);
+        if (g.phase() == GamePhase.Closed) return false;
         if (!market.live(CLAIM) || block.timestamp > g.deadline()) {
             game.resolve(seat.id, g);
             return true;
@@ -158,8 +158,8 @@ contract GamesTable is Watching {
     function pass() external {
         uint256 next = type(uint256).max;
         for (uint256 i = 0; i < seats.length; i++) {
-            IDisputeGame.GameState memory g = standingOf(seats[i].id);
-            if (g.phase() == IDisputeGame.Phase.Closed) continue;
+            GameState memory g = standingOf(seats[i].id);
+            if (g.phase() == GamePhase.Closed) continue;
             uint256 at = block.timestamp < g.deadline() ? g.deadline() : uint256(g.deadline()) + 1;
             if (at < next) next = at;
         }
@@ -167,7 +167,7 @@ contract GamesTable is Watching {
     }
 
     /// @dev Whether the mover made a move.
-    function _plays(Seat storage seat, IDisputeGame.GameState memory g, bool defends, Actor actor) private returns (bool) {
+    function _plays(Seat storage seat, GameState memory g, bool defends, Actor actor) private returns (bool) {
         address mover = defends ? WORKER : _challengerOf(seat.id);
         Letters.Claim memory own = _argues(actor);
         uint32 t = _step(seat, g);
@@ -203,10 +203,10 @@ contract GamesTable is Watching {
     }
 
     /// @dev The step that is argued about, or will be: a game on the trace goes where the first difference is, or anywhere.
-    function _step(Seat storage seat, IDisputeGame.GameState memory g) private returns (uint32 t) {
+    function _step(Seat storage seat, GameState memory g) private returns (uint32 t) {
         if (seat.t != 0) return seat.t;
-        if (g.phase() == IDisputeGame.Phase.Adjacent) return g.position() + 1;
-        if (g.phase() != IDisputeGame.Phase.TracePick) return 1;
+        if (g.phase() == GamePhase.Adjacent) return g.position() + 1;
+        if (g.phase() != GamePhase.TracePick) return 1;
         uint256 first = Letters.firstDifference(Letters.truth(held).trace(), held.trace());
         bool knows = seat.actor == Actor.Honest && first < Letters.T;
         t = uint32(knows ? first : dice(Letters.T)) + 1;
@@ -223,14 +223,14 @@ contract GamesTable is Watching {
     }
 
     function keep(bytes calldata call) external {
-        (GameId id,, bytes memory words) = abi.decode(call[4:], (GameId, IDisputeGame.GameState, bytes));
+        (GameId id,, bytes memory words) = abi.decode(call[4:], (GameId, GameState, bytes));
         _words[id] = words;
     }
 
     /// @dev What a challenger has spent is what the chain charges: for a transaction, its data and its work.
     function _checkMeter(GameId id, uint256 before, uint256 used, bytes memory call) private view {
-        IDisputeGame.Stored memory stored = game.game(id);
-        if (stored.verdict != IDisputeGame.Verdict.None) return;
+        Stored memory stored = game.game(id);
+        if (stored.verdict != Verdict.None) return;
         uint256 charged = before + 21_000 + dataGas(call) + used;
         bool plain = keccak256(bytes(CHEATS.envOr("FOUNDRY_PROFILE", ""))) == keccak256("quick");
         uint256 unseen = plain ? PLAIN_UNSEEN_GAS : UNSEEN_GAS;
@@ -238,7 +238,7 @@ contract GamesTable is Watching {
     }
 
     /// @dev No other key moves, and nobody ends a game that runs.
-    function _intrude(Seat storage seat, IDisputeGame.GameState memory g) private {
+    function _intrude(Seat storage seat, GameState memory g) private {
         bool defends = _defends(g);
         uint32 t = seat.t == 0 ? 1 : seat.t;
         Letters.Claim memory own = held;
@@ -256,11 +256,11 @@ contract GamesTable is Watching {
     uint256 private constant KINDS = 14;
 
     /// @notice A call of each kind with nothing to show for it.
-    function anyCall(GameId id, IDisputeGame.GameState memory g, uint256 kind) private view returns (bytes memory) {
+    function anyCall(GameId id, GameState memory g, uint256 kind) private view returns (bytes memory) {
         bytes32[] memory two = new bytes32[](2);
         two[0] = two[1] = keccak256("garbage");
-        IDisputeGame.Step memory none;
-        IDisputeGame.Proof memory nothing;
+        Step memory none;
+        Proof memory nothing;
         if (kind == 0) return abi.encodeCall(game.reveal, (id, g, two));
         if (kind == 1) return abi.encodeCall(game.pick, (id, g, 0, two[0], two));
         if (kind == 2) return abi.encodeCall(game.adjacent, (id, g, none));
@@ -278,20 +278,20 @@ contract GamesTable is Watching {
     }
 
     /// @dev The defender's move, from the claim `c`.
-    function _answer(GameId id, IDisputeGame.GameState memory g, Letters.Claim memory c, uint32 t)
+    function _answer(GameId id, GameState memory g, Letters.Claim memory c, uint32 t)
         private
         view
         returns (bytes memory)
     {
-        if (g.phase() == IDisputeGame.Phase.TraceReveal) return abi.encodeCall(game.reveal, (id, g, c.trace()));
+        if (g.phase() == GamePhase.TraceReveal) return abi.encodeCall(game.reveal, (id, g, c.trace()));
         bytes32 root = c.graphRoot(t);
-        if (g.phase() == IDisputeGame.Phase.Defend) {
+        if (g.phase() == GamePhase.Defend) {
             return abi.encodeCall(
                 game.defend,
                 (id, g, c.statement(t, 0), root, c.state(t), new bytes32[](0), c.graph(t))
             );
         }
-        if (g.phase() == IDisputeGame.Phase.Tensor) {
+        if (g.phase() == GamePhase.Tensor) {
             bytes memory d = Letters.descriptor(g.position());
             bytes32[] memory where = Letters.proof(Letters.opsTree(), g.position());
             bytes32 leaf = Merkle.leaf(Letters.word(c.valueOf(t, g.position())));
@@ -299,7 +299,7 @@ contract GamesTable is Watching {
                 game.revealTensor, (id, g, c.statement(t, root), d, where, leaf, new bytes32[](0))
             );
         }
-        if (g.phase() == IDisputeGame.Phase.Leaf) {
+        if (g.phase() == GamePhase.Leaf) {
             return abi.encodeCall(game.postLeaf, (id, g, Letters.word(c.valueOf(t, g.op()))));
         }
         return abi.encodeCall(game.postPartials, (id, g, c.partials(t)));
@@ -312,34 +312,34 @@ contract GamesTable is Watching {
 
     /// @notice The proof of a chunk that the fold of step `t` does not have, in a game that has come to the proof.
     function chunkBeyond(uint256 i, uint32 t) external returns (bool done, bytes memory answer) {
-        IDisputeGame.GameState memory g = standingOf(seats[i].id);
+        GameState memory g = standingOf(seats[i].id);
         Letters.Claim memory c = held;
-        IDisputeGame.Proof memory p;
+        Proof memory p;
         (p.descriptor, p.posted) = (Letters.descriptor(g.op()), _posted(seats[i].id, c, t));
         (p.context, p.chunk) = (c.statement(t, c.graphRoot(t)), uint32(Letters.CHUNKS));
         (done, answer,) = _sends(account(i), abi.encodeCall(game.proveOp, (seats[i].id, g, p)));
     }
 
     /// @dev The challenger's move by what differs from `own`; anywhere if it is `wild`. Empty if nothing differs.
-    function _point(GameId id, IDisputeGame.GameState memory g, Letters.Claim memory own, uint32 t, bool wild)
+    function _point(GameId id, GameState memory g, Letters.Claim memory own, uint32 t, bool wild)
         private
         returns (bytes memory)
     {
         Letters.Claim memory c = held;
-        if (g.phase() == IDisputeGame.Phase.TracePick) {
+        if (g.phase() == GamePhase.TracePick) {
             return abi.encodeCall(game.pick, (id, g, t - 1, c.trace()[t - 1], Letters.proof(c.trace(), t - 1)));
         }
-        if (g.phase() == IDisputeGame.Phase.Adjacent) return abi.encodeCall(game.adjacent, (id, g, c.step(t)));
-        if (g.phase() == IDisputeGame.Phase.GraphPick) {
+        if (g.phase() == GamePhase.Adjacent) return abi.encodeCall(game.adjacent, (id, g, c.step(t)));
+        if (g.phase() == GamePhase.GraphPick) {
             bytes32[] memory shown = c.graph(t);
             uint256 i = wild ? dice(8) : Letters.firstDifference(shown, own.graph(t));
             if (i == 8) return "";
             return abi.encodeCall(game.pick, (id, g, i, shown[i], Letters.proof(c.graph(t), i)));
         }
-        if (g.phase() == IDisputeGame.Phase.Element && g.op() == 1) return abi.encodeCall(game.pickElement, (id, g, 0));
-        if (g.phase() == IDisputeGame.Phase.Padding) return abi.encodeCall(game.provePadding, (id, g));
+        if (g.phase() == GamePhase.Element && g.op() == 1) return abi.encodeCall(game.pickElement, (id, g, 0));
+        if (g.phase() == GamePhase.Padding) return abi.encodeCall(game.provePadding, (id, g));
         bytes memory context = c.statement(t, c.graphRoot(t));
-        if (g.phase() == IDisputeGame.Phase.Element || g.phase() == IDisputeGame.Phase.Proof) {
+        if (g.phase() == GamePhase.Element || g.phase() == GamePhase.Proof) {
             return _proof(id, g, own, t, wild, context);
         }
         (bytes32 value, bytes32[] memory proof) = _named(g.position() - Letters.BLOCK, t);
@@ -356,10 +356,10 @@ contract GamesTable is Watching {
     }
 
     function _proof(
-        GameId id, IDisputeGame.GameState memory g, Letters.Claim memory own, uint32 t, bool wild, bytes memory context
+        GameId id, GameState memory g, Letters.Claim memory own, uint32 t, bool wild, bytes memory context
     ) private returns (bytes memory) {
         Letters.Claim memory c = held;
-        IDisputeGame.Proof memory p;
+        Proof memory p;
         p.descriptor = Letters.descriptor(g.op());
         p.openings = c.openings(t, g.op());
         p.context = context;
@@ -371,7 +371,7 @@ contract GamesTable is Watching {
             if (p.chunk == Letters.CHUNKS) {
                 // No chunk is wrong: then it is how they combine. The leaf is shown for the word that they make.
                 p.chunk = COMBINED;
-                p.openings = new IArbiter.Opening[](1);
+                p.openings = new Opening[](1);
                 p.openings[0].data = p.posted;
             }
             p.posted = _posted(id, c, t);
@@ -404,22 +404,22 @@ contract GamesTable is Watching {
     /// @notice A game that is not over is within both clocks; whoever is honest has lost none.
     function checkGames() external view {
         for (uint256 i = 0; i < seats.length; i++) {
-            IDisputeGame.GameState memory g = standingOf(seats[i].id);
-            IDisputeGame.Stored memory stored = game.game(seats[i].id);
-            bool closed = g.phase() == IDisputeGame.Phase.Closed;
+            GameState memory g = standingOf(seats[i].id);
+            Stored memory stored = game.game(seats[i].id);
+            bool closed = g.phase() == GamePhase.Closed;
             if (closed) {
                 require(stored.standing == 0 && stored.spent == 0, "a closed game keeps its verdict alone");
-                require(stored.verdict != IDisputeGame.Verdict.None, "and has one");
+                require(stored.verdict != Verdict.None, "and has one");
                 require(vault.lockOf(GameId.unwrap(seats[i].id)).amount == 0, "a bond is stuck");
                 require(
-                    seats[i].actor != Actor.Honest || stored.verdict != IDisputeGame.Verdict.Rejected || isTrue,
+                    seats[i].actor != Actor.Honest || stored.verdict != Verdict.Rejected || isTrue,
                     "an honest challenger lost"
                 );
             } else {
                 require(g.deadline() <= seats[i].opened + seats[i].budget, "longer than both clocks");
             }
             if (defender == Actor.Honest && isTrue && held.lie == Letters.Lie.None) {
-                require(!closed || stored.verdict == IDisputeGame.Verdict.Rejected, "an honest defender lost");
+                require(!closed || stored.verdict == Verdict.Rejected, "an honest defender lost");
                 require(vault.lockOf(ClaimId.unwrap(CLAIM)).amount == STAKE, "an honest stake was touched");
             }
         }

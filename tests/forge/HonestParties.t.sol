@@ -2,10 +2,10 @@
 pragma solidity ^0.8.21;
 
 import {keep} from "./OneRole.sol";
-import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
-import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
-import {IValidator} from "../../contracts/interfaces/IValidator.sol";
-import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
+import {GameState, Signed, Step, Verdict, Work} from "../../contracts/interfaces/IDisputeGame.sol";
+import {Body, Phase, Reveal} from "../../contracts/interfaces/IJobMarket.sol";
+import {Evidence, Subject} from "../../contracts/interfaces/IValidator.sol";
+import {Outcome, Word} from "../../contracts/interfaces/IWitnesses.sol";
 import {Draws} from "../../contracts/libraries/Draws.sol";
 import {DutyOpen, GamesOpen, JobInvalid} from "../../contracts/libraries/Errors.sol";
 import {GameStates} from "../../contracts/libraries/GameStates.sol";
@@ -18,7 +18,7 @@ import {Deployed} from "./Deployed.sol";
 /// @title HonestPartiesTest
 /// @notice Nobody loses by what others send, time or withhold: the attacks of an audit, on everything as it is deployed.
 contract HonestPartiesTest is Deployed {
-    using GameStates for IDisputeGame.GameState;
+    using GameStates for GameState;
 
     uint16 private constant SLOTS = 8;
     uint256 private constant REQUESTER = 0;
@@ -45,7 +45,7 @@ contract HonestPartiesTest is Deployed {
         uint256 stake = vault.lockOf(ClaimId.unwrap(market.claimIdOf(job, 0, MERGE))).amount;
         _equivocate(0);
         for (uint32 r = 1; r < 8; r++) {
-            require(market.phase(job, r) == IJobMarket.Phase.Void, "void without fault");
+            require(market.phase(job, r) == Phase.Void, "void without fault");
             market.release(job, r);
         }
         uint256 pay = SLOTS * uint256(terms.roles[0].slotPrice);
@@ -73,7 +73,7 @@ contract HonestPartiesTest is Deployed {
         require(!released && keccak256(reason) == keccak256(abi.encodeWithSelector(GamesOpen.selector, 1)), "stakes stay");
         CHEATS.warp(block.timestamp + 1);
         game.resolve(id, standingOf(id));
-        require(game.game(id).verdict == IDisputeGame.Verdict.Timeout, "convicted");
+        require(game.game(id).verdict == Verdict.Timeout, "convicted");
         market.release(job, 1);
         require(vault.free(acc(WORKERS)) == DEPOSIT - 2 * uint256(terms.roles[0].slotStake), "its stake is gone");
         require(vault.credits(acc(WORKERS)) == 0, "and it is not paid");
@@ -100,8 +100,8 @@ contract HonestPartiesTest is Deployed {
         _refused(address(witnesses), call, abi.encodeWithSelector(DutyOpen.selector, lie));
         CHEATS.warp(standingOf(id).deadline() + 1);
         game.resolve(id, standingOf(id));
-        require(game.game(id).verdict == IDisputeGame.Verdict.Timeout, "convicted");
-        require(witnesses.settle(audit, 0) == IWitnesses.Outcome.Void, "its word is worth nothing");
+        require(game.game(id).verdict == Verdict.Timeout, "convicted");
+        require(witnesses.settle(audit, 0) == Outcome.Void, "its word is worth nothing");
         require(vault.credits(acc(WITNESS)) == 0 && market.job(job).feesDue == 0, "and the fee is the job's again");
     }
 
@@ -142,12 +142,12 @@ contract HonestPartiesTest is Deployed {
         market.seal(job, 0);
         for (uint32 s = 0; s < SLOTS; s++) {
             ClaimId c = market.claimIdOf(job, 0, s);
-            IJobMarket.Reveal memory o = _opened(c);
+            Reveal memory o = _opened(c);
             CHEATS.prank(acc(WORKERS));
             market.commit(job, 0, s, keccak256(abi.encode(c, acc(WORKERS), o.body, o.carries, o.nonce)));
         }
         for (uint32 s = 0; s < SLOTS; s++) {
-            IJobMarket.Reveal memory o = _opened(market.claimIdOf(job, 0, s));
+            Reveal memory o = _opened(market.claimIdOf(job, 0, s));
             CHEATS.prank(acc(WORKERS));
             market.reveal(job, 0, s, o);
         }
@@ -178,15 +178,15 @@ contract HonestPartiesTest is Deployed {
         require(!market.live(honest), "void for good");
         CHEATS.warp(standingOf(id).deadline() + 1);
         game.resolve(id, standingOf(id));
-        require(game.game(id).verdict == IDisputeGame.Verdict.Void, "nobody is convicted");
+        require(game.game(id).verdict == Verdict.Void, "nobody is convicted");
         require(vault.free(acc(WORKERS)) == DEPOSIT && vault.free(acc(ACCOMPLICE)) == DEPOSIT, "stake and bond are back");
     }
 
     // -- inside
 
     function _open(uint256 who, ClaimId claim, uint32 nonce) private watched returns (GameId) {
-        IDisputeGame.Step memory none;
-        IJobMarket.Body memory said = _opened(claim).body;
+        Step memory none;
+        Body memory said = _opened(claim).body;
         CHEATS.prank(acc(who));
         return game.open(claim, said, nonce, 0, 0, new bytes32[](0), none);
     }
@@ -203,7 +203,7 @@ contract HonestPartiesTest is Deployed {
     /// @dev The witness says what the claim says.
     function _agree(AuditId audit, bytes32 preimage) private returns (ClaimId claim) {
         claim = market.claimIdOf(job, witnesses.audit(audit).round, witnesses.duty(audit, 0).slot);
-        IWitnesses.Word memory word;
+        Word memory word;
         word.body = _opened(claim).body;
         (word.agrees, word.state, word.preimage) = (true, Constant.state(_first(claim), 1), preimage);
         word.leaf = Constant.leaf(_first(claim));
@@ -218,15 +218,15 @@ contract HonestPartiesTest is Deployed {
 
     /// @dev The aggregator signs two claims for its merge; an accomplice shows them.
     function _equivocate(uint32 r) private {
-        (IDisputeGame.Work memory w, IDisputeGame.Signed memory a, IDisputeGame.Signed memory b) =
+        (Work memory w, Signed memory a, Signed memory b) =
             _pair(r, 0, KEY + AGGREGATOR);
         CHEATS.prank(acc(ACCOMPLICE));
         game.equivocate(w, a, b);
     }
 
     function _void() private {
-        IValidator.Evidence memory e;
-        e.subject = IValidator.Subject.Dataset;
+        Evidence memory e;
+        e.subject = Subject.Dataset;
         bytes memory call = abi.encodeCall(validator.proveInvalid, (job, e));
         bytes32[] memory digests = new bytes32[](1);
         digests[0] = keccak256(abi.encode(address(this), keccak256(call)));

@@ -2,10 +2,10 @@
 pragma solidity ^0.8.21;
 
 import {keep} from "./OneRole.sol";
-import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
-import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
-import {IValidator} from "../../contracts/interfaces/IValidator.sol";
-import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
+import {GameState, Signed, Step, Work} from "../../contracts/interfaces/IDisputeGame.sol";
+import {Body, ClaimStatus, Phase, Receipt, Round} from "../../contracts/interfaces/IJobMarket.sol";
+import {Evidence, Subject} from "../../contracts/interfaces/IValidator.sol";
+import {DutyStatus, Outcome} from "../../contracts/interfaces/IWitnesses.sol";
 import {BYTE_GAS, TRANSACTION_GAS} from "../../contracts/libraries/Constants.sol";
 import {Draws} from "../../contracts/libraries/Draws.sol";
 import {GamesOpen, SlotTaken, WrongPhase} from "../../contracts/libraries/Errors.sol";
@@ -18,7 +18,7 @@ import {Deployed} from "./Deployed.sol";
 /// @title IncentivesTest
 /// @notice What nobody earns: prizes, bonds and gas that would go to who did not work for them, on the contracts as deployed.
 contract IncentivesTest is Deployed {
-    using GameStates for IDisputeGame.GameState;
+    using GameStates for GameState;
 
     uint256 internal constant REQUESTER = 0;
     uint256 internal constant AGGREGATOR = 1;
@@ -38,8 +38,8 @@ contract IncentivesTest is Deployed {
     }
 
     function _openGame(uint256 who, ClaimId claim) internal watched returns (GameId) {
-        IDisputeGame.Step memory none;
-        IJobMarket.Body memory said = _opened(claim).body;
+        Step memory none;
+        Body memory said = _opened(claim).body;
         CHEATS.prank(acc(who));
         return game.open(claim, said, 0, 0, 0, new bytes32[](0), none);
     }
@@ -58,8 +58,8 @@ contract IncentivesTest is Deployed {
     // -- two signatures --------------------------------------------------------------------------------------------
 
     function _twice(uint32 slot, uint256 key) internal view returns (bytes memory) {
-        IJobMarket.Round memory ro = market.round(job, 0);
-        IDisputeGame.Work memory w = IDisputeGame.Work(job, 0, 0, slot, ro.seed, ro.base);
+        Round memory ro = market.round(job, 0);
+        Work memory w = Work(job, 0, 0, slot, ro.seed, ro.base);
         return abi.encodeCall(game.equivocate, (w, _signed(w, keccak256("one"), key), _signed(w, keccak256("other"), key)));
     }
 
@@ -90,7 +90,7 @@ contract IncentivesTest is Deployed {
         (bool ok,) = address(game).call(pair);
         gas -= gasleft();
         uint256 paid = vault.credits(acc(ACCOMPLICE));
-        require(ok && market.claim(market.claimIdOf(job, 0, 0)).status == IJobMarket.ClaimStatus.Convicted, "convicted");
+        require(ok && market.claim(market.claimIdOf(job, 0, 0)).status == ClaimStatus.Convicted, "convicted");
         require(paid > _cost(TRANSACTION_GAS) && paid < _cost(TRANSACTION_GAS + BYTE_GAS * pair.length + gas), "its gas");
         require(vault.credits(acc(REQUESTER)) == 8e18 - paid, "the requester's fifth, less that");
         require(vault.credits(vault.BURN()) == 32e18, "half and the prize");
@@ -105,7 +105,7 @@ contract IncentivesTest is Deployed {
         _joinSeal(0, WORKERS);
         _commitReveal(0, WORKERS);
         ClaimId claim = market.claimIdOf(job, 0, 0);
-        IDisputeGame.Step memory none;
+        Step memory none;
         bytes memory call = abi.encodeCall(game.open, (claim, _opened(claim).body, 0, 0, 0, new bytes32[](0), none));
         call = bytes.concat(call, new bytes(zeros));
         CHEATS.prank(acc(ACCOMPLICE));
@@ -127,17 +127,17 @@ contract IncentivesTest is Deployed {
         _joinSeal(0, WORKERS);
         _commitReveal(0, WORKERS);
         uint256 revealed = block.timestamp;
-        IJobMarket.Receipt[] memory all = new IJobMarket.Receipt[](8);
+        Receipt[] memory all = new Receipt[](8);
         for (uint32 s = 0; s < 8; s++) all[s] = _receipt(0, s, KEY + WORKERS + s, 0xff);
         market.attest(job, 0, all);
-        require(market.phase(job, 0) == IJobMarket.Phase.Attesting, "all have spoken");
+        require(market.phase(job, 0) == Phase.Attesting, "all have spoken");
         CHEATS.warp(revealed + terms.roles[0].attestSeconds / 4 - 1);
-        IJobMarket.Body[] memory bodies = _bodies(0);
+        Body[] memory bodies = _bodies(0);
         _refused(acc(WORKERS), address(market), abi.encodeCall(market.freeze, (job, 0, bodies)), _wrongPhase(0));
         CHEATS.prank(acc(FINDER));
         availability.unavailable(job, 0, 0, 0);
         CHEATS.warp(revealed + terms.roles[0].attestSeconds / 4);
-        require(market.phase(job, 0) == IJobMarket.Phase.Freezing, "over");
+        require(market.phase(job, 0) == Phase.Freezing, "over");
     }
 
     /// Where the window is short, four times the time of an inclusion count.
@@ -149,14 +149,14 @@ contract IncentivesTest is Deployed {
         _joinSeal(0, WORKERS);
         _commitReveal(0, WORKERS);
         uint256 revealed = block.timestamp;
-        IJobMarket.Receipt[] memory all = new IJobMarket.Receipt[](2);
+        Receipt[] memory all = new Receipt[](2);
         for (uint32 s = 0; s < 2; s++) all[s] = _receipt(0, s, KEY + WORKERS + s, 3);
         market.attest(job, 0, all);
         uint256 least = terms.roles[0].attestSeconds < 48 ? terms.roles[0].attestSeconds : 48;
         CHEATS.warp(revealed + least - 1);
-        require(market.phase(job, 0) == IJobMarket.Phase.Attesting, "still");
+        require(market.phase(job, 0) == Phase.Attesting, "still");
         CHEATS.warp(revealed + least);
-        require(market.phase(job, 0) == IJobMarket.Phase.Freezing, "over");
+        require(market.phase(job, 0) == Phase.Freezing, "over");
     }
 
     function _wrongPhase(uint32 r) private view returns (bytes memory) {
@@ -170,8 +170,8 @@ contract IncentivesTest is Deployed {
         _create(REQUESTER, 0);
         uint256 deposit = market.job(job).deposit;
         _joinSeal(0, WORKERS);
-        IValidator.Evidence memory e;
-        e.subject = IValidator.Subject.Dataset;
+        Evidence memory e;
+        e.subject = Subject.Dataset;
         bytes32[] memory digests = new bytes32[](1);
         digests[0] = keccak256(abi.encode(address(this), keccak256(abi.encodeCall(validator.proveInvalid, (job, e)))));
         validator.commit(digests);
@@ -224,7 +224,7 @@ contract IncentivesTest is Deployed {
         CHEATS.prank(acc(WORKERS));
         market.attest(job, 1, _namesNobody());
         _freeze(1);
-        (IDisputeGame.Work memory w_, IDisputeGame.Signed memory a, IDisputeGame.Signed memory b) = _pair(0, 0, KEY + AGGREGATOR);
+        (Work memory w_, Signed memory a, Signed memory b) = _pair(0, 0, KEY + AGGREGATOR);
         game.equivocate(w_, a, b);
         uint256 who = WORKERS;
         while (acc(who) != market.mergerOf(job, 0)) who++;
@@ -244,16 +244,16 @@ contract IncentivesTest is Deployed {
     }
 
     /// @dev Of the first slot, which speaks alone: it leaves out all others.
-    function _namesNobody() private view returns (IJobMarket.Receipt[] memory one) {
-        one = new IJobMarket.Receipt[](1);
+    function _namesNobody() private view returns (Receipt[] memory one) {
+        one = new Receipt[](1);
         one[0] = _receipt(1, 0, KEY + WORKERS, 0);
     }
 
-    function _receipt(uint32 r, uint32 who, uint256 key, uint256 mask) private view returns (IJobMarket.Receipt memory) {
+    function _receipt(uint32 r, uint32 who, uint256 key, uint256 mask) private view returns (Receipt memory) {
         bytes32 kind = keccak256("Receipt(bytes32 job,uint32 round,uint32 attempt,uint32 who,uint256 mask)");
         bytes32 said = keccak256(abi.encode(kind, job, r, market.round(job, r).attempt, who, mask));
         (uint8 v, bytes32 sr, bytes32 ss) = CHEATS.sign(key, Ids.typed(address(market), said));
-        return IJobMarket.Receipt(who, mask, abi.encodePacked(sr, ss, v));
+        return Receipt(who, mask, abi.encodePacked(sr, ss, v));
     }
 
     /// A duty that only gives up its fee waits for no draw, and a round that runs again has its fees back, failed or not.
@@ -261,14 +261,14 @@ contract IncentivesTest is Deployed {
         _drawnAgain();
         uint16 settled = given % 5;
         for (uint16 i = 0; i < settled; i++) {
-            require(witnesses.settle(Draws.auditId(job, 1, 0), i) == IWitnesses.Outcome.Void, "before the beacon's block");
+            require(witnesses.settle(Draws.auditId(job, 1, 0), i) == Outcome.Void, "before the beacon's block");
         }
         CHEATS.roll(block.number + 2);
         witnesses.draw(job, 1);
         require(market.round(job, 1).witnesses == 4, "paid");
         require(witnesses.audit(Draws.auditId(job, 1, 1)).duties == 4, "and drawn");
         for (uint16 i = 0; i < 4; i++) {
-            require(witnesses.duty(Draws.auditId(job, 1, 1), i).status == IWitnesses.DutyStatus.Drawn, "all of them");
+            require(witnesses.duty(Draws.auditId(job, 1, 1), i).status == DutyStatus.Drawn, "all of them");
         }
     }
 }

@@ -3,8 +3,8 @@ pragma solidity ^0.8.21;
 
 import {IERC1271} from "@openzeppelin/contracts/interfaces/IERC1271.sol";
 
-import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
-import {IStakeVault} from "../../contracts/interfaces/IStakeVault.sol";
+import {JobParams, Phase, Receipt} from "../../contracts/interfaces/IJobMarket.sol";
+import {Refund} from "../../contracts/interfaces/IStakeVault.sol";
 import {DEFENDER_GAS, GAME_GAS, STAKE_GAMES} from "../../contracts/libraries/Constants.sol";
 import "../../contracts/libraries/Errors.sol";
 import {CHEATS} from "./Cheats.sol";
@@ -54,7 +54,7 @@ contract MarketTest is LoneMarket {
 
     /// @dev Bonds follow the median of the base fees at seals; gas is given back at what it costs in the block of the verdict.
     function test_gas_is_priced_at_base_fees() external {
-        IJobMarket.JobParams memory p = _params();
+        JobParams memory p = _params();
         uint128 stake = uint128(STAKE_GAMES * GAME_GAS);
         (p.prices.gasPrice, p.roles[0].slotStake, p.merge.stake) = (1, stake, stake);
         uint256 atCap = 3 * DEFENDER_GAS;
@@ -67,8 +67,8 @@ contract MarketTest is LoneMarket {
         require(market.bondOf(job) == p.prices.bond + (atCap * seen + p.prices.feeCap - 1) / p.prices.feeCap, "as at the seal");
 
         CHEATS.fee(p.prices.feeCap / 10);
-        IStakeVault.Refund[] memory refunds = new IStakeVault.Refund[](1);
-        refunds[0] = IStakeVault.Refund(STRANGER, 1_234_567);
+        Refund[] memory refunds = new Refund[](1);
+        refunds[0] = Refund(STRANGER, 1_234_567);
         address[] memory winners = new address[](1);
         winners[0] = STRANGER;
         market.onConvicted(market.claimIdOf(job, 0, 0), 1, winners, refunds);
@@ -77,7 +77,7 @@ contract MarketTest is LoneMarket {
 
     // -- inside
 
-    function _create(IJobMarket.JobParams memory p) private {
+    function _create(JobParams memory p) private {
         for (uint256 i = 0; i < ACCOUNTS; i++) {
             token.mint(account(i), 1e9);
             CHEATS.prank(account(i));
@@ -88,21 +88,21 @@ contract MarketTest is LoneMarket {
         market.startRound(job, 0);
     }
 
-    function _toAttesting(IJobMarket.JobParams memory p) private returns (address) {
+    function _toAttesting(JobParams memory p) private returns (address) {
         _create(p);
         return _toAttesting();
     }
 
     /// @dev Who has every slot.
     function _toAttesting() private returns (address) {
-        while (market.phase(job, 0) != IJobMarket.Phase.Attesting) this.advance(1, type(uint256).max, bytes32(uint256(1)));
+        while (market.phase(job, 0) != Phase.Attesting) this.advance(1, type(uint256).max, bytes32(uint256(1)));
         return _owner(0, 0);
     }
 
     /// @dev The first slot's receipt, in nobody's hand.
     function _attested() private view returns (bytes memory) {
-        IJobMarket.Receipt[] memory given = new IJobMarket.Receipt[](1);
-        given[0] = IJobMarket.Receipt(0, 7, new bytes(65));
+        Receipt[] memory given = new Receipt[](1);
+        given[0] = Receipt(0, 7, new bytes(65));
         return abi.encodeCall(market.attest, (job, 0, given));
     }
 

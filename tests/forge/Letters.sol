@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
-import {IArbiter} from "../../contracts/interfaces/IArbiter.sol";
-import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
+import {Opening} from "../../contracts/interfaces/IArbiter.sol";
+import {Step} from "../../contracts/interfaces/IDisputeGame.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
 
 /// @title Letters
@@ -182,7 +182,7 @@ library Letters {
 
     // -- what moves carry ------------------------------------------------------------------------------------------
 
-    function step(Claim memory c, uint32 t) internal view returns (IDisputeGame.Step memory s) {
+    function step(Claim memory c, uint32 t) internal view returns (Step memory s) {
         s.prev = state(c, t - 1);
         if (t > 1) s.prevProof = proof(trace(c), t - 2);
         (s.header, s.opsRoot) = (header(), opsRoot());
@@ -201,9 +201,9 @@ library Letters {
     }
 
     /// @notice The operands of op `op` of step t: what is under `c`'s G, and the state before.
-    function openings(Claim memory c, uint32 t, uint256 op) internal view returns (IArbiter.Opening[] memory opened) {
+    function openings(Claim memory c, uint32 t, uint256 op) internal view returns (Opening[] memory opened) {
         if (op == 1) return opened;
-        opened = new IArbiter.Opening[](op == 0 ? 1 : 3);
+        opened = new Opening[](op == 0 ? 1 : 3);
         if (op == 0) {
             opened[0] = _opening(t == 1 ? c.letter : valueOf(c, t - 1, 0), proof(entries(c, t - 1), 0));
         } else {
@@ -212,7 +212,7 @@ library Letters {
         }
     }
 
-    function _opening(uint32 value, bytes32[] memory rootProof) private pure returns (IArbiter.Opening memory) {
-        return IArbiter.Opening(hex"0100", word(value), new bytes32[](0), rootProof, 0);
+    function _opening(uint32 value, bytes32[] memory rootProof) private pure returns (Opening memory) {
+        return Opening(hex"0100", word(value), new bytes32[](0), rootProof, 0);
     }
 }

@@ -2,8 +2,8 @@
 pragma solidity ^0.8.20;
 
 import {oneRole} from "./OneRole.sol";
-import {IArbiter} from "../../contracts/interfaces/IArbiter.sol";
-import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
+import {OpUnknown, OutOfRange} from "../../contracts/interfaces/IArbiter.sol";
+import {JobParams, Role} from "../../contracts/interfaces/IJobMarket.sol";
 import {Clock, ClockExpired, ClockRunning} from "../../contracts/libraries/Clock.sol";
 import {MAX_LEFT} from "../../contracts/libraries/Constants.sol";
 import {ProofInvalid} from "../../contracts/libraries/Errors.sol";
@@ -94,7 +94,7 @@ contract LibrariesTest {
     }
 
     function test_too_little_gas_stores_no_terms() external {
-        IJobMarket.JobParams memory p;
+        JobParams memory p;
         oneRole(p);
         (p.spec.digest, p.roles[0].slots, p.roles[0].carryPeriod) = (keccak256("spec"), 3, 2);
         uint256 refused = 0;
@@ -107,8 +107,8 @@ contract LibrariesTest {
             }
         }
         require(refused > 20 && refused < 46, "enough for some, too little for others");
-        IJobMarket.JobParams memory none;
-        none.roles = new IJobMarket.Role[](1);
+        JobParams memory none;
+        none.roles = new Role[](1);
         require(keccak256(abi.encode(Terms.load(address(0)))) == keccak256(abi.encode(none)), "no terms are one role of zeros");
     }
 
@@ -125,7 +125,7 @@ contract LibrariesTest {
     function testFuzz_words_are_read_inside_their_leaf(bytes calldata data, uint256 i) external view {
         i %= data.length / 4 + 2;
         if (4 * i + 4 > data.length) {
-            bytes memory expected = abi.encodeWithSelector(IArbiter.OutOfRange.selector);
+            bytes memory expected = abi.encodeWithSelector(OutOfRange.selector);
             _reverts(abi.encodeCall(this.word, (data, i)), expected);
             _reverts(abi.encodeCall(this.copy, (data, i, 1)), expected);
             return;
@@ -169,7 +169,7 @@ contract LibrariesTest {
     function test_an_opcode_outside_the_set_has_no_result() external view {
         uint256[4] memory unknown = [Expression.IMM, 38, 64, type(uint256).max];
         for (uint256 i = 0; i < unknown.length; i++) {
-            bytes memory expected = abi.encodeWithSelector(IArbiter.OpUnknown.selector, unknown[i]);
+            bytes memory expected = abi.encodeWithSelector(OpUnknown.selector, unknown[i]);
             _reverts(abi.encodeCall(this.run, (unknown[i])), expected);
         }
         for (uint256 opcode = 0; opcode < 38; opcode++) if (opcode != Expression.IMM) this.run(opcode);
@@ -237,7 +237,7 @@ contract LibrariesTest {
         return Expression.run(opcode, 1, 1, 1);
     }
 
-    function store(IJobMarket.JobParams memory p) external returns (address at) {
+    function store(JobParams memory p) external returns (address at) {
         (at,) = Terms.store(p);
     }
 

@@ -7,7 +7,7 @@ import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {JobMarket} from "../../contracts/JobMarket.sol";
 import {StakeVault} from "../../contracts/StakeVault.sol";
 import {IAvailability} from "../../contracts/interfaces/IAvailability.sol";
-import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
+import {Body, ClaimStatus, JobParams, Phase, Receipt, Reveal, Round} from "../../contracts/interfaces/IJobMarket.sol";
 import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
 import {Ids} from "../../contracts/libraries/Ids.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
@@ -71,33 +71,33 @@ contract LoneMarket {
     /// @notice What the phase of a round asks for, by everybody whose bit in `who` is set (by most: two of three draws each).
     function advance(uint256 back, uint256 who, bytes32 out) external {
         uint32 r = _round(back);
-        IJobMarket.Phase phase = market.phase(job, r);
+        Phase phase = market.phase(job, r);
         who |= who >> 64;
-        if (phase == IJobMarket.Phase.Sealing) {
+        if (phase == Phase.Sealing) {
             CHEATS.roll(block.number + 2);
             market.seal(job, r);
-        } else if (phase == IJobMarket.Phase.Attesting) {
+        } else if (phase == Phase.Attesting) {
             _speak(r, who, uint256(out));
-        } else if (phase == IJobMarket.Phase.Freezing) {
+        } else if (phase == Phase.Freezing) {
             market.freeze(job, r, _bodies(r));
-        } else if (phase == IJobMarket.Phase.Merging && market.mergerOf(job, r) != address(0)) {
+        } else if (phase == Phase.Merging && market.mergerOf(job, r) != address(0)) {
             CHEATS.prank(market.mergerOf(job, r));
             market.merge(job, r, out, out, "", uint16(uint256(out) % 3));
-        } else if (phase == IJobMarket.Phase.Lead && market.job(job).started < ROUNDS && uint256(out) % 4 != 0) {
+        } else if (phase == Phase.Lead && market.job(job).started < ROUNDS && uint256(out) % 4 != 0) {
             uint16 lacking = uint16(market.job(job).started - r);
             if (market.round(job, r).backed < lacking) _back(r, lacking - market.round(job, r).backed);
             _startRound();
-        } else if (phase == IJobMarket.Phase.Failed && market.job(job).started < ROUNDS && uint256(out) % 2 != 0) {
+        } else if (phase == Phase.Failed && market.job(job).started < ROUNDS && uint256(out) % 2 != 0) {
             _startRound();
-        } else if (phase == IJobMarket.Phase.Failed && market.job(job).settled > r) {
+        } else if (phase == Phase.Failed && market.job(job).settled > r) {
             market.finish(job);
         } else if (
-            phase == IJobMarket.Phase.Merging || phase == IJobMarket.Phase.Lead || phase == IJobMarket.Phase.Failed
+            phase == Phase.Merging || phase == Phase.Lead || phase == Phase.Failed
         ) {
             market.finalize(job, r);
-        } else if (phase == IJobMarket.Phase.Void) {
+        } else if (phase == Phase.Void) {
             market.release(job, r);
-        } else if (phase == IJobMarket.Phase.None || phase == IJobMarket.Phase.Final) {
+        } else if (phase == Phase.None || phase == Phase.Final) {
             market.job(job).started < ROUNDS ? _startRound() : market.finish(job);
         } else {
             for (uint32 s = 0; s < SLOTS; s++) if ((who >> s) & 1 == 1) _act(r, s, phase, account(who >> 8));
@@ -108,14 +108,14 @@ contract LoneMarket {
     function _speak(uint32 r, uint256 who, uint256 luck) private {
         if (!market.round(job, r).drawn && luck % 2 == 0) market.onDrawn(job, r, uint16(luck % 3));
         if (luck % 5 == 0) market.onDemanded(job, r, uint32(luck % SLOTS), false);
-        IJobMarket.Round memory ro = market.round(job, r);
+        Round memory ro = market.round(job, r);
         for (uint32 s = 0; s < SLOTS + ro.witnesses; s++) {
             uint32 speaker = s < SLOTS ? s : 64 + s - SLOTS;
             address by = s < SLOTS ? _owner(r, s) : account(s - SLOTS + 2);
             if ((who >> s) & 1 == 0 || (ro.spoke >> speaker) & 1 == 1 || by == address(0)) continue;
             uint256 mask = luck % 7 == 0 ? luck >> 8 : type(uint256).max;
-            IJobMarket.Receipt[] memory given = new IJobMarket.Receipt[](1);
-            given[0] = IJobMarket.Receipt(speaker, mask, _signed(by, _digest(r, ro.attempt, speaker, mask)));
+            Receipt[] memory given = new Receipt[](1);
+            given[0] = Receipt(speaker, mask, _signed(by, _digest(r, ro.attempt, speaker, mask)));
             try market.attest(job, r, given) {} catch {}
         }
     }
@@ -133,12 +133,12 @@ contract LoneMarket {
     }
 
     /// @dev Of the revealed slots, in order.
-    function _bodies(uint32 r) internal view returns (IJobMarket.Body[] memory bodies) {
-        bodies = new IJobMarket.Body[](SLOTS);
+    function _bodies(uint32 r) internal view returns (Body[] memory bodies) {
+        bodies = new Body[](SLOTS);
         uint256 count = 0;
         for (uint32 s = 0; s < SLOTS; s++) {
             ClaimId claim = market.claimIdOf(job, r, s);
-            if (market.claim(claim).status == IJobMarket.ClaimStatus.Revealed) bodies[count++] = _opened(claim).body;
+            if (market.claim(claim).status == ClaimStatus.Revealed) bodies[count++] = _opened(claim).body;
         }
         assembly ("memory-safe") {
             mstore(bodies, count)
@@ -146,21 +146,21 @@ contract LoneMarket {
     }
 
     /// @dev A slot's part in a phase. What it may not do, it leaves.
-    function _act(uint32 r, uint32 s, IJobMarket.Phase phase, address who) private {
+    function _act(uint32 r, uint32 s, Phase phase, address who) private {
         ClaimId claim = market.claimIdOf(job, r, s);
         address worker = _owner(r, s);
-        IJobMarket.ClaimStatus status = market.claim(claim).status;
-        if (phase == IJobMarket.Phase.Joining && worker == address(0)) {
+        ClaimStatus status = market.claim(claim).status;
+        if (phase == Phase.Joining && worker == address(0)) {
             CHEATS.prank(who);
             market.join(job, r, s);
-        } else if (phase == IJobMarket.Phase.Training && status == IJobMarket.ClaimStatus.Joined) {
-            IJobMarket.Reveal memory o = _opened(claim);
+        } else if (phase == Phase.Training && status == ClaimStatus.Joined) {
+            Reveal memory o = _opened(claim);
             bytes32 commitment = keccak256(abi.encode(claim, worker, o.body, o.carries, o.nonce));
             CHEATS.prank(worker);
             market.commit(job, r, s, commitment);
-        } else if (phase == IJobMarket.Phase.Revealing && status == IJobMarket.ClaimStatus.Committed) {
+        } else if (phase == Phase.Revealing && status == ClaimStatus.Committed) {
             // Computed before the prank: hashing calls a precompile, which the prank would be spent on.
-            IJobMarket.Reveal memory o = _opened(claim);
+            Reveal memory o = _opened(claim);
             CHEATS.prank(worker);
             market.reveal(job, r, s, o);
         }
@@ -181,19 +181,19 @@ contract LoneMarket {
     }
 
     /// @dev T = 2: one step and the encode.
-    function _opened(ClaimId claim) internal view returns (IJobMarket.Reveal memory o) {
+    function _opened(ClaimId claim) internal view returns (Reveal memory o) {
         bytes32 out = keccak256(abi.encode(claim));
         o.nonce = out;
         o.proofT = new bytes32[](1);
         o.proofT[0] = Merkle.leaf(out);
-        o.body = IJobMarket.Body(Merkle.node(o.proofT[0], Merkle.leaf(Merkle.node(out, out))), out, out);
+        o.body = Body(Merkle.node(o.proofT[0], Merkle.leaf(Merkle.node(out, out))), out, out);
     }
 
-    function _merged(bytes32 out, bytes32 out2) internal view returns (IJobMarket.Body memory) {
-        return IJobMarket.Body(Merkle.leaf(Merkle.node(out, out2)), out, out2);
+    function _merged(bytes32 out, bytes32 out2) internal view returns (Body memory) {
+        return Body(Merkle.leaf(Merkle.node(out, out2)), out, out2);
     }
 
-    function _params() internal pure returns (IJobMarket.JobParams memory p) {
+    function _params() internal pure returns (JobParams memory p) {
         oneRole(p);
         bytes32 root = keccak256("root");
         (p.roles[0].stepProgram, p.roles[0].encodeProgram, p.merge.program) = (root, root, root);

@@ -7,6 +7,7 @@ import {
     FEES,
     FEE_UNIT,
     GAME_GAS,
+    LEAD_FEES,
     LEAF_GAS,
     MAX_FEE_CAP,
     STAKE_GAMES,
@@ -28,7 +29,7 @@ contract PricesTest {
         _check("constants", 0, _constant);
         _check("stakeFloor", 2, _stakeFloor);
         _check("bondFloor", 2, _bondFloor);
-        _check("witnessFloor", 1, _witnessFloor);
+        _check("witnessFloor", 2, _witnessFloor);
         _check("gasCost", 4, _gasCost);
         _check("bondOf", 4, _bondOf);
         _check("rowBondOf", 3, _rowBondOf);
@@ -89,6 +90,7 @@ contract PricesTest {
             LEAF_GAS,
             BOND_GAMES,
             WITNESS_FEES,
+            LEAD_FEES,
             FEES,
             FEE_UNIT,
             MAX_FEE_CAP
@@ -104,7 +106,7 @@ contract PricesTest {
     }
 
     function _witnessFloor(uint256[] memory a, uint256 i) private pure returns (uint256) {
-        return Prices.witnessFloor(a[i]);
+        return Prices.witnessFloor(a[i], a[i + 1]);
     }
 
     function _gasCost(uint256[] memory a, uint256 i) private pure returns (uint256) {

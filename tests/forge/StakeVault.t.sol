@@ -6,7 +6,7 @@ import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {ReentrancyGuard} from "@openzeppelin/contracts/utils/ReentrancyGuard.sol";
 
 import {StakeVault} from "../../contracts/StakeVault.sol";
-import {IStakeVault} from "../../contracts/interfaces/IStakeVault.sol";
+import {Lock, Refund} from "../../contracts/interfaces/IStakeVault.sol";
 import "../../contracts/libraries/Errors.sol";
 import {CHEATS} from "./Cheats.sol";
 
@@ -80,7 +80,7 @@ contract VaultTest {
         bytes memory call = abi.encodeCall(vault.lock, (address(this), KEY, amount));
         if (amount >> 88 != 0) return _reverts(call, abi.encodeWithSelector(AmountTooLarge.selector, amount));
         vault.lock(address(this), KEY, amount);
-        IStakeVault.Lock memory held = vault.lockOf(KEY);
+        Lock memory held = vault.lockOf(KEY);
         require(held.account == address(this) && held.amount == amount, "what was locked");
         require(vault.free(address(this)) == (1 << 90) - amount, "and no more");
     }
@@ -164,7 +164,7 @@ contract VaultTest {
     function _makeEverythingDue() private {
         vault.deposit(100);
         vault.lock(address(this), KEY, 10);
-        vault.slash(KEY, 0, _one(address(this)), new IStakeVault.Refund[](0), address(this));
+        vault.slash(KEY, 0, _one(address(this)), new Refund[](0), address(this));
         vault.requestUnbond(5);
         CHEATS.warp(block.timestamp + UNBOND_SECONDS);
     }

@@ -2,11 +2,33 @@
 pragma solidity ^0.8.21;
 
 import {StakeVault} from "../../contracts/StakeVault.sol";
-import {IAvailability} from "../../contracts/interfaces/IAvailability.sol";
-import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
-import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
-import {IValidator} from "../../contracts/interfaces/IValidator.sol";
-import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
+import {Demand, Row, Status} from "../../contracts/interfaces/IAvailability.sol";
+import {GamePhase, GameState, Proof, Signed, Step, Verdict, Work} from "../../contracts/interfaces/IDisputeGame.sol";
+import {
+    Body,
+    Claim,
+    ClaimStatus,
+    Facts,
+    Job,
+    JobParams,
+    JobStatus,
+    Phase,
+    Receipt,
+    Reveal,
+    Role,
+    Round
+} from "../../contracts/interfaces/IJobMarket.sol";
+import {Lock} from "../../contracts/interfaces/IStakeVault.sol";
+import {Code} from "../../contracts/interfaces/IValidator.sol";
+import {
+    Audit,
+    AuditStatus,
+    Duty,
+    DutyStatus,
+    IWitnesses,
+    Outcome,
+    Word
+} from "../../contracts/interfaces/IWitnesses.sol";
 import {Draws} from "../../contracts/libraries/Draws.sol";
 import {GameStates} from "../../contracts/libraries/GameStates.sol";
 import {Ids} from "../../contracts/libraries/Ids.sol";
@@ -24,7 +46,7 @@ import {oneRole, keep} from "./OneRole.sol";
 /// @dev Time passes only when who is honest has done what it owes: that is what honest programs promise.
 contract SystemHandler is Deployed {
     using Constant for Constant.Claim;
-    using GameStates for IDisputeGame.GameState;
+    using GameStates for GameState;
 
     uint256 public constant ACCOUNTS = 8;
     uint256 public constant DEPOSIT = 100_000;
@@ -84,8 +106,8 @@ contract SystemHandler is Deployed {
     /// @notice What left the vault for an account that has an owner.
     mapping(address account => uint256) public paidOut;
     /// @notice How games and duties ended.
-    mapping(IDisputeGame.Verdict => uint256) public verdicts;
-    mapping(IWitnesses.Outcome => uint256) public ended;
+    mapping(Verdict => uint256) public verdicts;
+    mapping(Outcome => uint256) public ended;
     uint256 public convicted;
     /// @notice Merges that were made again.
     uint256 public replaced;
@@ -98,7 +120,7 @@ contract SystemHandler is Deployed {
         _deploy(1_000);
         for (uint256 i = 0; i < ACCOUNTS; i++) _fund(i, DEPOSIT);
         // Computed before the prank: hashing calls a precompile, which the prank would be spent on.
-        IJobMarket.JobParams memory p = _params();
+        JobParams memory p = _params();
         keep(terms, p);
         CHEATS.prank(_who(REQUESTER));
         job = market.create(p, 0, 1e6 + 1);
@@ -124,33 +146,33 @@ contract SystemHandler is Deployed {
     /// @notice What the phase of a round asks for, by those whose bit in `who` is set and by nobody honest.
     function advance(uint256 back, uint256 who, uint256 luck) external {
         uint32 r = _round(back);
-        IJobMarket.Phase phase = market.phase(job, r);
+        Phase phase = market.phase(job, r);
         uint32 started = market.job(job).started;
-        if (phase == IJobMarket.Phase.Sealing) {
+        if (phase == Phase.Sealing) {
             CHEATS.roll(block.number + 2);
             market.seal(job, r);
-        } else if (phase == IJobMarket.Phase.Attesting) {
+        } else if (phase == Phase.Attesting) {
             _speak(r, who, luck);
-        } else if (phase == IJobMarket.Phase.Freezing) {
+        } else if (phase == Phase.Freezing) {
             market.freeze(job, r, _revealed(r));
-        } else if (phase == IJobMarket.Phase.Merging && market.mergerOf(job, r) != address(0)) {
+        } else if (phase == Phase.Merging && market.mergerOf(job, r) != address(0)) {
             if (!_isHonest(market.mergerOf(job, r))) _mergeBy(r, market.mergerOf(job, r), luck);
-        } else if (phase == IJobMarket.Phase.Lead && luck % 4 == 1 && market.mergerOf(job, r) != address(0)) {
+        } else if (phase == Phase.Lead && luck % 4 == 1 && market.mergerOf(job, r) != address(0)) {
             if (!_isHonest(market.mergerOf(job, r))) _mergeBy(r, market.mergerOf(job, r), luck);
-        } else if (phase == IJobMarket.Phase.Lead && started < ROUNDS && luck % 4 != 0) {
+        } else if (phase == Phase.Lead && started < ROUNDS && luck % 4 != 0) {
             _backAll(r, started);
             market.startRound(job, started);
-        } else if (phase == IJobMarket.Phase.Failed && started < ROUNDS && luck % 2 != 0) {
+        } else if (phase == Phase.Failed && started < ROUNDS && luck % 2 != 0) {
             market.startRound(job, started);
-        } else if (phase == IJobMarket.Phase.Failed && market.job(job).settled > r) {
+        } else if (phase == Phase.Failed && market.job(job).settled > r) {
             market.finish(job);
         } else if (
-            phase == IJobMarket.Phase.Merging || phase == IJobMarket.Phase.Lead || phase == IJobMarket.Phase.Failed
+            phase == Phase.Merging || phase == Phase.Lead || phase == Phase.Failed
         ) {
             market.finalize(job, r);
-        } else if (phase == IJobMarket.Phase.Void) {
+        } else if (phase == Phase.Void) {
             market.release(job, r);
-        } else if (phase == IJobMarket.Phase.None || phase == IJobMarket.Phase.Final) {
+        } else if (phase == Phase.None || phase == Phase.Final) {
             started < ROUNDS && luck % 8 != 0 ? market.startRound(job, started) : market.finish(job);
         } else {
             for (uint32 s = 0; s < SLOTS; s++) if ((who >> s) & 1 == 1) _work(r, s, phase, _who(LIAR + (luck >> s) % 2));
@@ -309,14 +331,14 @@ contract SystemHandler is Deployed {
     function play(uint256 k, uint256 luck) external {
         for (uint256 n = 0; n < seats.length; n++) {
             Seat storage seat = seats[(k % seats.length + n) % seats.length];
-            IDisputeGame.GameState memory g = standingOf(seat.id);
-            if (g.phase() == IDisputeGame.Phase.Closed) continue;
+            GameState memory g = standingOf(seat.id);
+            if (g.phase() == GamePhase.Closed) continue;
             bool defends = _defends(g);
             address mover = defends ? g.defender() : seat.challenger;
             if (_isHonest(mover)) continue;
             bytes memory move = defends ? _answer(seat, g) : _point(seat, g, luck, true);
             (bool done,,) = _sends(mover, move);
-            if (done && seat.t == 0 && g.phase() == IDisputeGame.Phase.TracePick) seat.t = 1 + uint32(luck % 2);
+            if (done && seat.t == 0 && g.phase() == GamePhase.TracePick) seat.t = 1 + uint32(luck % 2);
             break;
         }
         _note();
@@ -326,12 +348,12 @@ contract SystemHandler is Deployed {
     function say(uint256 k) external {
         for (uint256 n = 0; n < duties.length; n++) {
             Seen memory at = duties[n];
-            IWitnesses.Duty memory d = witnesses.duty(at.audit, at.i);
-            bool mayCommit = d.status == IWitnesses.DutyStatus.Drawn;
-            if (_isHonest(d.account) || (!mayCommit && d.status != IWitnesses.DutyStatus.Committed)) continue;
+            Duty memory d = witnesses.duty(at.audit, at.i);
+            bool mayCommit = d.status == DutyStatus.Drawn;
+            if (_isHonest(d.account) || (!mayCommit && d.status != DutyStatus.Committed)) continue;
             ClaimId claim = _claimOf(at, d);
             uint256 luck = uint256(keccak256(abi.encode(claim, at.i)));
-            IWitnesses.Word memory word = _word(at, d, _made[claim], luck % 4 != 0);
+            Word memory word = _word(at, d, _made[claim], luck % 4 != 0);
             if (luck % 5 == 0) word.state = bytes32(k);
             if (luck % 7 == 0) word.leaf.digest = bytes32(k);
             bytes32 commitment = _bound(claim, d.account, word);
@@ -345,7 +367,7 @@ contract SystemHandler is Deployed {
     function settle(uint256 k) external {
         for (uint256 n = 0; n < duties.length; n++) {
             Seen memory at = duties[(k % duties.length + n) % duties.length];
-            if (witnesses.duty(at.audit, at.i).status == IWitnesses.DutyStatus.Closed) continue;
+            if (witnesses.duty(at.audit, at.i).status == DutyStatus.Closed) continue;
             try this.settleOne(at) {
                 break;
             } catch {}
@@ -359,7 +381,7 @@ contract SystemHandler is Deployed {
         for (uint256 i = 0; i < 400; i++) {
             _behave();
             _tidy();
-            held = market.job(job).status == IJobMarket.JobStatus.Done ? _anyLock() : JobId.unwrap(job);
+            held = market.job(job).status == JobStatus.Done ? _anyLock() : JobId.unwrap(job);
             if (held == 0) return held;
             CHEATS.warp(block.timestamp + 40);
             CHEATS.roll(block.number + 3);
@@ -388,7 +410,7 @@ contract SystemHandler is Deployed {
             own[i] += paidOut[_who(i)];
         }
         for (uint256 k = 0; k < _keys.length; k++) {
-            StakeVault.Lock memory held = vault.lockOf(_keys[k]);
+            Lock memory held = vault.lockOf(_keys[k]);
             sum += held.amount;
             own[_indexOf[held.account]] += held.amount;
         }
@@ -404,7 +426,7 @@ contract SystemHandler is Deployed {
     /// @notice What slashes owe to work of void rounds that nobody has released yet.
     function owed() external view returns (uint256 sum) {
         for (uint32 r = 0; r < ROUNDS; r++) {
-            IJobMarket.Round memory ro = market.round(job, r);
+            Round memory ro = market.round(job, r);
             if (!ro.due) continue;
             sum += ro.committed * uint256(terms.roles[0].slotPrice);
             if (ClaimId.unwrap(ro.mergeClaim) != 0) sum += terms.merge.price;
@@ -413,7 +435,7 @@ contract SystemHandler is Deployed {
 
     function openDuties() external view returns (uint256 count) {
         for (uint256 k = 0; k < duties.length; k++) {
-            if (witnesses.duty(duties[k].audit, duties[k].i).status != IWitnesses.DutyStatus.Closed) count++;
+            if (witnesses.duty(duties[k].audit, duties[k].i).status != DutyStatus.Closed) count++;
         }
     }
 
@@ -429,7 +451,7 @@ contract SystemHandler is Deployed {
         return (witnesses, job);
     }
 
-    function theJob() external view returns (IJobMarket.Job memory) {
+    function theJob() external view returns (Job memory) {
         return market.job(job);
     }
 
@@ -466,41 +488,41 @@ contract SystemHandler is Deployed {
     }
 
     function _honestRound(uint32 r) private {
-        IJobMarket.Phase phase = market.phase(job, r);
+        Phase phase = market.phase(job, r);
         address me = _who(WORKER);
-        if (phase == IJobMarket.Phase.Merging && market.mergerOf(job, r) == me) return _mergeBy(r, me, 2);
-        if (phase == IJobMarket.Phase.Lead && market.mergerOf(job, r) == me) {
+        if (phase == Phase.Merging && market.mergerOf(job, r) == me) return _mergeBy(r, me, 2);
+        if (phase == Phase.Lead && market.mergerOf(job, r) == me) {
             if (_made[market.round(job, r).mergeClaim].lie == Constant.Lie.None) _mergeBy(r, me, 2);
             return;
         }
-        if (phase == IJobMarket.Phase.Joining) {
+        if (phase == Phase.Joining) {
             for (uint32 s = 0; s < SLOTS; s++) if (_owner(r, s) == me) return;
             for (uint32 s = 0; s < SLOTS; s++) if (_owner(r, s) == address(0)) return _work(r, s, phase, me);
             return;
         }
         for (uint32 s = 0; s < SLOTS; s++) {
             if (_owner(r, s) != me) continue;
-            if (phase == IJobMarket.Phase.Attesting) _attest(r, s, me, type(uint256).max);
+            if (phase == Phase.Attesting) _attest(r, s, me, type(uint256).max);
             else _work(r, s, phase, me);
         }
     }
 
     function _honestDuty(Seen memory at) private {
-        IWitnesses.Duty memory d = witnesses.duty(at.audit, at.i);
+        Duty memory d = witnesses.duty(at.audit, at.i);
         if (!_isHonest(d.account)) return;
-        IWitnesses.Audit memory a = witnesses.audit(at.audit);
+        Audit memory a = witnesses.audit(at.audit);
         ClaimId claim = _claimOf(at, d);
         Constant.Claim memory c = _made[claim];
         uint32 t = _step(at, d);
         uint32 wrong = c.wrongFrom();
-        IWitnesses.Word memory word = _word(at, d, c, wrong == 0 || wrong > t);
+        Word memory word = _word(at, d, c, wrong == 0 || wrong > t);
         (word.state, word.leaf) = (c.truth().state(1), c.truth().leaf());
-        if (d.status == IWitnesses.DutyStatus.Drawn && block.timestamp < a.commitEnds) {
+        if (d.status == DutyStatus.Drawn && block.timestamp < a.commitEnds) {
             bytes32 commitment = _bound(claim, d.account, word);
             CHEATS.prank(d.account);
             witnesses.commit(at.audit, at.i, commitment);
         } else if (
-            d.status == IWitnesses.DutyStatus.Committed && block.timestamp >= a.commitEnds && block.timestamp < a.revealEnds
+            d.status == DutyStatus.Committed && block.timestamp >= a.commitEnds && block.timestamp < a.revealEnds
         ) {
             CHEATS.prank(d.account);
             witnesses.reveal(at.audit, at.i, word);
@@ -511,9 +533,9 @@ contract SystemHandler is Deployed {
         Constant.Claim memory c = _made[claim];
         uint32 wrong = c.wrongFrom();
         if (wrong == 0 || !market.live(claim) || !market.windowOpen(claim)) return;
-        IJobMarket.Claim memory stored = market.claim(claim);
+        Claim memory stored = market.claim(claim);
         if (stored.digest == 0 || block.timestamp < stored.claimedAt + CHALLENGE_AFTER) return;
-        if (phaseOf(game.gameIdOf(claim, _who(VERIFIER), 0)) != IDisputeGame.Phase.None) return;
+        if (phaseOf(game.gameIdOf(claim, _who(VERIFIER), 0)) != GamePhase.None) return;
         _open(claim, _who(VERIFIER), wrong);
     }
 
@@ -521,8 +543,8 @@ contract SystemHandler is Deployed {
         // Each answer may be answered: a few in one look.
         for (uint256 i = 0; i < 4; i++) {
             Seat memory seat = seats[k];
-            IDisputeGame.GameState memory g = standingOf(seat.id);
-            if (g.phase() == IDisputeGame.Phase.Closed) return;
+            GameState memory g = standingOf(seat.id);
+            if (g.phase() == GamePhase.Closed) return;
             if (!market.live(seat.claim) || block.timestamp > g.deadline()) return game.resolve(seat.id, g);
             bool defends = _defends(g);
             address mover = defends ? g.defender() : seat.challenger;
@@ -534,11 +556,11 @@ contract SystemHandler is Deployed {
     }
 
     function _honestAnswer(bytes32 id) private {
-        IAvailability.Demand memory d = availability.demand(id);
-        if (d.status != IAvailability.Status.Open || block.timestamp > d.deadline) return;
+        Demand memory d = availability.demand(id);
+        if (d.status != Status.Open || block.timestamp > d.deadline) return;
         if (d.beacon == 0) {
             if (_isRowGone) return;
-            IAvailability.Row[] memory rows = new IAvailability.Row[](1);
+            Row[] memory rows = new Row[](1);
             rows[0].leaf = Letters.word(Constant.ROW);
             bytes memory call = abi.encodeCall(availability.answerRow, (job, 0, Constant.datasetTree(), 0, rows));
             bytes32[] memory digests = new bytes32[](1);
@@ -550,7 +572,7 @@ contract SystemHandler is Deployed {
             require(done, "a row is refused");
         } else if (_isHonest(market.claim(ClaimId.wrap(d.subject)).worker) && block.number > d.beacon) {
             Constant.Claim memory c = _made[ClaimId.wrap(d.subject)];
-            IValidator.Code memory code = IValidator.Code(Constant.header(Constant.Kind.Encode), Constant.opsRoot(), 0);
+            Code memory code = Code(Constant.header(Constant.Kind.Encode), Constant.opsRoot(), 0);
             availability.answer(id, c.body(), code, c.shown());
         }
     }
@@ -558,31 +580,31 @@ contract SystemHandler is Deployed {
     // -- rounds ----------------------------------------------------------------------------------------------------
 
     /// @dev A slot's part in a phase. What it may not do, it leaves.
-    function _work(uint32 r, uint32 s, IJobMarket.Phase phase, address who) private {
+    function _work(uint32 r, uint32 s, Phase phase, address who) private {
         ClaimId claim = market.claimIdOf(job, r, s);
         address worker = _owner(r, s);
-        IJobMarket.ClaimStatus status = market.claim(claim).status;
-        if (phase == IJobMarket.Phase.Joining && worker == address(0)) {
+        ClaimStatus status = market.claim(claim).status;
+        if (phase == Phase.Joining && worker == address(0)) {
             CHEATS.prank(who);
             market.join(job, r, s);
             _lock(ClaimId.unwrap(claim));
             return;
         }
         if (_isHonest(worker) != _isHonest(who)) return;
-        if (phase == IJobMarket.Phase.Training && status == IJobMarket.ClaimStatus.Joined) {
+        if (phase == Phase.Training && status == ClaimStatus.Joined) {
             _make(claim, Constant.Claim(_isHonest(worker) ? Constant.Lie.None : _lieOf(claim), false, market.round(job, r).base, r));
-            IJobMarket.Reveal memory o = _shown(claim);
+            Reveal memory o = _shown(claim);
             bytes32 commitment = keccak256(abi.encode(claim, worker, o.body, o.carries, o.nonce));
             CHEATS.prank(worker);
             market.commit(job, r, s, commitment);
-        } else if (phase == IJobMarket.Phase.Revealing && status == IJobMarket.ClaimStatus.Committed) {
-            IJobMarket.Reveal memory o = _shown(claim);
+        } else if (phase == Phase.Revealing && status == ClaimStatus.Committed) {
+            Reveal memory o = _shown(claim);
             CHEATS.prank(worker);
             market.reveal(job, r, s, o);
         }
     }
 
-    function _shown(ClaimId claim) private view returns (IJobMarket.Reveal memory o) {
+    function _shown(ClaimId claim) private view returns (Reveal memory o) {
         Constant.Claim memory c = _made[claim];
         (o.body, o.nonce, o.proofT) = (c.body(), ClaimId.unwrap(claim), c.traceProof(2));
     }
@@ -593,7 +615,7 @@ contract SystemHandler is Deployed {
     }
 
     function _speak(uint32 r, uint256 who, uint256 luck) private {
-        IJobMarket.Round memory ro = market.round(job, r);
+        Round memory ro = market.round(job, r);
         if (!ro.drawn && luck % 4 != 0) return witnesses.draw(job, r);
         for (uint32 s = 0; s < SLOTS + ro.witnesses; s++) {
             uint32 speaker = s < SLOTS ? s : 64 + s - SLOTS;
@@ -604,13 +626,13 @@ contract SystemHandler is Deployed {
     }
 
     function _attest(uint32 r, uint32 speaker, address by, uint256 mask) private {
-        IJobMarket.Round memory ro = market.round(job, r);
+        Round memory ro = market.round(job, r);
         if ((ro.spoke >> speaker) & 1 == 1) return;
-        if (speaker < 64 && market.claim(market.claimIdOf(job, r, speaker)).status != IJobMarket.ClaimStatus.Revealed) return;
-        IJobMarket.Receipt[] memory given = new IJobMarket.Receipt[](1);
+        if (speaker < 64 && market.claim(market.claimIdOf(job, r, speaker)).status != ClaimStatus.Revealed) return;
+        Receipt[] memory given = new Receipt[](1);
         bytes32 kind = keccak256("Receipt(bytes32 job,uint32 round,uint32 attempt,uint32 who,uint256 mask)");
         bytes32 digest = Ids.typed(address(market), keccak256(abi.encode(kind, job, r, ro.attempt, speaker, mask)));
-        given[0] = IJobMarket.Receipt(speaker, mask, _signedBy(by, digest));
+        given[0] = Receipt(speaker, mask, _signedBy(by, digest));
         market.attest(job, r, given);
     }
 
@@ -623,7 +645,7 @@ contract SystemHandler is Deployed {
             (c, rounds) = (_made[first], uint16(market.job(job).started - r + luck % 2));
             replaced += 1;
         }
-        IJobMarket.Body memory body = c.body();
+        Body memory body = c.body();
         CHEATS.prank(merger);
         market.merge(job, r, body.out, body.out2, "", rounds);
         ClaimId claim = market.claimIdOf(job, r, MERGE);
@@ -634,7 +656,7 @@ contract SystemHandler is Deployed {
     /// @dev Who merged covers what is to start on its merge, if it is not honest: honest ones have done so when they merged.
     function _backAll(uint32 r, uint32 started) private {
         uint16 lacking = uint16(started - r);
-        IJobMarket.Round memory ro = market.round(job, r);
+        Round memory ro = market.round(job, r);
         address merger = market.claim(ro.mergeClaim).worker;
         if (ro.backed >= lacking || _isHonest(merger)) return;
         CHEATS.prank(merger);
@@ -642,12 +664,12 @@ contract SystemHandler is Deployed {
     }
 
     /// @dev Of the revealed slots, in order.
-    function _revealed(uint32 r) private view returns (IJobMarket.Body[] memory bodies) {
-        bodies = new IJobMarket.Body[](SLOTS);
+    function _revealed(uint32 r) private view returns (Body[] memory bodies) {
+        bodies = new Body[](SLOTS);
         uint256 count = 0;
         for (uint32 s = 0; s < SLOTS; s++) {
             ClaimId claim = market.claimIdOf(job, r, s);
-            if (market.claim(claim).status == IJobMarket.ClaimStatus.Revealed) bodies[count++] = _made[claim].body();
+            if (market.claim(claim).status == ClaimStatus.Revealed) bodies[count++] = _made[claim].body();
         }
         assembly ("memory-safe") {
             mstore(bodies, count)
@@ -664,15 +686,15 @@ contract SystemHandler is Deployed {
 
     function _open(ClaimId claim, address challenger, uint32 t) private watched {
         Constant.Claim memory c = _made[claim];
-        IDisputeGame.Step memory step;
+        Step memory step;
         (bytes32 next, bytes32[] memory nextProof) = (bytes32(0), new bytes32[](0));
         if (t > 0) {
             bytes32 zero = market.factsOf(claim, t, new bytes32[](0)).stateZero;
             (next, nextProof, step) = (c.state(t), c.traceProof(t), c.step(t, zero));
         }
         uint32 nonce = 0;
-        while (phaseOf(game.gameIdOf(claim, challenger, nonce)) != IDisputeGame.Phase.None) nonce++;
-        IJobMarket.Body memory body = c.body();
+        while (phaseOf(game.gameIdOf(claim, challenger, nonce)) != GamePhase.None) nonce++;
+        Body memory body = c.body();
         CHEATS.prank(challenger);
         GameId id = game.open(claim, body, nonce, t, next, nextProof, step);
         seats.push(Seat(id, claim, challenger, t));
@@ -680,17 +702,17 @@ contract SystemHandler is Deployed {
     }
 
     /// @dev The defender's move, from its claim.
-    function _answer(Seat memory seat, IDisputeGame.GameState memory g) private view returns (bytes memory) {
+    function _answer(Seat memory seat, GameState memory g) private view returns (bytes memory) {
         Constant.Claim memory c = _made[seat.claim];
         uint32 t = seat.t == 0 ? 1 : seat.t;
-        if (g.phase() == IDisputeGame.Phase.TraceReveal) return abi.encodeCall(game.reveal, (seat.id, g, c.trace()));
-        IJobMarket.Facts memory f = market.factsOf(seat.claim, t, new bytes32[](0));
-        if (g.phase() == IDisputeGame.Phase.Defend) {
+        if (g.phase() == GamePhase.TraceReveal) return abi.encodeCall(game.reveal, (seat.id, g, c.trace()));
+        Facts memory f = market.factsOf(seat.claim, t, new bytes32[](0));
+        if (g.phase() == GamePhase.Defend) {
             return abi.encodeCall(
                 game.defend, (seat.id, g, c.statement(t, 0, f), c.graphRoot(t), c.state(t), new bytes32[](0), c.graph(t))
             );
         }
-        if (g.phase() == IDisputeGame.Phase.Tensor) {
+        if (g.phase() == GamePhase.Tensor) {
             bytes32 leaf = Merkle.leaf(Letters.word(c.valueOf(t)));
             return abi.encodeCall(
                 game.revealTensor,
@@ -704,23 +726,23 @@ contract SystemHandler is Deployed {
     }
 
     /// @dev The challenger's move: at what differs from the truth, or anywhere.
-    function _point(Seat memory seat, IDisputeGame.GameState memory g, uint256 luck, bool wild) private view returns (bytes memory) {
+    function _point(Seat memory seat, GameState memory g, uint256 luck, bool wild) private view returns (bytes memory) {
         Constant.Claim memory c = _made[seat.claim];
         uint32 t = seat.t == 0 ? 1 + uint32(luck % 2) : seat.t;
-        if (g.phase() == IDisputeGame.Phase.TracePick) {
+        if (g.phase() == GamePhase.TracePick) {
             return abi.encodeCall(game.pick, (seat.id, g, t - 1, c.trace()[t - 1], c.traceProof(t)));
         }
-        IJobMarket.Facts memory f = market.factsOf(seat.claim, t, new bytes32[](0));
-        if (g.phase() == IDisputeGame.Phase.Adjacent) return abi.encodeCall(game.adjacent, (seat.id, g, c.step(t, f.stateZero)));
+        Facts memory f = market.factsOf(seat.claim, t, new bytes32[](0));
+        if (g.phase() == GamePhase.Adjacent) return abi.encodeCall(game.adjacent, (seat.id, g, c.step(t, f.stateZero)));
         bytes memory context = c.statement(t, c.graphRoot(t), f);
-        if (g.phase() == IDisputeGame.Phase.GraphPick) {
+        if (g.phase() == GamePhase.GraphPick) {
             bytes32[] memory shown = c.graph(t);
             uint256 i = wild ? luck % shown.length : Letters.firstDifference(shown, c.truth().graph(t));
             return abi.encodeCall(game.pick, (seat.id, g, i, shown[i], Letters.proof(c.graph(t), i)));
         }
-        if (g.phase() == IDisputeGame.Phase.Padding) return abi.encodeCall(game.provePadding, (seat.id, g));
-        if (g.phase() == IDisputeGame.Phase.Element) {
-            IDisputeGame.Proof memory p;
+        if (g.phase() == GamePhase.Padding) return abi.encodeCall(game.provePadding, (seat.id, g));
+        if (g.phase() == GamePhase.Element) {
+            Proof memory p;
             (p.descriptor, p.posted, p.context) = (Constant.descriptor(), Letters.word(c.valueOf(t)), context);
             return abi.encodeCall(game.proveOp, (seat.id, g, p));
         }
@@ -737,12 +759,12 @@ contract SystemHandler is Deployed {
     }
 
     function _equivocate(ClaimId claim, address sender) private {
-        IJobMarket.Claim memory stored = market.claim(claim);
+        Claim memory stored = market.claim(claim);
         if (_isHonest(stored.worker)) return;
         bytes32 any = ClaimId.unwrap(claim);
-        IDisputeGame.Work memory w = IDisputeGame.Work(stored.job, stored.round, stored.attempt, stored.slot, any, any);
+        Work memory w = Work(stored.job, stored.round, stored.attempt, stored.slot, any, any);
         uint256 key = _keyOf(stored.worker);
-        (IDisputeGame.Signed memory a, IDisputeGame.Signed memory b) = (_signed(w, keccak256("one"), key), _signed(w, keccak256("other"), key));
+        (Signed memory a, Signed memory b) = (_signed(w, keccak256("one"), key), _signed(w, keccak256("other"), key));
         CHEATS.prank(sender);
         game.equivocate(w, a, b);
         _equivocated[claim] = true;
@@ -760,10 +782,10 @@ contract SystemHandler is Deployed {
         _bottom[who] = bottom;
     }
 
-    function _word(Seen memory at, IWitnesses.Duty memory d, Constant.Claim memory c, bool agrees)
+    function _word(Seen memory at, Duty memory d, Constant.Claim memory c, bool agrees)
         private
         view
-        returns (IWitnesses.Word memory word)
+        returns (Word memory word)
     {
         word.preimage = Draws.chained(_bottom[d.account], LINKS - d.serial);
         // Of the two states the last one is public.
@@ -771,29 +793,29 @@ contract SystemHandler is Deployed {
         (word.leaf, word.body, word.proof) = (c.leaf(), c.body(), c.traceProof(1));
     }
 
-    function _bound(ClaimId claim, address account, IWitnesses.Word memory word) private pure returns (bytes32) {
+    function _bound(ClaimId claim, address account, Word memory word) private pure returns (bytes32) {
         return Draws.commitment(claim, account, word.state, word.leaf.digest, word.preimage, word.salt);
     }
 
-    function _step(Seen memory at, IWitnesses.Duty memory d) private view returns (uint32) {
+    function _step(Seen memory at, Duty memory d) private view returns (uint32) {
         bytes32 preimage = Draws.chained(_bottom[d.account], LINKS - d.serial);
         return Draws.stepOf(preimage, witnesses.audit(at.audit).beacon, at.i, 2);
     }
 
-    function _claimOf(Seen memory at, IWitnesses.Duty memory d) private view returns (ClaimId) {
-        IWitnesses.Audit memory a = witnesses.audit(at.audit);
+    function _claimOf(Seen memory at, Duty memory d) private view returns (ClaimId) {
+        Audit memory a = witnesses.audit(at.audit);
         return Ids.claim(a.job, a.round, a.attempt, d.slot);
     }
 
     function settleOne(Seen memory at) external {
         require(msg.sender == address(this), "inside");
-        IWitnesses.Duty memory d = witnesses.duty(at.audit, at.i);
+        Duty memory d = witnesses.duty(at.audit, at.i);
         uint256 before = _wealth(d.account);
-        IWitnesses.Outcome outcome = witnesses.settle(at.audit, at.i);
+        Outcome outcome = witnesses.settle(at.audit, at.i);
         ended[outcome] += 1;
         if (_isHonest(d.account) && _wealth(d.account) < before) wronged += 1;
         uint32 wrong = _made[_claimOf(at, d)].wrongFrom();
-        if (outcome == IWitnesses.Outcome.Slashed && (wrong == 0 || wrong > d.t)) wronged += 1;
+        if (outcome == Outcome.Slashed && (wrong == 0 || wrong > d.t)) wronged += 1;
     }
 
     // -- inside ----------------------------------------------------------------------------------------------------
@@ -801,27 +823,27 @@ contract SystemHandler is Deployed {
     /// @dev Whatever anybody may do about what is over, once.
     function _tidy() private {
         for (uint256 k = 0; k < duties.length; k++) {
-            if (witnesses.duty(duties[k].audit, duties[k].i).status == IWitnesses.DutyStatus.Closed) continue;
+            if (witnesses.duty(duties[k].audit, duties[k].i).status == DutyStatus.Closed) continue;
             try this.settleOne(duties[k]) {} catch {}
         }
         for (uint256 k = 0; k < _demands.length; k++) {
-            if (availability.demand(_demands[k]).status != IAvailability.Status.Open) continue;
+            if (availability.demand(_demands[k]).status != Status.Open) continue;
             if (availability.demand(_demands[k]).beacon == 0) try availability.voidForRow(job, 0) {} catch {}
             else try availability.settle(_demands[k]) {} catch {}
         }
-        IJobMarket.Job memory j = market.job(job);
+        Job memory j = market.job(job);
         // Rounds that a conviction voided lie above those that are started again.
         for (uint32 r = 0; r < ROUNDS; r++) {
-            IJobMarket.Phase phase = market.phase(job, r);
-            if (phase == IJobMarket.Phase.Sealing) try market.seal(job, r) {} catch {}
-            if (phase == IJobMarket.Phase.Freezing) try market.freeze(job, r, _revealed(r)) {} catch {}
+            Phase phase = market.phase(job, r);
+            if (phase == Phase.Sealing) try market.seal(job, r) {} catch {}
+            if (phase == Phase.Freezing) try market.freeze(job, r, _revealed(r)) {} catch {}
             try market.finalize(job, r) {} catch {}
             try market.release(job, r) {} catch {}
         }
         if (j.started < ROUNDS) try market.startRound(job, j.started) {} catch {}
         try market.finish(job) {} catch {}
         address[] memory listed = witnesses.accounts(job);
-        if (market.job(job).status != IJobMarket.JobStatus.Done) return _note();
+        if (market.job(job).status != JobStatus.Done) return _note();
         for (uint256 k = 0; k < listed.length; k++) {
             CHEATS.prank(listed[k]);
             try witnesses.retire(job) {} catch {}
@@ -857,31 +879,31 @@ contract SystemHandler is Deployed {
         }
         for (uint32 r = 0; r < market.job(job).started; r++) {
             AuditId audit = Draws.auditId(job, r, market.round(job, r).attempt);
-            if (_noted[audit] || witnesses.audit(audit).status != IWitnesses.AuditStatus.Drawn) continue;
+            if (_noted[audit] || witnesses.audit(audit).status != AuditStatus.Drawn) continue;
             _noted[audit] = true;
             for (uint16 i = 0; i < witnesses.audit(audit).duties; i++) duties.push(Seen(audit, i));
         }
         for (uint256 k = 0; k < claims.length; k++) {
             ClaimId claim = claims[k];
-            IJobMarket.Claim memory stored = market.claim(claim);
-            bool isOver = stored.status == IJobMarket.ClaimStatus.Final || stored.status == IJobMarket.ClaimStatus.Convicted
-                || (stored.status == IJobMarket.ClaimStatus.Void && !market.live(claim));
+            Claim memory stored = market.claim(claim);
+            bool isOver = stored.status == ClaimStatus.Final || stored.status == ClaimStatus.Convicted
+                || (stored.status == ClaimStatus.Void && !market.live(claim));
             if (_dead[claim] && market.live(claim)) risen += 1;
-            if (isOver && !_dead[claim] && stored.status == IJobMarket.ClaimStatus.Convicted) _judge(claim, stored);
+            if (isOver && !_dead[claim] && stored.status == ClaimStatus.Convicted) _judge(claim, stored);
             if (isOver) _dead[claim] = true;
         }
     }
 
     /// @dev A claim fell: by a proof of a lie, two signatures, or a move that its owner did not make.
-    function _judge(ClaimId claim, IJobMarket.Claim memory stored) private {
+    function _judge(ClaimId claim, Claim memory stored) private {
         convicted += 1;
         if (_isHonest(stored.worker)) wronged += 1;
         if (_equivocated[claim]) return;
         for (uint256 k = 0; k < seats.length; k++) {
             if (ClaimId.unwrap(seats[k].claim) != ClaimId.unwrap(claim)) continue;
-            IDisputeGame.Verdict verdict = game.game(seats[k].id).verdict;
+            Verdict verdict = game.game(seats[k].id).verdict;
             verdicts[verdict] += 1;
-            if (verdict == IDisputeGame.Verdict.Fraud && _made[claim].lie == Constant.Lie.None) wronged += 1;
+            if (verdict == Verdict.Fraud && _made[claim].lie == Constant.Lie.None) wronged += 1;
         }
     }
 
@@ -928,9 +950,9 @@ contract SystemHandler is Deployed {
         return started >= back ? started - uint32(back) : 0;
     }
 
-    function _params() private view returns (IJobMarket.JobParams memory p) {
+    function _params() private view returns (JobParams memory p) {
         oneRole(p);
-        IJobMarket.Role memory role = p.roles[0];
+        Role memory role = p.roles[0];
         (role.stepProgram, role.encodeProgram) = (Constant.programRoot(Constant.Kind.Step), Constant.programRoot(Constant.Kind.Encode));
         (p.merge.program, role.datasetRoot) = (Constant.programRoot(Constant.Kind.Merge), Constant.datasetRoot());
         (p.genesis.shared, p.genesis.outer) = (Letters.rootOf(1), Letters.rootOf(2));

@@ -2,9 +2,9 @@
 pragma solidity ^0.8.21;
 
 import {StakeVault} from "../../contracts/StakeVault.sol";
-import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
-import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
-import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
+import {Verdict} from "../../contracts/interfaces/IDisputeGame.sol";
+import {Job, JobStatus} from "../../contracts/interfaces/IJobMarket.sol";
+import {IWitnesses, Outcome, Standing, Witness} from "../../contracts/interfaces/IWitnesses.sol";
 import {JobId} from "../../contracts/types/Ids.sol";
 import {SystemHandler} from "./SystemHandler.sol";
 
@@ -53,10 +53,10 @@ contract SystemInvariants {
         require(handler.risen() == 0, "a claim that was dead lives");
         require(handler.wronged() == 0, "a stake fell, or a word, without a reason");
         require(handler.refused() == 0, "an honest act was refused");
-        IJobMarket.Job memory j = handler.theJob();
+        Job memory j = handler.theJob();
         require(j.settled <= j.started && j.started - j.settled <= 3, "too many rounds in flight");
         // What was argued about when a round failed stands until the argument is over.
-        bool done = j.status == IJobMarket.JobStatus.Done;
+        bool done = j.status == JobStatus.Done;
         require(!done || handler.idleClaims() == 0, "a claim of a job that is done lives");
     }
 
@@ -79,10 +79,10 @@ contract SystemInvariants {
     }
 
     function _escrowIsHeldPaidOrRefunded() private view {
-        IJobMarket.Job memory j = handler.theJob();
+        Job memory j = handler.theJob();
         uint256 held = handler.theVault().totalEscrow() - handler.owed();
         require(j.escrow + j.deposit == held + j.paid + j.refunded, "escrow leaks");
-        if (j.status == IJobMarket.JobStatus.Done) {
+        if (j.status == JobStatus.Done) {
             require(j.deposit == 0 && held == j.feesDue, "escrow left behind");
         }
     }
@@ -101,8 +101,8 @@ contract SystemInvariants {
         (IWitnesses witnesses, JobId job) = handler.theWitnesses();
         address[] memory list = witnesses.accounts(job);
         for (uint256 k = 0; k < list.length; k++) {
-            IWitnesses.Witness memory w = witnesses.witness(job, list[k]);
-            require(w.standing == IWitnesses.Standing.Listed && w.place == k, "a place is not where the list has it");
+            Witness memory w = witnesses.witness(job, list[k]);
+            require(w.standing == Standing.Listed && w.place == k, "a place is not where the list has it");
         }
     }
 
@@ -118,8 +118,8 @@ contract SystemInvariants {
             handler = new SystemHandler();
             for (uint256 i = 0; i < 300; i++) _try(uint256(keccak256(abi.encode(run, i))));
             afterInvariant();
-            for (uint256 v = 0; v < 5; v++) verdicts[v] += handler.verdicts(IDisputeGame.Verdict(v));
-            for (uint256 o = 0; o < 4; o++) duties[o] += handler.ended(IWitnesses.Outcome(o));
+            for (uint256 v = 0; v < 5; v++) verdicts[v] += handler.verdicts(Verdict(v));
+            for (uint256 o = 0; o < 4; o++) duties[o] += handler.ended(Outcome(o));
             convicted += handler.convicted();
             paid += handler.theJob().paid;
             commanded += handler.commanded();
@@ -129,13 +129,13 @@ contract SystemInvariants {
         require(convicted > 0, "nobody was convicted");
         require(commanded > 0, "no owner did anything");
         require(replaced > 0, "no merge was made again");
-        require(verdicts[uint256(IDisputeGame.Verdict.Fraud)] > 0, "nobody by a proof");
-        require(verdicts[uint256(IDisputeGame.Verdict.Timeout)] > 0, "nobody by its clock");
-        require(verdicts[uint256(IDisputeGame.Verdict.Void)] > 0, "no game was void");
-        require(duties[uint256(IWitnesses.Outcome.Paid)] > 0, "no witness was paid");
-        require(duties[uint256(IWitnesses.Outcome.Fined)] > 0, "no witness was fined");
-        require(duties[uint256(IWitnesses.Outcome.Slashed)] > 0, "no witness was slashed");
-        require(duties[uint256(IWitnesses.Outcome.Void)] > 0, "no duty was void");
+        require(verdicts[uint256(Verdict.Fraud)] > 0, "nobody by a proof");
+        require(verdicts[uint256(Verdict.Timeout)] > 0, "nobody by its clock");
+        require(verdicts[uint256(Verdict.Void)] > 0, "no game was void");
+        require(duties[uint256(Outcome.Paid)] > 0, "no witness was paid");
+        require(duties[uint256(Outcome.Fined)] > 0, "no witness was fined");
+        require(duties[uint256(Outcome.Slashed)] > 0, "no witness was slashed");
+        require(duties[uint256(Outcome.Void)] > 0, "no duty was void");
     }
 
     function _try(uint256 luck) private {

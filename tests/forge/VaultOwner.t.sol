@@ -4,7 +4,7 @@ pragma solidity ^0.8.20;
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 
 import {StakeVault} from "../../contracts/StakeVault.sol";
-import {IStakeVault} from "../../contracts/interfaces/IStakeVault.sol";
+import {Refund} from "../../contracts/interfaces/IStakeVault.sol";
 import {TestToken} from "../../contracts/test/TestToken.sol";
 import {CHEATS} from "./Cheats.sol";
 
@@ -110,7 +110,7 @@ contract StolenKey {
         } else if (verb % 6 == 4) {
             address[] memory winners = new address[](1);
             winners[0] = WINNER;
-            vault.slash(name, 0, winners, new IStakeVault.Refund[](0), WINNER);
+            vault.slash(name, 0, winners, new Refund[](0), WINNER);
             lost += held;
         } else {
             vault.slashLiveness(name, amount);

@@ -46,7 +46,8 @@ ALONE = amended(SHORT, slots=1, min_slots=1)
 OWNERS = amended(SHORT, aggregator="0x" + 40 * "0")
 """A job whose owners of slots merge."""
 DUO = amended(PARAMS, rounds=2)
-MANY = amended(PARAMS, witnesses=24, slot_stake=5_353)
+MANY = amended(PARAMS, slots=1, min_slots=1, rounds=21, carry_period=0)
+"""A job of more rounds than a witness's stake has fees."""
 RECEIPTS: tuple[tuple[dict[int, int], int], ...] = (
     ({}, 7), ({0: 6, 1: 5, 2: 3}, 7), ({0: 2}, 3), ({0: 2, 1: 1, 2: 3}, 3), ({0: 7, 1: 6, 2: 6}, 7),
     ({0: 7, 1: 7, 2: 0}, 7), ({0: 7, 1: 0, 2: 0}, 6),
@@ -99,6 +100,11 @@ def word(w: World, i: int = 0, state: StateRoot | None = None, agrees: bool = Tr
         tuple(merkle.proof(made.levels, u - 1)),
     )  # fmt: skip
     return replace(said, **changed)
+
+
+def drawn(w: World, i: int = 0, r: int = 0) -> str:
+    """The witness of the i-th duty."""
+    return NAMES[w.state.duties[audit(w, r), i].account]
 
 
 def leaf_of(w: World, i: int, u: int, r: int = 0, further: int = 0) -> StateLeaf:
@@ -203,13 +209,13 @@ def _drawn(w: World, r: int = 0) -> World:
 
 
 def _says(w: World, i: int = 0, r: int = 0, **said: Any) -> World:
-    """The witness commits to a word."""
-    return w.then("witness", "witnesses.commit", audit(w, r), i, bound(w, word(w, i, r=r, **said), i, r))
+    """Who was drawn commits to a word."""
+    return w.then(drawn(w, i, r), "witnesses.commit", audit(w, r), i, bound(w, word(w, i, r=r, **said), i, r))
 
 
 def _shows(w: World, i: int = 0, r: int = 0, **said: Any) -> World:
-    """The witness opens its word."""
-    return w.then("witness", "witnesses.reveal", audit(w, r), i, word(w, i, r=r, **said))
+    """Who was drawn opens its word."""
+    return w.then(drawn(w, i, r), "witnesses.reveal", audit(w, r), i, word(w, i, r=r, **said))
 
 
 def _convicted(w: World, t: int, i: int = 0) -> World:
@@ -343,13 +349,13 @@ def _owners(w: World) -> None:
 
 
 def _many_silent(w: World) -> None:
-    """The only witness has every duty and is silent; twenty fines are taken."""
-    w.create(MANY, 6)
-    w.start().seal().then("witness", "witnesses.enrol", w.job, preimage(0)).commit().reveal()
-    _drawn(w)
-    w.later(40)
-    for i in range(20):
-        w.do("poor", "witnesses.settle", audit(w), i)
+    """The only witness is silent in every round, and nobody says so before the last; twenty fines are taken."""
+    w.create(MANY, 6).then("witness", "witnesses.enrol", w.job, preimage(0))
+    for r in range(MANY.schedule.rounds):
+        w.start(r, (0,)).seal(r).commit(r, (0,)).reveal(r, (0,))
+        _drawn(w, r).attest(r, (0,), mask=1).freeze(r, (0,)).merge(r).finalize(r)
+    for r in range(20):
+        w.do("poor", "witnesses.settle", audit(w, r), 0)
 
 
 LOOKED = 2
@@ -396,7 +402,9 @@ def last_state(w: World) -> Word:
 
 def _crowd(w: World) -> None:
     """One claim is revealed where four witnesses are to be drawn for two at least, and the beacon is there."""
-    w.create(CROWD, 9).start().seal().then("witness", "witnesses.enrol", w.job, preimage(0))
+    w.create(CROWD, 9).start().seal()
+    for who in ("witness", "verifier", "mallory"):
+        w.do(who, "witnesses.enrol", w.job, preimage(0))
     w.commit().reveal(slots=(0,)).until(w.round().reveal_ends).do("poor", "witnesses.draw", w.job, 0)
     w.later(2, 2)
 
@@ -456,6 +464,8 @@ def _swapped(w: World) -> None:
 AHEAD = amended(PARAMS, max_lead=2, carry_period=0)
 UNCARRIED = amended(PARAMS, carry_period=0)
 TWO = amended(PARAMS, witnesses=2)
+UNHURRIED = amended(PARAMS, carry_period=0, audit_seconds=73)
+"""A job whose witnesses may speak for long."""
 
 
 def _ahead(w: World) -> None:
@@ -486,11 +496,20 @@ def _two_settled(w: World) -> None:
     w.finalize(0).finalize(1).until(w.round(0).merge_opens + PARAMS.merge.turn_seconds - 1)
 
 
+def _two_to_draw(w: World, *enrolled: str) -> None:
+    """Two witnesses are to be drawn, and these are there."""
+    w.create(TWO, 3).start().seal()
+    for who in enrolled:
+        w.do(who, "witnesses.enrol", w.job, preimage(0))
+    w.commit().reveal().then("poor", "witnesses.draw", w.job, 0).later(2, 2)
+
+
 def _two_duties(w: World) -> None:
-    """One witness is drawn for two slots."""
-    w.create(TWO, 3)
-    w.start().seal().then("witness", "witnesses.enrol", w.job, preimage(0)).commit().reveal()
-    _drawn(w)
+    """One witness is drawn for two rounds, and in the first one it may still speak."""
+    w.create(UNHURRIED, 12)
+    _enrolled(w)
+    _drawn(w.to_revealed()).attest().then("poor", "market.attest", w.job, 0, [w.receipt(64, by="witness")])
+    _drawn(w.freeze().merge(rounds=2).later().to_revealed(1), 1)
 
 
 def _void(w: World) -> None:
@@ -639,13 +658,15 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
     "first retired": ("three enrolled", lambda w: w.then("witness", "witnesses.retire", JOB)),
     "worker enrolled": ("training", lambda w: w.then("worker-0", "witnesses.enrol", JOB, preimage(0)).commit().reveal(
         ).then("poor", "witnesses.draw", JOB, 0).later(2, 2)),
+    "one enrolled for two": ("begun", lambda w: _two_to_draw(w, "witness")),
+    "two enrolled for two": ("begun", lambda w: _two_to_draw(w, "witness", "verifier")),
+    "one word of two": ("two enrolled for two", lambda w: _says(w.then("poor", "witnesses.draw", w.job, 0))),
     "two duties": ("begun", _two_duties),
-    "one word of two": ("two duties", _says),
-    "two words": ("one word of two", lambda w: _says(w, 1)),
-    "second word first": ("two words", lambda w: _shows(w, 1)),
-    "another preimage behind": ("two duties", lambda w: _shows(_says(_says(w, 0, preimage=CHOSEN), 1), 1)),
-    "two silent": ("two duties", lambda w: w.later(40).then("poor", "witnesses.settle", audit(w), 0)),
-    "slashed with another": ("second word first", lambda w: _convicted(_shows(w, 0), 1).then(
+    "two words": ("two duties", lambda w: _says(_says(w), r=1)),
+    "second word first": ("two words", lambda w: _shows(w, r=1)),
+    "another preimage behind": ("two duties", lambda w: _shows(_says(_says(w, preimage=CHOSEN), r=1), r=1)),
+    "two silent": ("two duties", lambda w: w.later(73).then("poor", "witnesses.settle", audit(w), 0)),
+    "slashed with another": ("second word first", lambda w: _convicted(_shows(w), 1).then(
         "poor", "witnesses.settle", audit(w), 0)),
     "merged with a witness": ("word revealed", lambda w: w.attest().freeze().merge()),
     "witness to be paid": ("merged with a witness", lambda w: w.finalize()),

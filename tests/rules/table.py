@@ -88,6 +88,11 @@ def replaced(w: World) -> Any:
     return ids.claim_id(w.job, 0, 0, MERGE_SLOT)
 
 
+def last_audit(w: World) -> Any:
+    """Of the job's last round."""
+    return audit(w, w.params.schedule.rounds - 1)
+
+
 def second_audit(w: World) -> Any:
     """Of the second round."""
     return audit(w, 1)
@@ -206,7 +211,7 @@ INVALID: tuple[dict[str, int], ...] = (
     {"slots": 0, "min_slots": 0}, {"slot_price": 0, "slot_stake": 0}, {"slot_stake": 1 << 87, "merge_stake": 1 << 88},
     {"shared_depth": 24, "payload_depth": 21, "carry_period": 0}, {"shared_depth": 1, "payload_depth": 0},
     {"shared_depth": 1, "payload_depth": 2}, {"answer_seconds": 3, "row_length": 63 * 256 + 2},
-    {"witnesses": 3, "witness_stake": 254},
+    {"witnesses": 3, "witness_stake": 254}, {"max_lead": 11, "witness_stake": 241},
     {"answer_seconds": 33, "row_length": MAX_ROW}, {"answer_seconds": 600, "row_length": MAX_ROW, **DEAR},
     {"turn_seconds": 301}, {"attest_seconds": 301, "witnesses": 0},
 )  # fmt: skip
@@ -215,7 +220,8 @@ VALID: tuple[dict[str, int], ...] = (
     {"audit_seconds": 73}, {"challenge_seconds": 200}, {"witness_stake": 220}, {"witness_stake": 506},
     {"witnesses": 2, "witness_stake": 506}, {"witnesses": 3, "witness_stake": 253},
     {"slot_stake": 1_010}, {"merge_stake": 570}, {"merge_stake": 2_026}, {"bond": 101}, {"clock_seconds": 60},
-    {"challenge_seconds": 3_360}, {"shared_depth": 1, "payload_depth": 1}, {"carry_period": 15, "max_lead": 16},
+    {"challenge_seconds": 3_360}, {"shared_depth": 1, "payload_depth": 1},
+    {"carry_period": 15, "max_lead": 16, "witness_stake": 352},
     {"shared_depth": 24, "payload_depth": 22, "carry_period": 0}, {"answer_seconds": 2, "row_length": 63 * 256 + 1},
     {"answer_seconds": 34, "row_length": MAX_ROW}, DEAR, {"turn_seconds": 300}, {"attest_seconds": 300, "witnesses": 0},
 )  # fmt: skip
@@ -850,8 +856,8 @@ RULES: dict[str, list[Row]] = {
         row("DutyClosed Credited(witness, 11)", "poor", "witnesses.settle", audit, 0),
     ],
     "many silent": [
-        row("Slashed(0x4ea0d408.., witness, 3, 3, 0, 0, 0) Unlocked Locked DutyClosed", "poor", "witnesses.settle",
-            audit, 20),
+        row("Slashed(0x8a49bcad.., witness, 3, 3, 0, 0, 0) Unlocked Locked DutyClosed Unlocked", "poor",
+            "witnesses.settle", last_audit, 0),
     ],
     "word on voided work": [row("DutyOpen", "poor", "witnesses.settle", second_audit, 0)],
     "word on voided work, its game over": [
@@ -905,8 +911,10 @@ RULES: dict[str, list[Row]] = {
         row("NotWitness(witness)", "witness", "witnesses.retire", JOB),
     ],
     "worker enrolled": [row("AuditDrawn", "poor", "witnesses.draw", JOB, 0)],
+    "one enrolled for two": [row("DutyDrawn AuditDrawn", "poor", "witnesses.draw", lambda w: w.job, 0)],
+    "two enrolled for two": [row("DutyDrawn DutyDrawn AuditDrawn", "poor", "witnesses.draw", lambda w: w.job, 0)],
     "one word of two": [
-        row("TooEarly", "witness", "witnesses.reveal", audit, 0, word),
+        row("TooEarly", "verifier", "witnesses.reveal", audit, 0, word),
         row("VerdictCommitted CommitsEnded", "witness", "witnesses.commit", audit, 1, OTHER),
     ],
     "second word first": [
@@ -917,10 +925,10 @@ RULES: dict[str, list[Row]] = {
         row("PreimageWrong", "witness", "witnesses.reveal", audit, 0, lambda w: word(w, preimage=CHOSEN)),
     ],
     "two silent": [
-        row("Slashed Unlocked Locked DutyClosed Unlocked", "poor", "witnesses.settle", audit, 1),
+        row("Slashed Unlocked Locked DutyClosed Unlocked", "poor", "witnesses.settle", second_audit, 0),
         row("AlreadyDone", "poor", "witnesses.settle", audit, 0),
     ],
-    "slashed with another": [row("DutyClosed", "poor", "witnesses.settle", audit, 1)],
+    "slashed with another": [row("DutyClosed", "poor", "witnesses.settle", second_audit, 0)],
     "witness to be paid": [
         row("DutyClosed Credited(witness, 11)", "poor", "witnesses.settle", audit, 0),
     ],

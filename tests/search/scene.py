@@ -211,7 +211,7 @@ def params_of(d: random.Random, chain: ChainTimes) -> JobParams:
 def witnessed(count: int) -> dict[str, int]:
     """What a job says of its witnesses."""
     fee = Wei(11 if count else 0)
-    return {"witnesses": count, "witness_fee": fee, "witness_stake": prices.witness_floor(fee) if count else 0}
+    return {"witnesses": count, "witness_fee": fee, "witness_stake": prices.witness_floor(fee, 3) if count else 0}
 
 
 class JobRefused(Exception):

@@ -58,7 +58,7 @@ def _cases(dice: random.Random) -> dict[str, tuple[Callable[..., int], list[Case
     return {
         "stakeFloor": (prices.stake_floor, floors),
         "bondFloor": (prices.bond_floor, steps),
-        "witnessFloor": (prices.witness_floor, [(fee,) for fee in AMOUNTS]),
+        "witnessFloor": (prices.witness_floor, [(fee, lead) for fee in AMOUNTS for lead in (1, 8, 10, 11, 16)]),
         "gasCost": (prices.gas_cost, costs),
         "bondOf": (prices.bond_of, bonds),
         "rowBondOf": (prices.row_bond_of, rows),
@@ -71,7 +71,7 @@ def _cases(dice: random.Random) -> dict[str, tuple[Callable[..., int], list[Case
 def lines() -> list[str]:
     """What tests/vectors/prices.jsonl holds: a line for each rule, arguments flat in one column, answers in another."""
     constants = ("GAME_GAS", "DEFENDER_GAS", "STAKE_PRICES", "STAKE_GAMES", "LEAF_GAS", "BOND_GAMES", "WITNESS_FEES",
-                 "FEES", "FEE_UNIT", "MAX_FEE_CAP")  # fmt: skip
+                 "LEAD_FEES", "FEES", "FEE_UNIT", "MAX_FEE_CAP")  # fmt: skip
     rows: list[dict[str, Any]] = [
         {"rule": "constants", "arguments": [], "answers": [hex(getattr(prices, name)) for name in constants]}
     ]

@@ -342,20 +342,23 @@ def test_the_table_of_audits(
 @pytest.mark.parametrize(("slots", "transitions"), [(1, 2), (3, 21), (16, 101), (64, 101), (64, 501)])
 def test_an_offer_keeps_its_own_bounds(slots: int, transitions: int) -> None:
     price, gas_price = Wei(10**18), Wei(5 * 10**11)
-    offer = economics.offer(slots, transitions, price, gas_price)
+    offer = economics.offer(slots, transitions, price, gas_price, 8)
     audit = AuditPlan(slots, offer.witnesses, transitions)
     assert offer.slot_stake >= prices.stake_floor(price, gas_price), "the contract's floor"
     assert offer.slot_stake >= economics.STAKE_MARGIN * audit.stake_multiple() * price, "no saving of work pays"
-    assert offer.witness_stake >= prices.witness_floor(offer.witness_fee), "the contract's floor of a witness"
+    assert offer.witness_stake >= prices.witness_floor(offer.witness_fee, 8), "the contract's floor of a witness"
     assert 2 * offer.witness_stake < offer.slot_stake, "a worker that takes its witness along loses more than it does"
-    lone = economics.offer(slots, transitions, price, gas_price, min_slots=1)
+    ahead = economics.offer(slots, transitions, price, gas_price, 16)
+    assert ahead.witness_stake == prices.witness_floor(offer.witness_fee, 16) == 32 * ahead.witness_fee
+    assert 2 * ahead.witness_stake < ahead.slot_stake, "the stakes follow"
+    lone = economics.offer(slots, transitions, price, gas_price, 8, min_slots=1)
     assert 2 * lone.witnesses * lone.witness_stake < lone.slot_stake, "where one claim may have all witnesses, all"
     assert offer.witness_fee > audit.replay_share() * price, "a duty pays more than it costs"
     assert audit.cost_share() <= economics.MAX_COST_SHARE or offer.witnesses == 1, "within the bound, but one at least"
 
 
 def test_the_default_offer() -> None:
-    offer = economics.offer(64, 501, Wei(10**18), Wei(5 * 10**11))
+    offer = economics.offer(64, 501, Wei(10**18), Wei(5 * 10**11), 8)
     assert (offer.witnesses, offer.slot_stake) == (5, 40 * 10**18)
     assert offer.witness_fee == 557 * 10**15 + economics.DUTY_GAS * 5 * 10**11
 

@@ -23,7 +23,7 @@ def test_a_preset_is_above_the_contracts_floors(terms: Terms) -> None:
     assert terms.slot_stake >= prices.stake_floor(terms.slot_price, terms.gas_price)
     assert terms.merge_stake >= prices.stake_floor(terms.merge_price, terms.gas_price)
     assert terms.bond >= prices.bond_floor(terms.slot_price, 1), "even where a slot is one step"
-    assert terms.witness_stake >= prices.witness_floor(terms.witness_fee)
+    assert terms.witness_stake >= prices.witness_floor(terms.witness_fee, terms.max_lead)
     assert 0 < terms.fee_cap <= prices.MAX_FEE_CAP
 
 

@@ -274,7 +274,7 @@ STRUCTS: dict[str, type] = {
     "Merging": Merging,
     "Pricing": Pricing,
     "Role": Role,
-    "Job": defects.JobParts,
+    "JobParts": defects.JobParts,
     "Body": Body,
     "Reveal": Reveal,
     "Receipt": Receipt,

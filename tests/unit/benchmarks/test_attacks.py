@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchmarks import economics as command
 from benchmarks.attacks import DAY, INTEREST, YEAR, Attack, Market
@@ -16,10 +18,12 @@ from lockstep.protocol.dispute import game
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.jobs import ZERO_ADDRESS, JobParams, Phase
 from lockstep.protocol.market import prices, views
+from lockstep.protocol.market.draws import stake_key
 from lockstep.protocol.market.job_rules import check_params
 from lockstep.protocol.market.types import BURN
 from lockstep.protocol.types import MERGE_SLOT, Seconds, Wei
-from tests.support.market.twin import ACCOUNTS, NAMES, PARAMS, STAKE, World, begun
+from tests.rules.scenes import audit, bound, preimage, word
+from tests.support.market.twin import ACCOUNTS, NAMES, PARAMS, STAKE, World, begun, job_of
 from tests.support.market.wander import params_of
 from tests.support.params import amended, value_of
 
@@ -161,6 +165,61 @@ def test_games_on_its_own_merge_keep_others_out_for_half_of_its_window_at_a_bond
     assert attack.now.damage == pytest.approx(idle / FULL.role.slot_price * INTEREST * waits / YEAR)
 
 
+WATCHED = amended(PARAMS, max_lead=2, carry_period=0, gas_price=0, audit_seconds=73)
+
+
+def watched(*, falls: bool) -> World:
+    """A witness agrees with a claim in every round in flight; the first one's worker convicts itself, or does not."""
+    world = begun().create(WATCHED).then("witness", "witnesses.enrol", job_of(WATCHED), preimage(0))
+    for r in range(LEAD):
+        world.to_revealed(r).then("poor", "witnesses.draw", world.job, r).later(2, 2)
+        said = word(world.then("poor", "witnesses.draw", world.job, r), r=r)
+        world.do("witness", "witnesses.commit", audit(world, r), 0, bound(world, said, r=r))
+        world.do("witness", "witnesses.reveal", audit(world, r), 0, said)
+        world.attest(r).freeze(r).merge(r, LEAD - 1 - r).later()
+    slot = world.state.duties[audit(world), 0].slot
+    if falls:
+        world.do("game", "market.onOpen", world.claim(slot), world.made(slot).body)
+        world.do("game", "market.onConvicted", world.claim(slot), 1, [ACCOUNTS["mallory"]], [])
+        world.do("poor", "witnesses.settle", audit(world), 0)
+    finish(world, LEAD)
+    for r in range(int(falls), LEAD):
+        world.do("poor", "witnesses.settle", audit(world, r), 0)
+    return world
+
+
+@pytest.mark.parametrize("requester", [True, False], ids=["with the requester", "alone"])
+def test_a_worker_that_takes_its_witness_along_does_what_is_computed(requester: bool) -> None:
+    honest, fell = watched(falls=False), watched(falls=True)
+    liar = f"worker-{honest.state.duties[audit(honest), 0].slot}"
+    team = (liar, "mallory", "requester")[: 3 if requester else 2]
+
+    def worth(world: World, accounts: Iterable[str]) -> int:
+        locked = world.state.locks[stake_key(world.job, ACCOUNTS["witness"])].amount if "witness" in accounts else 0
+        return wealth(world, accounts) + locked
+
+    attack = priced(WATCHED).takes_witnesses(requester=requester)
+    price = WATCHED.role.slot_price
+    assert worth(honest, team) - worth(fell, team) == pytest.approx(attack.now.cost * price, abs=2), "up to rounding"
+    assert worth(honest, ["witness"]) - worth(fell, ["witness"]) == pytest.approx(attack.now.damage * price)
+    assert {worker for worker in WORKERS if worth(honest, [worker]) != worth(fell, [worker])} == {liar}
+
+
+@given(st.integers(1, 64), st.integers(1, 64), st.integers(1, 16), st.integers(1, 10**18), st.booleans())
+def test_no_job_lets_a_worker_take_more_than_three_times_what_it_loses(
+    witnesses: int, min_slots: int, max_lead: int, fee: int, requester: bool
+) -> None:
+    stake = prices.witness_floor(Wei(fee), max_lead)
+    together = -(-witnesses // min_slots) * stake
+    terms = replace(
+        MAINNET, witnesses=witnesses, max_lead=max_lead, witness_fee=Wei(fee), witness_stake=stake, gas_price=Wei(0),
+        slot_price=Wei(1), merge_price=Wei(0), slot_stake=Wei(max(10, 2 * together + 1)),
+    )  # fmt: skip
+    market = Market(64, min_slots, terms)
+    assert 0 < market.takes_witnesses(requester=requester).now.factor < 3.5
+    assert market.takes_witnesses(requester=requester).now.factor < 3 or fee < 100, "but for what rounding burns"
+
+
 def test_what_is_left_to_griefing_is_named() -> None:
     dear = {name for name, attack in named().items() if attack.now.factor > 5}
     assert dear == {"a day of games with oneself, two clocks long", "35 of 64 slots leave out the others"}
@@ -205,6 +264,9 @@ def test_what_the_rules_meet_costs_more_than_it_harms() -> None:
         assert attack.without is not None
         assert attack.without.factor > 20, f"{attack.name}: paid by others"
         assert attack.now.factor == 0, f"{attack.name}: paid by whoever does it"
+    lone = attacks["a worker takes its witnesses along, with the requester"].without
+    assert lone is not None
+    assert lone.cost < 0 < lone.damage, "a requester gained by the fall of its only witness"
     harmless = ("a requester voids", "a squatter", "a further day")
     for name, attack in attacks.items():
         if name.startswith(harmless):

@@ -113,7 +113,7 @@ def deployed(anvil: Devnet, tmp_path_factory: pytest.TempPathFactory) -> Address
 def test_a_deployment_of_this_package_verifies(anvil: Devnet, deployed: Addresses) -> None:
     report = verifying.verify(anvil.w3, deployed)
     report.require()
-    assert len(report.contracts) == 10
+    assert len(report.contracts) == 11
     assert (report.unbond_seconds, report.inclusion_seconds, report.censor_seconds) == (UNBOND_SECONDS, 6, 43_200)
     creation = {each.artifact: each for each in deploying.plan(Address("0x" + "11" * 20), 0).creations}
     assert report.arguments.keys() == creation.keys()

@@ -22,7 +22,7 @@ COMBINED = 2**32 - 1
 
 
 class GamePhase(IntEnum):
-    """The move that a game awaits. One number a phase, as in IDisputeGame.Phase."""
+    """The move that a game awaits. One number a phase, as in IDisputeGame.sol."""
 
     NONE = 0
     TRACE_REVEAL = 1

@@ -40,7 +40,7 @@ def slot_order(beacon: Digest, slots: Sequence[int], count: int) -> list[int]:
 
 
 def pick(accounts: Sequence[Address], beacon: Digest, i: int, owner: Address, drawn: Sequence[Address]) -> Address:
-    """The i-th duty's account: not the slot's owner, none twice while others remain; ZERO_ADDRESS if there is none."""
+    """The i-th duty's account: neither the slot's owner nor drawn already; ZERO_ADDRESS if there is none."""
     n = len(accounts)
     if n == 0:
         return ZERO_ADDRESS
@@ -49,10 +49,6 @@ def pick(accounts: Sequence[Address], beacon: Digest, i: int, owner: Address, dr
     for k in range(min(n, len(drawn) + 2)):
         account = accounts[(first + k) % n]
         if account != owner and account not in drawn:
-            return account
-    for k in range(min(n, 2)):
-        account = accounts[(first + k) % n]
-        if account != owner:
             return account
     return ZERO_ADDRESS
 

@@ -155,25 +155,25 @@ def check_params(p: JobParams, unbond_seconds: Seconds, chain: ChainTimes) -> No
             max(role.slot_stake, p.merge.stake, pricing.witness_stake, dearest) <= MAX_LOCK,
             "stakes, and the bond with its gas at the cap, below 2^88",
         ),
-        # INVARIANT: a witness's word costs at least twenty times what it is paid, and all on one claim less than half
-        # of what a worker loses that convicts itself to take them along; who was drawn has spoken before the claim can
-        # no longer be challenged.
+        # INVARIANT: a witness's stake is at least twenty fees, and two for each round in flight; all stakes on one
+        # claim are less than half of what a worker loses that convicts itself to take them along; who was drawn has
+        # spoken before the claim can no longer be challenged.
         (
             "witnesses",
             role.witnesses == 0
             or (
                 role.witnesses <= MAX_WITNESSES
                 and role.witness_fee > 0
-                and pricing.witness_stake >= prices.witness_floor(role.witness_fee)
+                and pricing.witness_stake >= prices.witness_floor(role.witness_fee, p.schedule.max_lead)
                 and SLOT_WITNESSES * claim_witnesses(role) * pricing.witness_stake < role.slot_stake
                 and least <= windows.audit_seconds <= MAX_WINDOW
                 and windows.challenge_seconds
                 >= role.reveal_seconds + role.attest_seconds + AUDIT_WINDOWS * windows.audit_seconds
             ),
             (
-                f"witnesses <= {MAX_WITNESSES}, fee > 0, {prices.WITNESS_FEES} fees <= stake, {SLOT_WITNESSES} x stake "
-                "x witnesses / min_slots, rounded up, < slot_stake, audit_seconds a window, challenge_seconds >= "
-                "reveal_seconds + attest_seconds + "
+                f"witnesses <= {MAX_WITNESSES}, fee > 0, {prices.WITNESS_FEES} fees <= stake, {prices.LEAD_FEES} x "
+                f"max_lead fees <= stake, {SLOT_WITNESSES} x stake x witnesses / min_slots, rounded up, < slot_stake, "
+                "audit_seconds a window, challenge_seconds >= reveal_seconds + attest_seconds + "
                 f"{AUDIT_WINDOWS} x audit_seconds"
             ),
         ),

@@ -26,7 +26,9 @@ ANSWER_GAS = 600_000
 BOND_GAMES = 3
 """A bond holds this many times the gas of the defender, a row's also of its leaves."""
 WITNESS_FEES = 20
-"""A witness's stake is at least this many fees."""
+"""A witness's stake is at least this many fees ..."""
+LEAD_FEES = 2
+"""... and this many for each round that may be in flight."""
 
 FEES = 9
 """Base fees of the last seals that are remembered."""
@@ -63,9 +65,9 @@ def bond_floor(slot_price: Wei, inner_steps: int) -> Wei:
     return Wei(ceil_div(slot_price, inner_steps))
 
 
-def witness_floor(witness_fee: Wei) -> Wei:
-    """The least stake of a witness."""
-    return Wei(WITNESS_FEES * witness_fee)
+def witness_floor(witness_fee: Wei, max_lead: int) -> Wei:
+    """The least stake of a witness of a job of which `max_lead` rounds may be in flight."""
+    return Wei(max(WITNESS_FEES, LEAD_FEES * max_lead) * witness_fee)
 
 
 def gas_cost(gas: int, gas_price: Wei, fee_cap: int, base_fee: int) -> Wei:

@@ -237,6 +237,7 @@ def _deal(d: Draft, audit: AuditId, a: Audit, p: JobParams) -> None:
     # INVARIANT: no claim has more witnesses than its worker's stake was compared with, however few have revealed.
     most = len(revealed) * claim_witnesses(p.role)
     for slot in slot_order(a.beacon, revealed, min(most, p.role.witnesses)):
+        # INVARIANT: every word of a draw has a stake of its own behind it: nobody has two duties.
         account = pick(d.lists[a.job], a.beacon, len(found), owners[slot], found)
         if account == ZERO_ADDRESS:
             continue

@@ -51,7 +51,7 @@ LAYOUT_HINT = "trace the three Programs of a job together"
 
 
 class Rule(IntEnum):
-    """The rule that a Program or job breaks; the numbers are IValidator.Rule's."""
+    """The rule that a Program or job breaks; the numbers are those of IValidator.sol."""
 
     HOLDS = 0
     HEADER_LENGTH = 1
