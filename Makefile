@@ -143,7 +143,8 @@ test-solidity:
 .PHONY: test-slow
 test-slow: setup ## the tests that take minutes; goes on after failures (RESUME=1: what has not passed)
 	@red=0; $(SHARDS) slow -- $(PYTEST_ARGS) || red=1; \
-	$(MAKE) --no-print-directory test-forge FOUNDRY_PROFILE=slow || red=1; exit $$red
+	$(MAKE) --no-print-directory test-forge FOUNDRY_PROFILE=slow || red=1; \
+	$(MAKE) --no-print-directory test-contracts BROWNIE_PROFILE= || red=1; exit $$red
 
 .PHONY: test-repeated
 test-repeated: setup $(STAMP)/brownie ## `make test` ten times, five of them beside eight busy processes (REPEAT="--runs 3 --loaded 0 test-slow": others)
@@ -200,9 +201,10 @@ test-clang: setup ## the golden hash on a build by clang++
 test-neon: setup ## the kernels for AArch64, cross-compiled and emulated: the numerics' tests, models' steps (NEON_TESTS="..." others)
 	tools/test-neon
 
+test-contracts: BROWNIE_PROFILE ?= quick
 .PHONY: test-contracts
-test-contracts: setup $(STAMP)/brownie ## the brownie tests, against an Anvil of their own
-	tools/test-contracts $(BROWNIE_ARGS)
+test-contracts: setup $(STAMP)/brownie ## the brownie tests, against an Anvil of their own (BROWNIE_PROFILE=: optimised)
+	BROWNIE_PROFILE=$(BROWNIE_PROFILE) tools/test-contracts $(BROWNIE_ARGS)
 
 $(STAMP)/ganache: tools/test-ganache $(STAMP)/venv
 	npm install --prefix out/ganache --no-save --ignore-scripts --no-audit --no-fund --loglevel=error ganache@7.9.2

@@ -53,7 +53,7 @@ def require_brownie_agrees(settings: dict[str, Any]) -> None:
     wanted = {
         f"evm_version: {settings['evmVersion']}",
         f"runs: {settings['optimizer']['runs']}",
-        f"enabled: {str(settings['optimizer']['enabled']).lower()}",
+        f"enabled: ${{BROWNIE_OPTIMIZER:-{str(settings['optimizer']['enabled']).lower()}}}",
         f"viaIR: {str(settings['viaIR']).lower()}",
         f"version: {json.loads((ROOT / 'package.json').read_text())['devDependencies']['solc']}",
     }

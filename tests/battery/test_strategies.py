@@ -115,7 +115,7 @@ IDS |= {
     for i, inner in enumerate(made)
     for carry in (False, True)
 }
-QUICK = {"diloco-2", "sparseloco-0", "muloco-1"}
+QUICK = {"diloco-2", "sparseloco-0"}
 """Rows that `make test` tries; `make test-slow` tries the others."""
 
 

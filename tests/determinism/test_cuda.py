@@ -47,7 +47,7 @@ def trained(program: Program, device: Device, steps: int, state: Sequence[Array 
     return executable.root(resident).hex()
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("descending", [False, True])
 def test_three_emulated_steps(program: Program, descending: bool) -> None:
     found = trained(program, Emulator(descending=descending), 3, *start(program))

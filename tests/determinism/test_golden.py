@@ -68,7 +68,7 @@ def test_ten_steps_of_integers_end_alike(integers: Program, tenth: str, path: st
     assert training_run.train(integers, FEW, path, threads, "off") == tenth
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 def test_a_state_of_integers_is_not_that_of_another_arithmetic(tenth: str, integers: Program) -> None:
     """The state depends on the products: without stochastic rounding another state comes of it."""
     nearest = replace(integers, ops=tuple(replace(op, p1=0) if op.kind == Kind.QUANT else op for op in integers.ops))

@@ -81,6 +81,7 @@ def test_a_million_vectors(chain: Evm, reference: Reference, op: Op) -> None:
     assert_equal(chain, reference, on_chain.vector_tasks(op, MILLION), MILLION)
 
 
+@pytest.mark.slow
 def test_a_wrong_line_shows_in_a_small_format(chain: Evm, reference: Reference) -> None:
     source = FLOAT32.read_text()
     line = "add(shl(sub(256, e), x), and(r, 1)), HALF)"

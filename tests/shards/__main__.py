@@ -18,14 +18,17 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
 
 from tests.shards import recorder
 from tests.shards.dealing import deal
 from tests.shards.recorder import Outcome
+from tests.shards.starting import start
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "out/shards"
@@ -100,22 +103,45 @@ def state_of_tree() -> str:
     return said.hexdigest()
 
 
-def run(number: int, files: list[Path], kind: str, folder: Path, more: list[str]) -> Ended:
-    """One process of pytest, from start to end."""
+@dataclass(frozen=True)
+class Running:
+    """A shard that has begun."""
+
+    number: int
+    files: list[Path]
+    process: ForkServerProcess
+    folder: Path
+    began: float
+
+    def ended(self) -> Ended:
+        """Waits for its end."""
+        self.process.join()
+        outcomes = list(recorder.read(self.folder / f"{self.number:03}.jsonl"))
+        seconds, log = time.monotonic() - self.began, self.folder / f"{self.number:03}.log"
+        return Ended(self.number, self.files, outcomes, self.process.exitcode or 0, seconds, log)
+
+
+def begin(number: int, files: list[Path], kind: str, folder: Path, more: list[str]) -> Running:
+    """Starts a process of pytest."""
     log, told = folder / f"{number:03}.log", folder / f"{number:03}.jsonl"
     environment = os.environ | {recorder.OUTCOMES: str(told), recorder.PASSED: str(folder / "passed.jsonl")}
-    command = [sys.executable, "-m", "pytest", "-p", "tests.shards.recorder", "-m", KINDS[kind]]
-    command += ["--continue-on-collection-errors", *more]
+    arguments = ["-p", "tests.shards.recorder", "-m", KINDS[kind], "--continue-on-collection-errors", *more]
     if kind == "coverage":
-        command += ["--cov", "--cov-report="]
+        arguments += ["--cov", "--cov-report="]
         environment |= {"COVERAGE_FILE": str(folder / f".coverage.{number}")}
-    start = time.monotonic()
-    with log.open("w") as file:
-        status = subprocess.run(
-            [*command, *map(str, files)], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=file,
-            stderr=subprocess.STDOUT, check=False,
-        ).returncode  # fmt: skip
-    return Ended(number, files, list(recorder.read(told)), status, time.monotonic() - start, log)
+    began = time.monotonic()
+    return Running(number, files, start([*arguments, *map(str, files)], ROOT, environment, log), folder, began)
+
+
+def run(shards: list[list[Path]], jobs: int, kind: str, folder: Path, more: list[str]) -> Iterator[Ended]:
+    """Each shard as it ends, `jobs` at a time."""
+    due, running = list(enumerate(shards, start=1)), dict[Any, Running]()
+    while due or running:
+        while due and len(running) < jobs:
+            begun = begin(*due.pop(0), kind, folder, more)
+            running[begun.process.sentinel] = begun
+        for sentinel in wait(list(running)):
+            yield running.pop(sentinel).ended()
 
 
 def failures_of(log: Path) -> str:
@@ -156,16 +182,13 @@ def main() -> int:
     folder = OUT / given.kind
     passed = _passed_before(folder, state_of_tree(), given.resume)
     shards = deal(files_of(given.paths or [ROOT / "tests"]), seconds_of(given.kind), given.jobs)
-    start, ended = time.monotonic(), list[Ended]()
-    with ThreadPoolExecutor(given.jobs) as pool:
-        running = [pool.submit(run, i, files, given.kind, folder, rest) for i, files in enumerate(shards, start=1)]
-        for future in as_completed(running):
-            shard = future.result()
-            ended.append(shard)
-            print(f"[{len(ended)}/{len(shards)}] {shard}", flush=True)
-            if shard.counts["failed"] or shard.died:
-                print(failures_of(shard.log), flush=True)
-    return _report(given, ended, passed, time.monotonic() - start)
+    began, ended = time.monotonic(), list[Ended]()
+    for shard in run(shards, given.jobs, given.kind, folder, rest):
+        ended.append(shard)
+        print(f"[{len(ended)}/{len(shards)}] {shard}", flush=True)
+        if shard.counts["failed"] or shard.died:
+            print(failures_of(shard.log), flush=True)
+    return _report(given, ended, passed, time.monotonic() - began)
 
 
 def _passed_before(folder: Path, state: str, resume: bool) -> int:

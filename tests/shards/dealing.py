@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 SHARDS_PER_JOB = 2
-"""More end closer together; each costs the seconds in which a process imports torch."""
+"""More end closer together; each costs the seconds in which a process collects its tests."""
 UNKNOWN = 0.5
 """Seconds of a file that took less than one, which is not written down, or was never timed."""
 

@@ -32,6 +32,7 @@ from lockstep.protocol.errors import ChainError, Malformed, Unreachable, UsageEr
 
 if TYPE_CHECKING:
     from web3 import Web3
+    from web3.providers.base import BaseProvider
 
 TIMEOUT_SECONDS = 20.0
 PATIENCE = 3
@@ -114,7 +115,7 @@ def connect(urls: str, chain_id: int | None = None, timeout: float = TIMEOUT_SEC
     `chain_id` (without it: of the chain of the first) or of one that no market can be on (`chain.stacks`). Every
     later request raises `Unreachable` when all of them are gone.
     """
-    from web3 import Web3
+    import web3  # noqa: F401  (it raises the limit, once)
 
     sys.setrecursionlimit(RECURSION_LIMIT)
     hide(urls)
@@ -128,7 +129,16 @@ def connect(urls: str, chain_id: int | None = None, timeout: float = TIMEOUT_SEC
             )
     provider = _provider_class()([Endpoint(url, timeout) for url in listed], timeout)
     provider.begin(chain_id)
-    return Web3(provider)
+    return over(provider)
+
+
+def over(provider: BaseProvider) -> Web3:
+    """Web3 with the one middleware that is needed here: answers as attributes. The others look up names and prices, and
+    walk through each request for addresses, which takes longer than the rest of a read."""
+    from web3 import Web3
+    from web3.middleware import AttributeDictMiddleware
+
+    return Web3(provider, middleware=[(AttributeDictMiddleware, "attrdict")])
 
 
 class OtherChain(Failure):

@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import compress
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -42,7 +43,8 @@ class HostDraws:
     """The generators of this process, watched; one for each trace."""
 
     def __init__(self) -> None:
-        found = [g for g in gc.get_objects() if type(g) in _STATES]
+        objects = gc.get_objects()
+        found = compress(objects, map(_STATES.__contains__, map(type, objects)))
         self.generators = [random._inst, np.random.mtrand._rand, torch.default_generator, *found]
         self.entropy = False
         self.states = [self._state(g) for g in self.generators]

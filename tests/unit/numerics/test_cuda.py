@@ -93,12 +93,12 @@ def test_random_programs(seed: int) -> None:
 
 
 @pytest.mark.sampled(1)
+@pytest.mark.parametrize("data", [strange, normal])
 @pytest.mark.parametrize("busy", [1, 2, 10**9], ids=["large tiles", "large tiles, split", "small tiles, split"])
-def test_products_of_every_tiling(busy: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_of_every_tiling(busy: int, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generate, "BUSY_BLOCKS", busy)
     both = Both(products())
-    for data in (normal, strange):
-        both.agree(filled(both.program, data), CONTEXT)
+    both.agree(filled(both.program, data), CONTEXT)
 
 
 @pytest.mark.sampled(1)

@@ -88,17 +88,17 @@ def state(program: Program, data: Data = normal, byte: int | None = None) -> lis
 
 
 @pytest.mark.sampled(1)
+@pytest.mark.parametrize("byte", [None, -128])
+@pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("unit", UNITS)
 def test_every_unit_form_and_shape_has_the_processors_words(
-    unit: str, form: str, monkeypatch: pytest.MonkeyPatch
+    unit: str, form: str, descending: bool, byte: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take(form, monkeypatch)
     program = products()
-    for descending in (False, True):
-        both = Both(program, unit=unit, descending=descending)
-        both.agree(state(program, strange), CONTEXT)
-        both.agree(state(program, byte=-128), CONTEXT)
+    data = normal if byte else strange
+    Both(program, unit=unit, descending=descending).agree(state(program, data, byte), CONTEXT)
 
 
 def test_matrix_products_are_tiled_and_others_are_not() -> None:

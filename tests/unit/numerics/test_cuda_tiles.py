@@ -43,7 +43,7 @@ class Shape(NamedTuple):
         return self.sharing * self.queries
 
 
-SHAPES = [Shape(1, 1, 40, 300, 24), Shape(2, 2, 33, 70, 40), Shape(1, 1, 290, 37, 4), Shape(2, 1, 64, 256, 128)]
+SHAPES = [Shape(1, 1, 40, 300, 24), Shape(2, 1, 64, 256, 128), Shape(1, 1, 290, 37, 4), Shape(2, 2, 33, 70, 40)]
 """Whole and ragged tiles and chunks, heads that share keys, one stage of terms and several."""
 MASKS = ("none", "causal", "window", "given", "everything")
 
@@ -161,7 +161,7 @@ def in_tiles(program: Program) -> list[str]:
 # --- words -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("arithmetic", [FLOATS, CODES])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_attention_and_its_gradients_have_the_processors_words(shape: Shape, arithmetic: str) -> None:

@@ -173,6 +173,7 @@ def test_the_kernels_own_tests_pass_without_them() -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
 def test_the_doctor_says_what_an_installation_without_kernels_is_for() -> None:
     told = blocked("lockstep.cli.main", "doctor", "--device", "cpu")
     assert told.returncode == 0, told.stderr

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.shards import __main__ as shards
+from tests.shards import starting
 from tests.shards.dealing import SHARDS_PER_JOB, UNKNOWN, deal
 from tests.shards.recorder import Outcome, read
 
@@ -44,6 +45,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / ".gitignore").write_text("out\n__pycache__\n")
     for name, value in (("ROOT", tmp_path), ("OUT", tmp_path / "out"), ("SECONDS", tmp_path / "seconds.json")):
         monkeypatch.setattr(shards, name, value)
+    monkeypatch.setattr(starting, "PRELOADED", ("pytest",))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[3]))
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
     who = ["-c", "user.name=t", "-c", "user.email=t@localhost"]

@@ -252,6 +252,7 @@ def test_configuration_cannot_name_kernels_of_a_hub() -> None:
     assert model.config._attn_implementation in ("sdpa", "eager")
 
 
+@pytest.mark.slow
 def test_own_models_need_no_transformers_and_others_name_the_extra() -> None:
     script = (
         "import sys; import lockstep.training.job, lockstep.training.export\n"

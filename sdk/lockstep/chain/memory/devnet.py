@@ -7,6 +7,7 @@ from lockstep.chain.memory.chain import GENESIS_TIME, Manners, MemoryChain
 from lockstep.chain.memory.machine import Machine
 from lockstep.chain.memory.rpc import MemoryProvider
 from lockstep.chain.memory.server import Server
+from lockstep.chain.rpc import over
 from lockstep.protocol.dispute.game import Arbiter
 from lockstep.protocol.market.state import NoArbiter
 from lockstep.protocol.types import Seconds
@@ -20,14 +21,12 @@ class MemoryDevnet(Local):
         genesis_time: Seconds = GENESIS_TIME,
     ) -> None:  # fmt: skip
         """`arbiter` executes the ops of games (`numerics.arbiter`); without one no game ends with a proof of an op."""
-        from web3 import Web3
-
         self.seed = seed
         self.chain = MemoryChain(
             Machine(CHAIN_ID, arbiter if arbiter is not None else NoArbiter()), manners or Manners(), genesis_time, seed
         )
         self.provider = MemoryProvider(self.chain)
-        self.w3 = Web3(self.provider)
+        self.w3 = over(self.provider)
         self._server: Server | None = None
 
     @property

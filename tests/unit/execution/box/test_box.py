@@ -107,6 +107,7 @@ def test_a_child_is_handed_no_more_than_its_job_may_hold(toy: Job, toy_store: Co
             load(box, toy)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("code", "why"),
     [
@@ -130,7 +131,8 @@ def test_a_child_that_dies_or_talks_nonsense_is_dead_for_good(box: Box, toy: Job
         load(box, toy)
 
 
-@pytest.mark.parametrize("code", ["while True: pass", "import time; time.sleep(1000)", "sum(range(1 << 60))"])
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("code", ["import time; time.sleep(1000)", "while True: pass", "sum(range(1 << 60))"])
 def test_a_child_that_is_late_is_ended(box: Box, code: str) -> None:
     with pytest.raises(Crashed, match="was not done after"):
         exploit(box, code, seconds=0.2)
