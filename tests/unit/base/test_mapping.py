@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lockstep.base.mapping import mapped
+from tests.support.descriptors import open_files
 
 
 def places(path: Path) -> int:
@@ -24,10 +24,9 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_mapping_outlives_its_file_and_ends_with_its_last_view(path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
     with open(path, "rb") as file:
         view = np.frombuffer(memoryview(mapped(file.fileno(), 16))[4:8], np.uint8)[1:]
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not open_files(str(path))
     gc.collect()
     assert view.tolist() == [5, 6, 7]
     assert places(path) == 1

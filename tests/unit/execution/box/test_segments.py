@@ -10,6 +10,7 @@ import pytest
 
 from lockstep.execution.box.segments import KEPT, Segments, array_at
 from lockstep.numerics.arrays import Array, is_frozen
+from tests.support.descriptors import open_files
 
 WORDS = np.dtype(np.float32)
 
@@ -61,15 +62,15 @@ def test_a_segment_is_used_again_once_nobody_holds_a_tensor_in_it() -> None:
 
 
 def test_segments_that_are_too_many_are_let_go_of() -> None:
-    segments = Segments()
+    others, segments = open_files("memfd:"), Segments()
     held = [segments.room([(WORDS, (4,))]) for _ in range(KEPT + 2)]
-    before = len(os.listdir("/proc/self/fd"))
+    own = open_files("memfd:") - others
     segments.news.clear()  # as an order does
     held.clear()
     gc.collect()
     segments.room([(WORDS, (4,))])
     assert len(segments.gone) == 2
-    assert len(os.listdir("/proc/self/fd")) == before - 2
+    assert len(open_files("memfd:") & own) == len(own) - 2
 
 
 def test_what_a_child_was_not_told_of_it_does_not_let_go_of() -> None:
@@ -83,15 +84,14 @@ def test_what_a_child_was_not_told_of_it_does_not_let_go_of() -> None:
 
 
 def test_segments_that_wait_to_be_used_again_end_with_the_others() -> None:
-    before = len(os.listdir("/proc/self/fd"))
-    segments = Segments()
+    before, segments = open_files("memfd:"), Segments()
     held = [segments.room([(WORDS, (4,))]) for _ in range(3)]
     segments.news.clear()  # as an order does
     del held[1:]
     gc.collect()
     segments._take_back()
     segments.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_files("memfd:") <= before
     assert held[0][1][0].tolist() == [0, 0, 0, 0], "a tensor outlives its child"
 
 
