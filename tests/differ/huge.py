@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 
 from lockstep.protocol.merkle import TensorHeader
@@ -76,5 +77,9 @@ class Huge(Anything):
 
 
 def make(seed: int, name: str) -> Case | None:
-    """The case of a seed."""
-    return Huge(seed).case(name, seed)
+    """The case of a seed; None where a view lies beyond what a Program's bytes can say."""
+    case = Huge(seed).case(name, seed)
+    try:
+        return case if case is None or case.program.descriptors else None
+    except struct.error:
+        return None
