@@ -802,7 +802,11 @@ class Nearly(Layers):
             self.used_up(p)
 
     def masked_from(self, s: Tensor, low: float, window: Sequence[int]) -> Tensor:
-        """`low` where a column, counted from `first` in steps, is more than `bound` beyond the place along an axis."""
+        """`low` where a column's number is beyond its row's.
+
+        `window`: the axis whose place, plus the bound, is the last number that stays; the first column's number; the
+        step from one to the next; the bound.
+        """
         axis, first, step, bound = window
         i, j = self.b.iota(s.shape, axis), self.b.iota(s.shape, 3, first, step)
 

@@ -228,13 +228,12 @@ def against_reference(case: Case, due: list[Words], seed: int) -> Iterator[Diffe
 def emulated(case: Case, seed: int) -> Difference | None:
     """The case on an emulated CUDA device: a large one, or one that a single block keeps busy, where products are cut
     as those of a large model are."""
-    due, busy = due_words(case), generate.BUSY_BLOCKS
-    few = generate.FEW_TILES
+    due, own = due_words(case), (generate.BUSY_BLOCKS, generate.FEW_TILES)
     try:
-        generate.BUSY_BLOCKS, generate.FEW_TILES = ((busy, few), (1, 1), (2, 1))[seed % 3]
+        generate.BUSY_BLOCKS, generate.FEW_TILES = (own, (1, 1), (2, 1))[seed % 3]
         run = paths.compile(case.program, path="emulated")
     finally:
-        generate.BUSY_BLOCKS, generate.FEW_TILES = busy, few
+        generate.BUSY_BLOCKS, generate.FEW_TILES = own
     for time in ("first", "again"):
         found = run.run(case.state, CONTEXT, case.dataset)
         shown = {

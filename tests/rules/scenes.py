@@ -209,12 +209,12 @@ def _drawn(w: World, r: int = 0) -> World:
 
 
 def _says(w: World, i: int = 0, r: int = 0, **said: Any) -> World:
-    """Who was drawn commits to a word."""
+    """The account that was drawn commits to a word."""
     return w.then(drawn(w, i, r), "witnesses.commit", audit(w, r), i, bound(w, word(w, i, r=r, **said), i, r))
 
 
 def _shows(w: World, i: int = 0, r: int = 0, **said: Any) -> World:
-    """Who was drawn opens its word."""
+    """The account that was drawn opens its word."""
     return w.then(drawn(w, i, r), "witnesses.reveal", audit(w, r), i, word(w, i, r=r, **said))
 
 

@@ -89,7 +89,7 @@ def replaced(w: World) -> Any:
 
 
 def last_audit(w: World) -> Any:
-    """Of the job's last round."""
+    """The audit of the job's last round."""
     return audit(w, w.params.schedule.rounds - 1)
 
 

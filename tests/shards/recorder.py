@@ -25,7 +25,7 @@ class Outcome:
     outcome: str
     seconds: float
     processor: float = 0.0
-    """Of its process and of the children that ended meanwhile, all threads."""
+    """Processor seconds of its process, all threads, and of the children that ended meanwhile."""
 
 
 def read(path: Path) -> Iterator[Outcome]:
