@@ -3,18 +3,22 @@
     python benchmarks/gpu.py                 tables
     python benchmarks/gpu.py --json          one line of JSON on stdout
     python benchmarks/gpu.py --model gpt-small --products int8 --steps 20
-    python benchmarks/gpu.py --emulate       the roots alone, of a small model on the emulated device
+    python benchmarks/gpu.py --stages roots profile
+    python benchmarks/gpu.py --emulate       a small model on the emulated device
 
-Each model is trained, with products of floats and with products of integers, for some steps on the processor and on the
-device, and every state root is compared. Then its kernels are made with an empty cache of compiled code and with a full
-one, and its steps are timed against eager and compiled PyTorch: float32 with TF32 off, TF32, and bfloat16 autocast, all
-with fused AdamW. Last come products of matrices against torch.matmul and torch._int_mm: of floats, of codes that are
-there, and of floats that are quantised first. The sides run turn by turn; times are medians of synchronised runs.
-Without a device nothing is measured: {"data": {"results": [], "skipped": why}}.
+The stages: `selftest` is the device's. `roots` trains each model, with products of floats and with products of
+integers, on the processor and on the device, and compares every state root. `kernels` makes a step's kernels with an
+empty cache of compiled code and with a full one. `steps` times steps against eager PyTorch, `compiled` against compiled
+PyTorch: float32 with TF32 off, TF32, and bfloat16 autocast, all with fused AdamW. `profile` times each kernel's
+launches of a step by themselves, and names the slowest. `products` times products of matrices against torch.matmul
+and torch._int_mm: of floats, of codes that are there, and of floats that are quantised first. The sides run turn by
+turn; times are medians of synchronised runs. Without a device nothing is measured: {"data": {"results": [], "skipped":
+why}}.
 
 A machine with a device may have a torch that does not trace: `--trace FILE` writes the steps' Programs elsewhere, and
-`--program FILE` reads them there. (The file is not called cuda.py: a script's folder comes first, and `cuda` is what
-torch would import from it.)
+`--program FILE` reads them there. `--due FILE` has the processor's roots, where its steps would take the device's time:
+they are computed and written if the file is not there. (tools/device-check does all of this. The file is not called
+cuda.py: a script's folder comes first, and `cuda` is what torch would import from it.)
 """
 
 from __future__ import annotations
@@ -27,9 +31,10 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from itertools import count, islice
 from math import prod
 from pathlib import Path
 from unittest.mock import patch
@@ -42,18 +47,22 @@ from lockstep.numerics import arrays, paths
 from lockstep.numerics.arrays import Array, StepContext
 from lockstep.numerics.builder import ProgramBuilder, Quantised, Tensor
 from lockstep.numerics.cuda import CudaExecutable, open_device
-from lockstep.numerics.cuda.device import Device
+from lockstep.numerics.cuda.device import Device, compiler_version, machine_code
 from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.numerics.cuda.generate import generate
 from lockstep.numerics.cuda.memory import plan
+from lockstep.numerics.cuda.selftest import check_device
 from lockstep.numerics.tables import width_of
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.programs.program import F32, I32, Program, groups_of
 from lockstep.tracing.arithmetic import PRODUCTS, Arithmetic
 from lockstep.training.job import Batch, build_programs
-from lockstep.training.models import GPT, GPTConfig, Llama, LlamaConfig, next_token_loss
+from lockstep.training.losses import Loss
+from lockstep.training.models import CNN, GPT, CNNConfig, GPTConfig, Llama, LlamaConfig, image_loss, next_token_loss
 from lockstep.training.strategies import diloco
+
+STAGES = ("selftest", "roots", "kernels", "steps", "compiled", "profile", "products")
 
 
 @dataclass(frozen=True)
@@ -63,10 +72,17 @@ class Workload:
     build: Callable[[], nn.Module]
     vocabulary: int
     batch: Batch
+    loss: Loss = next_token_loss
 
 
 MODELS = {
     "gpt-small": Workload(lambda: GPT(GPTConfig(4096, 256, layers=6, heads=6, width=384)), 4096, Batch(8, 257)),
+    "llama-small": Workload(
+        lambda: Llama(LlamaConfig(4096, 256, layers=6, heads=6, kv_heads=2, width=384, hidden=1000)),
+        4096,
+        Batch(8, 257),
+    ),
+    "cnn-small": Workload(lambda: CNN(CNNConfig(size=28, width=24)), 10, Batch(32, 785), image_loss),
     "gpt2-124m": Workload(
         lambda: GPT(GPTConfig(50_257, 1024, layers=12, heads=12, width=768, bias=True)), 50_257, Batch(4, 1025)
     ),
@@ -87,11 +103,30 @@ SHAPES = [
     (4096, 4096, 4096),
 ]
 """(M, K, N) of x[m, k] w[n, k]: those of gpt-small, and one that fills a device."""
+REPEATS = 8
+"""Products of a launch."""
 FLOATS, CODES, QUANTISED = "float32", "codes", "int8"
 RIVALS = {FLOATS: ("float32", "tf32"), CODES: ("int8", "bfloat16"), QUANTISED: ("float32", "bfloat16")}
 """Torch's arithmetics beside each of our products: of floats, of codes and scales, of floats to be quantised."""
+SLOWEST = 24
+"""Kernels that a profile names."""
 PEERS = [(kind, name) for kind in ("eager", "compiled") for name in ("float32", "tf32", "bfloat16")]
 """torch's steps: how they run, and in which arithmetic."""
+
+
+@dataclass(frozen=True)
+class Tested:
+    """The device's self-test."""
+
+    device: str
+    unit: str
+    """What multiplies codes."""
+    seconds: float
+    gigabytes: float
+    """Free memory of the device."""
+    nvrtc: str
+    torch: str
+    what: str = "selftest"
 
 
 @dataclass(frozen=True)
@@ -127,6 +162,23 @@ class Start:
 
 
 @dataclass(frozen=True)
+class Kernel:
+    """A kernel's part of a step."""
+
+    model: str
+    products: str
+    kernel: str
+    launches: int
+    blocks: int
+    """Blocks of all launches."""
+    ms: float
+    """Time of its launches of one step, one after the other, without the others."""
+    share: float
+    """Its part of the sum over all kernels."""
+    what: str = "profile"
+
+
+@dataclass(frozen=True)
 class Time:
     """A step or a product beside torch's."""
 
@@ -143,6 +195,11 @@ class Time:
     """Tokens per second of a step, TFLOP/s of a product: ours."""
 
 
+SHARED_BYTES = 227 << 10
+"""Shared memory of a block of an H100, the device that kernels are compiled for ahead."""
+OF_A_DEVICE = ("steps", "compiled", "products")
+"""Stages that a device alone has: torch runs beside."""
+
 Programs = Mapping[tuple[str, str], Program]
 """The step of each model in each arithmetic."""
 
@@ -151,7 +208,7 @@ def training_step(workload: Workload, products: str) -> Program:
     """The Program of a step of training: forward, backward, clipping, AdamW."""
     arithmetic, spec = Arithmetic(products), diloco.Spec()
     return build_programs(
-        workload.build(), next_token_loss, spec, batch=workload.batch, rounds=6, slots=3, arithmetic=arithmetic
+        workload.build(), workload.loss, spec, batch=workload.batch, rounds=6, slots=3, arithmetic=arithmetic
     ).step
 
 
@@ -170,27 +227,33 @@ def beginning(program: Program, workload: Workload) -> tuple[list[Array | None],
     return state, dataset
 
 
-def compare_roots(
-    device: Device, name: str, products: str, program: Program, workload: Workload, steps: int, threads: int
-) -> Roots:
-    """Trains on both until a root differs."""
+def processor_roots(program: Program, workload: Workload, threads: int) -> Iterator[str]:
+    """State roots of the steps on the processor, as hex."""
     state, dataset = beginning(program, workload)
-    processor, ours = paths.compile(program, threads=threads), CudaExecutable(program, device=device)
-    resident = ours.upload(state)
-    root = ""
-    for t in range(1, steps + 1):
-        context = StepContext(SEED, 0, 0, t)
-        state = list(processor.run(state, context, dataset))
-        resident = ours.step(resident, context, dataset)
-        root = layout_root(program.output_layout, state).hex()
+    processor = paths.compile(program, threads=threads)
+    for t in count(1):
+        state = list(processor.run(state, StepContext(SEED, 0, 0, t), dataset))
+        yield layout_root(program.output_layout, state).hex()
+
+
+def compare_roots(
+    device: Device, name: str, products: str, program: Program, workload: Workload, steps: int, due: Iterable[str]
+) -> Roots:
+    """Trains until a root differs from the one that is due, or for so many steps, or until no more are due."""
+    state, dataset = beginning(program, workload)
+    ours = CudaExecutable(program, device=device)
+    resident, root, t = ours.upload(state), "", 0
+    for t, root in enumerate(islice(due, steps), 1):
+        resident = ours.step(resident, StepContext(SEED, 0, 0, t), dataset)
         if ours.root(resident).hex() != root:
             return Roots(name, products, steps, t - 1, root)
-    return Roots(name, products, steps, steps, root)
+    return Roots(name, products, t, t, root)
 
 
 def time_kernels(device: Device, name: str, products: str, program: Program) -> Start:
     """Twice from source to a loaded module, beginning with an empty cache."""
-    generated = generate(program, device.shared_bytes)
+    executable = CudaExecutable(program, device=device)
+    generated = executable._loaded._generated
     seconds = []
     with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, LOCKSTEP_CACHE=f"{folder}/cache"):
         for _ in range(2):
@@ -198,10 +261,37 @@ def time_kernels(device: Device, name: str, products: str, program: Program) -> 
             device.load(generated.source)
             seconds.append(round(time.perf_counter() - begin, 3))
     launches = len(plan(program, generated.launches).launched(generated.launches))
-    need = CudaExecutable(program, device=device).need
+    need = executable.need
     step, shown = round(1e-6 * need.step, 1), round(1e-6 * need.shown, 1)
     cold, warm = seconds
     return Start(name, products, cold, warm, generated.source.count("LOCKSTEP_EXPORT("), launches, step, shown)
+
+
+def profile(
+    device: Device, name: str, products: str, program: Program, workload: Workload, runs: int
+) -> Iterator[Kernel]:
+    """The slowest kernels: of each, all launches of a step as one graph."""
+    state, dataset = beginning(program, workload)
+    executable = CudaExecutable(program, device=device)
+    resident = executable.upload(state)
+    for _ in range(2):
+        resident = executable.step(resident, StepContext(SEED, 0, 0, 1), dataset)
+    device.wait()
+    loaded, found = executable._loaded, []
+    nodes = loaded._step._nodes()
+    for kernel in dict.fromkeys(node.kernel for node in nodes):
+        own = [node for node in nodes if node.kernel == kernel]
+        start = loaded._kernels.record(own)
+
+        def run(start: Callable[[], None] = start) -> None:
+            start()
+            device.wait()
+
+        (ms,) = alternately(runs, run)
+        found.append((ms, kernel, len(own), sum(node.blocks for node in own)))
+    total = sum(ms for ms, *_ in found)
+    for ms, kernel, launches, blocks in sorted(found, reverse=True)[:SLOWEST]:
+        yield Kernel(name, products, kernel, launches, blocks, round(ms, 4), round(ms / total, 3))
 
 
 def alternately(runs: int, *functions: Callable[[], object]) -> list[float]:
@@ -225,7 +315,7 @@ class Peer:
 
     def __init__(self, workload: Workload, arithmetic: str, compiled: bool) -> None:
         model = workload.build().cuda()
-        self.parameters = list(model.parameters())
+        self.parameters, self.loss = list(model.parameters()), workload.loss
         self.rows = torch.randint(
             0, workload.vocabulary, (workload.batch.rows, workload.batch.row_length), device="cuda"
         )
@@ -238,17 +328,19 @@ class Peer:
         _tf32(self.arithmetic == "tf32")
         self.optimizer.zero_grad()
         with torch.autocast("cuda", torch.bfloat16) if self.arithmetic == "bfloat16" else nullcontext():
-            loss = next_token_loss(self.model, self.rows)
+            loss = self.loss(self.model, self.rows)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
         self.optimizer.step()
         torch.cuda.synchronize()
 
 
-def peers(workload: Workload) -> dict[str, Callable[[], object]]:
+def peers(workload: Workload, kinds: Collection[str] = ("eager", "compiled")) -> dict[str, Callable[[], object]]:
     """torch's steps that this machine can take, by name; what it cannot take is told on stderr."""
     found: dict[str, Callable[[], object]] = {}
     for kind, arithmetic in PEERS:
+        if kind not in kinds:
+            continue
         name = f"torch {arithmetic}, {kind}"
         try:
             found[name] = tried(workload, arithmetic, kind == "compiled")
@@ -304,15 +396,15 @@ def steps_of(device: Device, program: Program, workload: Workload) -> tuple[Call
 
 
 def time_steps(
-    device: Device, name: str, programs: Mapping[str, Program], workload: Workload, runs: int
+    device: Device, name: str, programs: Mapping[str, Program], workload: Workload, runs: int, kind: str
 ) -> Iterator[Time]:
-    """Each arithmetic's step, without and with its root, against each of torch's."""
+    """Each arithmetic's step, without and with its root, against each of torch's of a kind."""
     ours = {
         (what, products): run
         for products, program in programs.items()
         for what, run in zip(("step", "step and root"), steps_of(device, program, workload), strict=True)
     }
-    theirs = peers(workload)
+    theirs = peers(workload, {kind})
     found = alternately(runs, *ours.values(), *theirs.values())
     tokens = workload.batch.rows * (workload.batch.row_length - 1) * workload.batch.accumulation
     for (what, products), ms in zip(ours, found, strict=False):
@@ -393,11 +485,10 @@ def rival_operand(arithmetic: str, rows: int, k: int, device: str) -> torch.Tens
 
 def time_products(device: Device, kind: str, m: int, k: int, n: int, runs: int) -> Iterator[Time]:
     """A launch of several products on both sides, so that launching is not measured."""
-    repeats = 8
-    theirs = [rival(arithmetic, m, k, n, repeats) for arithmetic in RIVALS[kind]]
+    theirs = [rival(arithmetic, m, k, n, REPEATS) for arithmetic in RIVALS[kind]]
     ms, *bases = (
-        found / repeats
-        for found in alternately(runs, launch_of(device, product(kind, m, k, n, repeats)), *theirs)
+        found / REPEATS
+        for found in alternately(runs, launch_of(device, product(kind, m, k, n, REPEATS)), *theirs)
     )  # fmt: skip
     for arithmetic, base in zip(RIVALS[kind], bases, strict=True):
         rate = round(2e-9 * prod((m, k, n)) / ms, 2)
@@ -406,34 +497,82 @@ def time_products(device: Device, kind: str, m: int, k: int, n: int, runs: int) 
 
 def measure(arguments: argparse.Namespace) -> dict[str, object]:
     """Returns the object under "data"."""
-    threads = arguments.threads or os.cpu_count() or 1
+    models: dict[str, Workload]
     if arguments.emulate:
-        results: list[object] = []
-        for products in arguments.products:
-            small = training_step(EMULATED, products)
-            steps, about = min(arguments.steps, 5), ("emulated", products, small)
-            results.append(asdict(compare_roots(Emulator(), *about, EMULATED, steps, threads)))
-            results.append(asdict(time_kernels(Emulator(), *about)))
-        return {"results": results, "device": "emulated"}
-    given = read(arguments.program, arguments) if arguments.program else None
+        arguments.steps, arguments.runs = min(arguments.steps, 5), min(arguments.runs, 1)
+        models = {"emulated": EMULATED}
+        stages = [stage for stage in arguments.stages if stage not in OF_A_DEVICE]
+        small = {("emulated", products): training_step(EMULATED, products) for products in arguments.products}
+        return {"results": told(arguments, run(arguments, stages, Emulator(), models, small)), "device": "emulated"}
+    models = {name: MODELS[name] for name in arguments.model}
+    given: Programs | None = read(arguments.program, arguments) if arguments.program else None
+    if arguments.due and not arguments.due.exists():
+        arguments.due.write_text(json.dumps(due_roots(models, given or traced(arguments), arguments)))
+        return {"results": [], "skipped": f"the processor's roots are in {arguments.due}"}
     try:
         device = open_device()
     except UsageError as error:
         return {"results": [], "skipped": str(error)}
-    given = given or traced(arguments)
-    results = []
-    for name in arguments.model:
-        workload, programs = MODELS[name], {products: given[name, products] for products in arguments.products}
-        for products, program in programs.items():
-            about = (name, products, program)
-            results.append(asdict(compare_roots(device, *about, workload, arguments.steps, threads)))
-            results.append(asdict(time_kernels(device, *about)))
-        results += map(asdict, time_steps(device, name, programs, workload, arguments.runs))
-        torch.compiler.reset()  # or the next model is compiled as another form of this one
-    for shape in SHAPES:
-        for kind in RIVALS:
-            results += map(asdict, time_products(device, kind, *shape, arguments.runs))
-    return {"results": results, "device": device.name}
+    lacking = set(arguments.stages) - {"selftest", "products"} and given is None
+    given = traced(arguments) if lacking else given or {}
+    return {"results": told(arguments, run(arguments, arguments.stages, device, models, given)), "device": device.name}
+
+
+def told(arguments: argparse.Namespace, results: Iterator[object]) -> list[object]:
+    """The results as objects; each is written to `--lines` as it comes."""
+    found = []
+    for result in results:
+        found.append(asdict(result))  # type: ignore[call-overload]
+        if arguments.lines:
+            with arguments.lines.open("a") as file:
+                file.write(json.dumps(found[-1]) + "\n")
+    return found
+
+
+def due_roots(models: Mapping[str, Workload], given: Programs, arguments: argparse.Namespace) -> dict[str, list[str]]:
+    """The processor's roots of each model in each arithmetic."""
+    return {
+        f"{name} {products}": list(
+            islice(processor_roots(given[name, products], workload, arguments.threads), arguments.steps)
+        )
+        for name, workload in models.items()
+        for products in arguments.products
+    }
+
+
+def run(
+    arguments: argparse.Namespace, stages: Collection[str], device: Device, models: Mapping[str, Workload],
+    given: Programs,
+) -> Iterator[object]:  # fmt: skip
+    """The results of the stages, in their order."""
+    kept = json.loads(arguments.due.read_text()) if arguments.due else {}
+    if "selftest" in stages:
+        begin = time.perf_counter()
+        check_device(device)
+        seconds, free = round(time.perf_counter() - begin, 3), round(1e-9 * device.memory.free, 1)
+        nvrtc = "" if isinstance(device, Emulator) else compiler_version()
+        yield Tested(device.name, device.unit, seconds, free, nvrtc, torch.__version__)
+    for stage in stages:
+        for name, workload in models.items():
+            programs = {products: given[name, products] for products in arguments.products if given}
+            if stage in ("steps", "compiled"):
+                kind = "eager" if stage == "steps" else "compiled"
+                yield from time_steps(device, name, programs, workload, arguments.runs, kind)
+                torch.compiler.reset()  # or the next model is compiled as another form of this one
+                continue
+            for products, program in programs.items():
+                about = (device, name, products, program)
+                if stage == "roots":
+                    due = kept.get(f"{name} {products}") or processor_roots(program, workload, arguments.threads)
+                    yield compare_roots(*about, workload, arguments.steps, due)
+                elif stage == "kernels":
+                    yield time_kernels(*about)
+                elif stage == "profile":
+                    yield from profile(*about, workload, arguments.runs)
+    if "products" in stages:
+        for shape in SHAPES:
+            for kind in RIVALS:
+                yield from time_products(device, kind, *shape, arguments.runs)
 
 
 def read(file: Path, arguments: argparse.Namespace) -> Programs:
@@ -470,9 +609,13 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--products", nargs="+", choices=PRODUCTS, default=[*PRODUCTS], help="of steps (default: all)")
     parser.add_argument("--steps", type=int, default=100, help="steps whose roots are compared (default 100)")
     parser.add_argument("--runs", type=int, default=30, help="measured calls of each side (default 30)")
-    parser.add_argument("--threads", type=int, default=0, help="of the processor (default: all)")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of the processor (default: all)")
+    parser.add_argument("--stages", nargs="+", choices=STAGES, default=[*STAGES], help="(default: all)")
+    parser.add_argument("--lines", type=Path, metavar="FILE", help="append each result, as it comes, as a line of JSON")
+    parser.add_argument("--warm", metavar="ARCH", help="compile the Programs into the cache, and stop")
+    parser.add_argument("--due", type=Path, metavar="FILE", help="the processor's roots; written if it is not there")
     way = parser.add_mutually_exclusive_group()
-    way.add_argument("--emulate", action="store_true", help="compare roots of a small model on the emulated device")
+    way.add_argument("--emulate", action="store_true", help="a small model on the emulated device")
     way.add_argument("--trace", type=Path, metavar="FILE", help="write the steps' Programs, and stop")
     way.add_argument("--program", type=Path, metavar="FILE", help="what --trace wrote; your own: it is a pickle")
     arguments = parser.parse_args(given)
@@ -481,6 +624,11 @@ def main(given: list[str] | None = None) -> int:
     arguments.model = arguments.model or [*MODELS]
     if arguments.trace:
         arguments.trace.write_bytes(pickle.dumps(traced(arguments)))
+        return 0
+    if arguments.warm:
+        steps = read(arguments.program, arguments) if arguments.program else traced(arguments)
+        for program in [*steps.values(), *(product(kind, *shape, REPEATS) for shape in SHAPES for kind in RIVALS)]:
+            machine_code(generate(program, SHARED_BYTES, tiles=False).source, arguments.warm)
         return 0
     try:
         data = measure(arguments)

@@ -1,7 +1,7 @@
 """Random Programs on every way to run them: the bits of the slow executor, or what differs.
 
     python -m tests.differ [--cases N | --seconds S] [--kinds layers,nets] [--jobs J]      exit status 1 if any differs
-    python -m tests.differ replay KIND:SEED | FILE [--emulated]                            one case, on all ways
+    python -m tests.differ replay KIND:SEED | FILE [--device emulated|cuda:0]              one case, on all ways
     python -m tests.differ shrink KIND:SEED | FILE                                         the smallest that fails so
     python -m tests.differ planted [NAME ..] [--cases N]                                   defects, until each is found
     python -m tests.differ sanitized [--cases N | --seconds S]                             under ASAN and UBSAN
@@ -59,26 +59,26 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--kernels", type=Path, help="another build of the extension")
-    parser.add_argument("--emulated", action="store_true", help="on the emulated CUDA device")
+    parser.add_argument("--device", default="", help="on a CUDA device: emulated or cuda:N")
     given = parser.parse_args()
     if given.what in ("replay", "shrink"):
         if given.kernels is not None:
             from tests.differ.worker import use_kernels
 
             use_kernels(given.kernels)
-        return _one_by_one(given.what, given.names, given.emulated)
+        return _one_by_one(given.what, given.names, given.device)
     if given.cases is None and given.seconds is None and given.what != "planted":
         given.seconds = 60.0
     from tests.differ import special
 
     if given.what == "run":
-        options = ("--emulated",) if given.emulated else ()
+        options = ("--device", given.device) if given.device else ()
         found = hunt(
             given.kinds.split(","), cases=given.cases, seconds=given.seconds, jobs=given.jobs, kernels=given.kernels,
             options=options, first=given.first, told=special.tell,
         )  # fmt: skip
         summary(found)
-        if not given.emulated:
+        if not given.device:
             shrink_all(found.failures, given.kernels)
         return int(bool(found.failures))
     if given.what == "planted":
@@ -92,7 +92,7 @@ def main() -> int:
     return special.covered(given.kinds.split(","), given.cases, given.seconds, given.jobs)
 
 
-def _one_by_one(what: str, names: list[str], emulated: bool) -> int:
+def _one_by_one(what: str, names: list[str], device: str) -> int:
     import os
 
     if any(os.environ.get(name) != value for name, value in ENVIRONMENT.items()):
@@ -102,7 +102,7 @@ def _one_by_one(what: str, names: list[str], emulated: bool) -> int:
     good = True
     for name in names:
         if what == "replay":
-            good &= replay.replay(name, on_device=emulated)
+            good &= replay.replay(name, device)
         else:
             case, path = replay.smallest(name)
             print(f"{shrink.described(case)}\n{path}")

@@ -14,7 +14,7 @@ from tests.differ.case import Case
 from tests.differ.hunt import OUT
 from tests.differ.kinds import made
 from tests.differ.trial import seed_of
-from tests.differ.ways import differences, emulated, ways_of
+from tests.differ.ways import differences, on_device, ways_of
 
 
 def case_of(named: str) -> Case:
@@ -27,13 +27,13 @@ def case_of(named: str) -> Case:
     return case
 
 
-def replay(named: str, *, on_device: bool = False) -> bool:
+def replay(named: str, device: str = "") -> bool:
     """Says what differs on which way; True if nothing does."""
     case = case_of(named)
     print(shrink.described(case))
-    if on_device:
-        found = emulated(case, seed_of(case.name))
-        print(found or "the emulated device gives the bits")
+    if device:
+        found = on_device(case, seed_of(case.name), device)
+        print(found or f"{device} gives the bits")
         return found is None
     ways = ways_of(case, seed_of(case.name), all_ways=True)
     count = 0

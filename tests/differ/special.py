@@ -50,7 +50,7 @@ def first_on_device(change: builds.Change, cases: int = CASES, jobs: int = 1) ->
     header = OUT / "headers" / change.file
     header.parent.mkdir(parents=True, exist_ok=True)
     header.write_text(change.apply((builds.ROOT / CUDA / change.file).read_text()))
-    options = ("--emulated", "--header", str(header))
+    options = ("--device", "emulated", "--header", str(header))
     found = hunt(["layers"], cases=cases, jobs=jobs, most_failures=1, options=options)
     return found.failures[0] if found.failures else None
 

@@ -54,7 +54,7 @@ def test_a_thousand_cases_of_all_kinds() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_a_few_cases_on_the_emulated_device() -> None:
-    found = hunt(["layers", "anything", "nets"], cases=24, jobs=2, options=("--emulated",))
+    found = hunt(["layers", "anything", "nets"], cases=24, jobs=2, options=("--device", "emulated"))
     assert not found.failures, told(found.failures)
 
 

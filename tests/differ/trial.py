@@ -10,7 +10,7 @@ from lockstep.numerics.arrays import to_array
 from lockstep.numerics.built import kernels
 from tests.differ.case import Case
 from tests.differ.kinds import made
-from tests.differ.ways import Difference, differences, emulated, ways_of
+from tests.differ.ways import Difference, differences, on_device, ways_of
 
 COMPILED = 97
 """One case in so many runs compiled loops, too, which a compiler takes seconds for."""
@@ -68,9 +68,7 @@ def ways_of_compiled() -> list[tuple[str, int, str]]:
     return [(last, 1, "run"), (last, 3, "run"), (last, 1, "some"), (last, 2, "sweep"), (first, 1, "run")]
 
 
-def tried(
-    name: str, *, emulated_too: bool = False, quick: bool = False, compiled: bool = False, few: bool = False
-) -> str:
+def tried(name: str, *, device: str = "", quick: bool = False, compiled: bool = False, few: bool = False) -> str:
     """EQUAL, NOTHING where the seed gives no case, or what differs; `compiled`: of what runs compiled loops."""
     case = made(name)
     if case is None:
@@ -83,5 +81,5 @@ def tried(
     if compiled:
         found = next(differences(case, seed_of(name), ways_of_compiled()[:3], compiled=True), None)
         return EQUAL if found is None else str(found)
-    found = emulated(case, seed_of(name)) if emulated_too else first_difference(case, quick=quick, few=few)
+    found = on_device(case, seed_of(name), device) if device else first_difference(case, quick=quick, few=few)
     return EQUAL if found is None else str(found)

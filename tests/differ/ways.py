@@ -225,13 +225,13 @@ def against_reference(case: Case, due: list[Words], seed: int) -> Iterator[Diffe
             yield Difference("reference", op, at, int(due[op][at]), own)
 
 
-def emulated(case: Case, seed: int) -> Difference | None:
-    """The case on an emulated CUDA device: a large one, or one that a single block keeps busy, where products are cut
-    as those of a large model are."""
+def on_device(case: Case, seed: int, device: str) -> Difference | None:
+    """The case on a CUDA device, "emulated" or "cuda:0": as it is, or as if a single block kept it busy, where products
+    are cut as those of a large model are."""
     due, own = due_words(case), (generate.BUSY_BLOCKS, generate.FEW_TILES)
     try:
         generate.BUSY_BLOCKS, generate.FEW_TILES = (own, (1, 1), (2, 1))[seed % 3]
-        run = paths.compile(case.program, path="emulated")
+        run = paths.compile(case.program, path=device)
     finally:
         generate.BUSY_BLOCKS, generate.FEW_TILES = own
     for time in ("first", "again"):
@@ -241,6 +241,6 @@ def emulated(case: Case, seed: int) -> Difference | None:
             for k, alias in enumerate(case.program.outputs)
             if alias.kind == Alias.OP_KIND
         }
-        if (difference := _compared(shown, due, f"emulated device, {time}")) is not None:
+        if (difference := _compared(shown, due, f"{device}, {time}")) is not None:
             return difference
     return None

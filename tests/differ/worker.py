@@ -1,6 +1,6 @@
 """Runs cases in a process of its own, and says before and after each which it is: a line of JSON each.
 
-    python -m tests.differ.worker KINDS FIRST STEP [--cases N] [--seconds S] [--kernels FILE] [--emulated]
+    python -m tests.differ.worker KINDS FIRST STEP [--cases N] [--seconds S] [--kernels FILE] [--device NAME]
 
 A kernel that crashes or hangs takes this process with it alone; the last line says at which case.
 """
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=1 << 60)
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--kernels", type=Path)
-    parser.add_argument("--emulated", action="store_true")
+    parser.add_argument("--device", default="", help="emulated or cuda:N, in the place of the processor")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--few", action="store_true", help="a few ways of each case")
     parser.add_argument("--compiled", action="store_true", help="loops of every case")
@@ -64,7 +64,7 @@ def main() -> None:
         (name,) = names(given.kinds.split(","), at, 1)
         print(json.dumps({"begin": at, "name": name}), flush=True)
         t = time.monotonic()
-        said = tried(name, emulated_too=given.emulated, quick=given.quick, compiled=given.compiled, few=given.few)
+        said = tried(name, device=given.device, quick=given.quick, compiled=given.compiled, few=given.few)
         print(
             json.dumps({"end": at, "name": name, "said": said, "seconds": round(time.monotonic() - t, 3)}), flush=True
         )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from argparse import Namespace
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +63,12 @@ def test_every_kind_of_product_has_rivals_and_only_its_own_kernels() -> None:
 
 @pytest.mark.slow
 def test_roots_are_compared_until_one_differs(toy: Program) -> None:
-    same = gpu.compare_roots(Emulator(), "toy", "int8", toy, CASE, 3, 1)
-    assert (same.equal, same.steps) == (3, 3)
-    other = gpu.compare_roots(Mutant(*DEFECT), "toy", "int8", toy, CASE, 3, 1)
+    due = list(islice(gpu.processor_roots(toy, CASE, 1), 3))
+    same = gpu.compare_roots(Emulator(), "toy", "int8", toy, CASE, 100, due)
+    assert (same.equal, same.steps, same.last) == (3, 3, due[-1]), "no more of them are due"
+    other = gpu.compare_roots(Mutant(*DEFECT), "toy", "int8", toy, CASE, 3, gpu.processor_roots(toy, CASE, 1))
     assert other.equal < 3
+    assert other.steps == 3
 
 
 def test_kernels_launches_and_memory_are_told(toy: Program) -> None:
@@ -85,6 +89,36 @@ def test_kernels_launches_and_memory_are_told(toy: Program) -> None:
     assert start.launches == len(launched)
     assert start.kernels >= len(set(launched)) > 1
     assert 0 < start.megabytes <= start.shown_megabytes
+
+
+def test_the_profile_has_every_launch_of_the_slowest_kernels(toy: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "SLOWEST", 1000)
+    device = Emulator()
+    found = list(gpu.profile(device, "toy", "int8", toy, CASE, 1))
+    launches = gpu.time_kernels(device, "toy", "int8", toy).launches
+    assert sum(kernel.launches for kernel in found) == launches
+    assert found == sorted(found, key=lambda kernel: -kernel.ms)
+    assert sum(kernel.share for kernel in found) == pytest.approx(1, abs=1e-2)
+
+
+def test_roots_that_are_due_are_written_once_and_results_as_they_come(
+    toy: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "MODELS", {"toy": CASE})
+    monkeypatch.setattr(gpu, "open_device", Emulator)
+    steps, due, lines = tmp_path / "steps", tmp_path / "due", tmp_path / "lines"
+    steps.write_bytes(pickle.dumps({("toy", "int8"): toy}))
+    given = ["--model", "toy", "--products", "int8", "--program", str(steps), "--due", str(due), "--lines", str(lines)]
+    assert gpu.main([*given, "--steps", "2"]) == 0
+    assert not lines.exists(), "the device is not asked"
+    roots = json.loads(due.read_text())["toy int8"]
+    assert len(roots) == 2
+    assert gpu.main([*given, "--stages", "selftest", "roots"]) == 0
+    tested, compared = map(json.loads, lines.read_text().splitlines())
+    assert tested["what"] == "selftest"
+    assert (compared["equal"], compared["last"]) == (2, roots[1])
+    due.write_text(json.dumps({"toy int8": [roots[0], roots[0]]}))
+    assert gpu.main([*given, "--stages", "roots"]) == 1, "a root that differs"
 
 
 def test_a_machine_without_a_device_says_why(
@@ -117,7 +151,7 @@ def test_models_and_arithmetics_are_chosen(monkeypatch: pytest.MonkeyPatch) -> N
     gpu.main([])
     gpu.main(["--model", "gpt-small", "--products", "int8"])
     assert [(given.model, given.products) for given in asked] == [
-        (["gpt-small", "gpt2-124m", "llama-124m"], ["float32", "int8"]), (["gpt-small"], ["int8"]),
+        ([*gpu.MODELS], ["float32", "int8"]), (["gpt-small"], ["int8"]),
     ]  # fmt: skip
     with pytest.raises(SystemExit):
         gpu.main(["--model", "gpt-5"])

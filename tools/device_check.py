@@ -1,0 +1,342 @@
+"""A CUDA device examined in ten minutes: whether its bits are right, how fast it is, where its time goes.
+
+    tools/device-check pack                what the machine with the device will need, into out/travel; then a table
+    tools/device-check                     every stage there; results as they come in out/device-check/results.jsonl
+    tools/device-check --budget 300        leaves out the last stages
+    tools/device-check --only roots steps
+    tools/device-check --emulated          the same stages on the emulated device, as far as it has them
+    tools/device-check report FILE         the tables of docs/measured.md, of a file of results
+
+A machine that is seldom at hand has a driver, Python and torch, and perhaps no network: what else the stages need
+travels with the tree. Each stage is a process with a time limit of its own. One that fails or hangs ends none of the
+others; the exit status is then 1. This file needs the standard library alone, since it says what is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+TRAVEL = ROOT / "out/travel"
+OUT = Path(os.environ.get("OUT") or ROOT / "out/device-check")
+SITE = Path(os.environ.get("LOCKSTEP_SITE", "/tmp/lockstep-site"))
+"""The environment that is made on the machine with the device."""
+PROGRAMS, DUE, CACHE, ANVIL = TRAVEL / "programs", TRAVEL / "due.json", TRAVEL / "cache.tar.xz", TRAVEL / "anvil.xz"
+WHEELS = TRAVEL / "wheels"
+ANVIL_PLACE = ROOT / "node_modules/@foundry-rs/anvil-linux-amd64/bin/anvil"
+SMALL, LARGE = ("gpt-small", "llama-small", "cnn-small"), ("gpt2-124m", "llama-124m")
+ARCHITECTURE = "sm_90a"
+"""The device for which kernels are compiled ahead."""
+NEEDED = ("numpy", "torch", "cuda.bindings.driver", "cuda.bindings.nvrtc")
+MOST_BYTES = 64 << 20
+"""Most that may travel, the tree included."""
+NOTHING = -1
+"""In the place of an exit status: the stage found no device, and measured nothing."""
+LAST_LINES = 12
+"""Lines of a stage's output that are shown when it failed."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A question and the process that answers it."""
+
+    name: str
+    limit: int
+    """Seconds; all limits together are at most 600."""
+    command: tuple[str, ...]
+    """Arguments of Python."""
+    emulated: tuple[str, ...] = ()
+    """The same on the emulated device; empty: only a device has it."""
+
+
+def gpu(*arguments: str, models: Sequence[str] = ()) -> tuple[str, ...]:
+    """benchmarks/gpu.py over the Programs and roots that have travelled."""
+    lines, chosen = ("--lines", str(OUT / "results.jsonl")), ("--model", *models) if models else ()
+    given = (*(("--program", str(PROGRAMS)) if models else ()), *(("--due", str(DUE)) if "roots" in arguments else ()))
+    return ("benchmarks/gpu.py", "--stages", *arguments, *chosen, *given, *lines)
+
+
+def small(stage: str) -> tuple[str, ...]:
+    """A stage of benchmarks/gpu.py on the emulated device."""
+    return (*gpu(stage, "--steps", "2", "--runs", "1"), "--emulate")
+
+
+CASES = ("-m", "tests.differ", "--kinds", "layers,anything,windows,nearly", "--first", "500000")
+MARKET = ("-m", "pytest", "-q", "-m", "slow or not slow", "tests/e2e/test_devices.py", "-k")
+
+STAGES = (
+    Stage("selftest", 20, gpu("selftest"), small("selftest")),
+    Stage("roots", 70, gpu("roots", "--steps", "100", models=SMALL), small("roots")),
+    Stage("steps of a GPT", 50, gpu("steps", "--runs", "10", models=LARGE[:1])),
+    Stage("steps of a Llama", 50, gpu("steps", "--runs", "10", models=LARGE[1:])),
+    Stage("products", 40, gpu("products", "--runs", "10")),
+    Stage("profile", 60, gpu("profile", "--runs", "5", models=LARGE), small("profile")),
+    Stage("roots of large models", 60, gpu("roots", "--steps", "2", models=LARGE)),
+    Stage("random Programs", 50, (*CASES, "--device", "cuda:0", "--seconds", "35", "--jobs", "12"),
+          (*CASES, "--device", "emulated", "--cases", "8")),
+    Stage("market", 100, (*MARKET, "cuda:0"), (*MARKET, "emulated")),
+    Stage("kernels", 40, gpu("kernels", models=SMALL[:1]), small("kernels")),
+    Stage("compiled steps", 60, gpu("compiled", "--runs", "10", models=LARGE[:1])),
+)  # fmt: skip
+
+
+# --- what travels ---------------------------------------------------------------------------------------------------
+
+
+def pack(python: str) -> int:
+    """Makes all of it that is not there; prints a table of sizes. `python` is of the version on the other machine, with
+    this project's tools for a build."""
+    TRAVEL.mkdir(parents=True, exist_ok=True)
+    models = (*SMALL, *LARGE)
+    own = [sys.executable, str(ROOT / "benchmarks/gpu.py")]
+    if not PROGRAMS.exists():
+        subprocess.run([*own, "--model", *models, "--trace", str(PROGRAMS)], check=True)
+    if not DUE.exists():
+        roots: dict[str, list[str]] = {}
+        for chosen, steps in ((SMALL, 100), (LARGE, 2)):
+            part = TRAVEL / "part.json"
+            given = ["--program", str(PROGRAMS), "--due", str(part), "--steps", str(steps)]
+            subprocess.run([*own, "--model", *chosen, *given], check=True)
+            roots |= json.loads(part.read_text())
+            part.unlink()
+        DUE.write_text(json.dumps(roots))
+    if not WHEELS.exists():
+        bring_wheels(python)
+    if not ANVIL.exists():
+        ANVIL.write_bytes(lzma.compress(ANVIL_PLACE.read_bytes()))
+    if not CACHE.exists():
+        # NVRTC of the other machine's version: PYTHONPATH may name one.
+        folder = TRAVEL / "cache"
+        warm = [*own, "--model", *models, "--program", str(PROGRAMS), "--warm", ARCHITECTURE]
+        subprocess.run(warm, check=True, env={**os.environ, "LOCKSTEP_CACHE": str(folder)})
+        subprocess.run(["tar", "-C", str(folder), "-cJf", str(CACHE), "."], check=True)
+        shutil.rmtree(folder)
+    return table()
+
+
+def bring_wheels(python: str) -> None:
+    """Wheels of this project and of what it needs beside numpy and torch, for that Python."""
+    part = TRAVEL / "wheels.part"
+    shutil.rmtree(part, ignore_errors=True)
+    pip = [python, "-m", "pip"]
+    constraints = TRAVEL / "constraints.txt"
+    locked = (ROOT / "tools/constraints.txt").read_text().splitlines()
+    kept = [line for line in locked if not line.startswith(("torch", "numpy", "cuda", "nvidia"))]
+    constraints.write_text("\n".join(kept) + "\n")
+    subprocess.run([*pip, "wheel", "-q", "--no-deps", "-w", str(part), str(ROOT)], check=True)
+    (own,) = part.glob("*.whl")
+    needs = ["-c", str(constraints), str(own), "pytest", "pytest-timeout", "hypothesis"]
+    subprocess.run([*pip, "wheel", "-q", "-w", str(part), *needs], check=True)
+    for wheel in part.glob("numpy-*.whl"):
+        wheel.unlink()
+    part.rename(WHEELS)
+
+
+def table() -> int:
+    """What travels and its size; 1 if it is too much."""
+    listed = subprocess.check_output(["git", "-C", str(ROOT), "ls-files", "-z"], text=True).split("\0")
+    sizes = {"tree": sum((ROOT / name).lstat().st_size for name in listed if name and (ROOT / name).exists())}
+    for path in sorted(TRAVEL.iterdir()):
+        files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+        sizes[path.name] = sum(file.stat().st_size for file in files)
+    for name, size in sizes.items():
+        print(f"{name:20}{size / 1e6:8.2f} MB")
+    total = sum(sizes.values())
+    print(f"{'all':20}{total / 1e6:8.2f} MB of {MOST_BYTES / 1e6:.1f}")
+    return int(total > MOST_BYTES)
+
+
+# --- on the machine with the device ---------------------------------------------------------------------------------
+
+
+def prepare() -> dict[str, str]:
+    """Unpacks what has travelled; returns the environment of the stages."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    if WHEELS.exists():
+        # An environment of its own: what it lacks, torch first of all, is in the one that runs this file.
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(SITE)], check=True)
+        (packages,) = SITE.glob("lib/python*/site-packages")
+        around = [path for path in sys.path[1:] if path.rstrip("/").endswith("-packages")]
+        (packages / "around.pth").write_text("\n".join(around) + "\n")
+        for path in map(Path, around):  # where cuda.bindings looks for NVRTC: beside no package but the environment's
+            if (path / "nvidia").is_dir() and not (packages / "nvidia").exists():
+                (packages / "nvidia").symlink_to(path / "nvidia")
+        wheels = [str(path) for path in sorted(WHEELS.glob("*.whl"))]
+        install = ["-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-compile", "--upgrade", "--target"]
+        subprocess.run([sys.executable, *install, str(packages), *wheels], check=True)
+        environment["PATH"] = f"{SITE / 'bin'}{os.pathsep}{environment['PATH']}"
+        environment["PYTHON"] = str(SITE / "bin/python")
+    if ANVIL.exists() and not ANVIL_PLACE.exists():
+        ANVIL_PLACE.parent.mkdir(parents=True)
+        ANVIL_PLACE.write_bytes(lzma.decompress(ANVIL.read_bytes()))
+        ANVIL_PLACE.chmod(0o755)
+    if CACHE.exists():
+        cache = Path(environment.setdefault("LOCKSTEP_CACHE", "/tmp/lockstep-cache"))
+        cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+        subprocess.run(["tar", "-C", str(cache), "-xJf", str(CACHE), "--no-same-owner"], check=True)
+    return environment
+
+
+def python_of(environment: dict[str, str]) -> str:
+    """The interpreter of the stages."""
+    return environment.get("PYTHON", sys.executable)
+
+
+def missing(environment: dict[str, str]) -> list[str]:
+    """What the stages need and this machine lacks."""
+    said = []
+    for name in (*NEEDED, "lockstep", "web3", "pytest"):
+        found = subprocess.run(
+            [python_of(environment), "-c", f"import {name}"], env=environment, capture_output=True, text=True
+        )
+        if found.returncode:
+            said.append(f"{name}: {found.stderr.strip().splitlines()[-1]}")
+    said += [f"{path}: tools/device-check pack makes it" for path in (PROGRAMS, DUE) if not path.exists()]
+    return said
+
+
+def run(stage: Stage, command: tuple[str, ...], limit: float, environment: dict[str, str]) -> dict[str, object]:
+    """Runs a stage to its end or its limit; its output goes behind that of the others."""
+    log, results, begin = OUT / "log.txt", OUT / "results.jsonl", time.monotonic()
+    before = results.stat().st_size
+    with log.open("ab") as output:
+        output.write(f"\n--- {stage.name}: {' '.join(command)}\n".encode())
+        output.flush()
+        at = output.tell()
+        process = subprocess.Popen(
+            [python_of(environment), *command],
+            cwd=ROOT,
+            env=environment,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        try:
+            code: int | None = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            code = None
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    said = log.read_bytes()[at:].decode(errors="replace")
+    if code == 0 and "--lines" in command and results.stat().st_size == before:
+        code = NOTHING
+    seconds = round(time.monotonic() - begin, 1)
+    print(
+        f"{'right' if code == 0 else 'LIMIT' if code is None else 'WRONG':6}{seconds:6.1f} s  {stage.name}", flush=True
+    )
+    if code != 0:
+        print("\n".join(f"       {line[:300]}" for line in said.splitlines()[-LAST_LINES:]), flush=True)
+    return {"what": "stage", "stage": stage.name, "seconds": seconds, "exit": code}
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Runs the stages; 1 if one of them was not right."""
+    begin = time.monotonic()
+    OUT.mkdir(parents=True, exist_ok=True)
+    results = OUT / "results.jsonl"
+    results.write_text("")
+    environment = {**os.environ} if arguments.emulated else prepare()
+    if not arguments.emulated:
+        for line in missing(environment):
+            print(f"missing: {line}", flush=True)
+        print(f"{platform.machine()}, Python {platform.python_version()}, {time.monotonic() - begin:.1f} s to prepare")
+    good = True
+    for stage in STAGES:
+        command = stage.emulated if arguments.emulated else stage.command
+        left = arguments.budget - (time.monotonic() - begin)
+        if not command or (arguments.only and stage.name.split()[0] not in arguments.only):
+            continue
+        if left < stage.limit and not arguments.emulated:
+            print(f"skipped        {stage.name}: {left:.0f} s are left of the budget, it may take {stage.limit}")
+            continue
+        limit = stage.limit if not arguments.emulated else arguments.budget
+        found = run(stage, command, limit, environment)
+        good &= found["exit"] == 0
+        with results.open("a") as file:
+            file.write(json.dumps(found) + "\n")
+    for line in results.read_text().splitlines():
+        row = json.loads(line)
+        if row["what"] != "stage":
+            print(" ".join(str(value)[:24] for name, value in row.items() if name != "what"))
+    return int(not good)
+
+
+# --- what is told of it ---------------------------------------------------------------------------------------------
+
+Row = dict[str, Any]
+
+
+def report(file: Path) -> int:
+    """Prints the results as tables in Markdown."""
+    rows: list[Row] = [json.loads(line) for line in file.read_text().splitlines()]
+    by_what: defaultdict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_what[row["what"]].append(row)
+    told = [(f"{row['model']}, {row['products']}", f"{row['equal']} of {row['steps']}") for row in by_what["roots"]]
+    print_table(("state roots of", "equal to the processor's"), told)
+    for what in ("step", "step and root", "product"):
+        print_table((what, "ms", *PEERS), [times_of(own) for own in groups_of(by_what[what])])
+    for model, products in dict.fromkeys((row["model"], row["products"]) for row in by_what["profile"]):
+        own = [row for row in by_what["profile"] if (row["model"], row["products"]) == (model, products)]
+        parts = [(row["kernel"], f"{row['launches']}", f"{row['ms']:.1f}", f"{row['share']:.3f}") for row in own]
+        print_table((f"kernel of {model}, {products}", "launches", "ms", "share"), parts)
+    return 0
+
+
+PEERS = ("torch float32", "torch tf32", "torch bfloat16", "torch int8")
+
+
+def groups_of(rows: Sequence[Row]) -> list[list[Row]]:
+    """The comparisons of each step or product with its peers."""
+    found: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        found[row["model"], row["products"]].append(row)
+    return list(found.values())
+
+
+def times_of(rows: Sequence[Row]) -> tuple[str, ...]:
+    """What it is, its time, and our time / theirs with their time."""
+    first = rows[0]
+    theirs = {row["against"].split(",")[0]: f"{row['ratio']:.2f} ({row['theirs_ms']:.3g})" for row in rows}
+    rate = f", {first['rate']:.0f} TFLOP/s" if first["what"] == "product" else ""
+    name = f"{first['model']}, {first['products']}{rate}"
+    return (name, f"{first['ms']:.3g}", *(theirs.get(peer, "") for peer in PEERS))
+
+
+def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table in Markdown; nothing without rows."""
+    if rows:
+        print("\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)), end="\n\n")
+
+
+def main() -> int:
+    """Parses, runs, says."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", choices=("check", "pack", "report"), default="check")
+    parser.add_argument("file", nargs="?", type=Path, default=OUT / "results.jsonl", help="of results, to report")
+    parser.add_argument("--budget", type=float, default=600, help="seconds (default 600)")
+    parser.add_argument("--only", nargs="+", help="stages by their first words")
+    parser.add_argument("--emulated", action="store_true", help="on the emulated device")
+    parser.add_argument("--python", default=sys.executable, help="of the other machine's version, to pack for")
+    arguments = parser.parse_args()
+    if arguments.what == "report":
+        return report(arguments.file)
+    return pack(arguments.python) if arguments.what == "pack" else check(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
