@@ -9,7 +9,7 @@ import pytest
 
 from lockstep.numerics import paths
 from lockstep.numerics.arrays import Array, StepContext
-from lockstep.numerics.cuda import CudaExecutable, open_device, wide
+from lockstep.numerics.cuda import CudaExecutable, loaded, open_device, wide
 from lockstep.numerics.cuda.device import UNITS, Device
 from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.numerics.cuda.generate import generate
@@ -98,6 +98,7 @@ def test_emulated_steps_with_attention_in_tiles(name: str, products: str, monkey
     dataset = rng.integers(0, 32, (16, tokens + 1)).astype(np.int32)
     monkeypatch.setattr(wide, "LEAST_WORDS", 2 * tokens * tokens)
     monkeypatch.setattr(wide, "LEAST_BLOCKS", 1)
+    monkeypatch.setattr(loaded, "WHOLE", 0.0)
     assert generate(program, 99 << 10).source.count("_tiles{") == 7, "three reductions forward, four backward"
     device = Emulator(descending=name == "llama")
     executable, state = paths.compile(program, fused="off"), begin

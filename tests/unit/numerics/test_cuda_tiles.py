@@ -11,7 +11,7 @@ import pytest
 from lockstep.numerics import paths
 from lockstep.numerics.arrays import Array
 from lockstep.numerics.builder import Expression, ProgramBuilder, Quantised, Tensor
-from lockstep.numerics.cuda import CudaExecutable, wide
+from lockstep.numerics.cuda import CudaExecutable, loaded, wide
 from lockstep.numerics.cuda.device import UNITS, Device
 from lockstep.numerics.cuda.generate import generate
 from lockstep.numerics.cuda.memory import plan
@@ -52,6 +52,7 @@ MASKS = ("none", "causal", "window", "given", "everything")
 def _every_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wide, "LEAST_WORDS", 1)
     monkeypatch.setattr(wide, "LEAST_BLOCKS", 1)
+    monkeypatch.setattr(loaded, "WHOLE", 0.0)
 
 
 class Attention:

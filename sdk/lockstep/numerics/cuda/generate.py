@@ -29,6 +29,7 @@ from lockstep.numerics.cuda.quants import Array, QuantGroup, Target, alone, quan
 from lockstep.numerics.cuda.tiles import MODES, tile_kernel
 from lockstep.numerics.cuda.views import position, seen_through, word
 from lockstep.numerics.cuda.wide import wide_reductions
+from lockstep.numerics.scalar import Op as Opcode
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.programs.program import CHUNK, Fold, Kind, Op, Program, Tag, View, groups_of
 
@@ -41,9 +42,13 @@ QUANT_THREADS = 256
 """kQuantThreads of kernels.cuh."""
 CODE_THREADS = 256
 """kCodeThreads of integers.cuh."""
-BUSY_BLOCKS = 120
-"""Blocks that keep a large device busy: below it a product is cut finer."""
-FEW_TILES = BUSY_BLOCKS // 4
+BUSY_BLOCKS = 132
+"""Multiprocessors of a large device, an H100: below as many blocks some are idle."""
+PRODUCTS_A_CYCLE = {128: 72, 64: 50}
+"""Products of floats that a multiprocessor does in a cycle, by the side of a block's tile: measured on an H100."""
+WORDS_A_CYCLE = 3
+"""Words that a multiprocessor's part of an H100's memory moves in a cycle."""
+FEW_TILES = 30
 """Tiles of a product of codes below which its groups become blocks of their own. What they write for a fold takes the
 memory as long as the multiprocessor computes four of them."""
 LEAST_SPLIT = 8
@@ -74,8 +79,9 @@ class Generated:
         return CONTEXT_WORDS + sum(rows for _, rows in self.draws)
 
 
-def generate(program: Program, shared_bytes: int = SHARED_BYTES) -> Generated:
-    """Source and launches of all ops, for a device whose blocks have so much shared memory.
+def generate(program: Program, shared_bytes: int = SHARED_BYTES, tiles: bool = True) -> Generated:
+    """Source and launches of all ops, for a device whose blocks have so much shared memory; with `tiles` attention's
+    scores are nowhere in memory.
 
     Raises UsageError for a fold with more partial results than 2^31.
     """
@@ -83,16 +89,16 @@ def generate(program: Program, shared_bytes: int = SHARED_BYTES) -> Generated:
     shown = tuple(tuple(writer.op(i, op)) for i, op in enumerate(program.ops))
     launches = list(shown)
     groups = quant_groups(program, list(map(reads, shown)))
-    tiles = writer.tiles(groups)
+    found = writer.tiles(groups) if tiles else _Tiles({}, frozenset())
     for group in groups:
-        if group.members - {group.source} <= tiles.nowhere:
+        if group.members - {group.source} <= found.nowhere:
             continue
         for i in group.members:
             launches[i] = ()
         launches[group.place] = (writer.quants(group),)
-    for i in tiles.nowhere:
+    for i in found.nowhere:
         launches[i] = ()
-    for i, launch in tiles.launches.items():
+    for i, launch in found.launches.items():
         launches[i] = (launch,)
     source = '#include "kernels.cuh"\n\n' + "\n".join(writer.kernels.values())
     return Generated(source, tuple(launches), shown, writer.scratch_words, tuple(writer.draws))
@@ -407,11 +413,13 @@ LOCKSTEP_EXPORT(@)
         parameters = "".join(f"const Word* __restrict__ {pointer}, " for pointer in pointers)
         given = iter(pointers)
         passed = ["nullptr" if term.iota else next(given) for term in terms]
+        same = mode == Fold.DOT and terms[0] == terms[1] and sources[0] == sources[-1]
         second = f"struct Second {terms[1].members};" if mode == Fold.DOT else "using Second = First;"
         text = f"""\
 struct @_fold {{
     static constexpr Mode MODE = Mode::{MODES[mode]};
     static constexpr Word OUTPUTS = {word(outputs)}, K = {word(k)};
+    static constexpr bool SAME = {boolean(same)};
     struct First {terms[0].members};
     {second}
 }};
@@ -448,14 +456,15 @@ LOCKSTEP_EXPORT(@)
             for j, rows, axis in zip(order, (matrix.rows, matrix.columns), (matrix.m, -1), strict=True)
         ]
         m, n, batches = matrix.rows, matrix.columns, prod(matrix.counts)
-        side, split = _tiling(m, n, batches, op.chunks)
+        sparse = _is_indicator(self.program, views[order[0]])
+        side, split = _tiling(m, n, batches, op.k_terms)
         # Fours of outputs: whole ones of a row, aligned wherever the other strides lead.
         strides = [matrix.own[a] for a in (*matrix.batch, matrix.m)]
         vector = not any(x % 4 for x in (n, out.offset, *strides, *([prod(op.extents)] if split else [])))
         text = f"""\
 struct @_dot {{
     static constexpr int SIDE = {side};
-    static constexpr bool SPLIT = {boolean(split)}, VECTOR = {boolean(vector)};
+    static constexpr bool SPLIT = {boolean(split)}, VECTOR = {boolean(vector)}, SPARSE = {boolean(sparse)};
     static constexpr Word K = {word(op.k_terms)}, BATCHES = {word(batches)}, ELEMENTS = {word(prod(op.extents))};
     static constexpr Word ROW_STRIDE = {word(matrix.own[matrix.m])};
     LOCKSTEP_MEMBER static Word batch([[maybe_unused]] Word i) {{ return {matrix.place(matrix.own)}; }}
@@ -474,6 +483,15 @@ LOCKSTEP_EXPORT(@)
         if not split:
             return [launch]
         return [launch, *self._above(Fold.DOT, prod(op.extents), op.chunks, out, 0)]
+
+
+def _is_indicator(program: Program, view: View) -> bool:
+    """A map of comparisons, as numbers: mostly zeros where indices are compared."""
+    op = program.ops[view.index] if view.tag == Tag.OP else None
+    if op is None or op.kind != Kind.MAP or not op.instrs or op.instrs[-1].op != Opcode.I2F:
+        return False
+    compared = op.instrs[-1].a - len(op.views)
+    return 0 <= compared < len(op.instrs) and op.instrs[compared].op == Opcode.IEQ
 
 
 def _shared_by_codes(side: int, words: int) -> int:
@@ -512,10 +530,18 @@ def _side(matrix: Matrix, rows: int, walk: Sequence[int], axis: int, k: int, vie
     }}"""
 
 
-def _tiling(m: int, n: int, batches: int, chunks: int) -> tuple[int, bool]:
-    """(side of a block's tile, whether chunks are blocks of their own): the largest tile that keeps a device busy."""
-    for side, split in ((128, False), (128, True), (64, False)):
+def _tiling(m: int, n: int, batches: int, k: int) -> tuple[int, bool]:
+    """(side of a block's tile, whether chunks are blocks of their own): what takes a large device the least time, by
+    the count of products that the busiest of its multiprocessors has, and of words that go through memory."""
+    chunks = -(-k // CHUNK)
+
+    def cost(side: int, split: bool) -> tuple[float, bool, int]:
         tiles = -(-m // side) * -(-n // side) * batches
-        if (chunks > 1 or not split) and tiles * (chunks if split else 1) >= BUSY_BLOCKS:
-            return side, split
-    return 64, chunks > 1
+        blocks, terms = (tiles * chunks, min(k, CHUNK)) if split else (tiles, k)
+        products = -(-blocks // BUSY_BLOCKS) * side * side * terms / PRODUCTS_A_CYCLE[side]
+        words = 2 * m * n * batches * chunks if split else 0
+        return products + words / BUSY_BLOCKS / WORDS_A_CYCLE, split, -side
+
+    splits = (False, True) if chunks > 1 and m * n * batches * chunks <= MOST_SPLIT_WORDS else (False,)
+    forms = [(side, split) for side in PRODUCTS_A_CYCLE for split in splits]
+    return min(forms, key=lambda form: cost(*form))

@@ -46,9 +46,6 @@ LOCKSTEP_MEMBER Word kept(Word x) { return x; }
 LOCKSTEP_MEMBER Word kept(Word x) { return __shfl_sync(0xffffffff, x, static_cast<int>(threadIdx.x % 32)); }
 #endif
 
-// True for all threads of the block if it is for one of them. A barrier, before which all that was written is there.
-LOCKSTEP_MEMBER bool any(bool own) { return __syncthreads_or(own) != 0; }
-
 #if LOCKSTEP_UNIT >= 1
 LOCKSTEP_MEMBER Word address(Word at) { return static_cast<Word>(__cvta_generic_to_shared(pool)) + at; }
 

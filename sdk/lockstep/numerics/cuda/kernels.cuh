@@ -33,6 +33,15 @@ using f32::word;
 
 constexpr Word kChunk = 256;  // terms that are chained before a partial result is taken
 
+namespace unit {
+#if defined(LOCKSTEP_GPU)
+// True for all threads of the block if it is for one of them. A barrier, before which all that was written is there.
+LOCKSTEP_MEMBER bool any(bool own) { return __syncthreads_or(own) != 0; }
+#else
+using emulation::unit::any;
+#endif
+}  // namespace unit
+
 // --- products ---------------------------------------------------------------------------------------------------------------
 
 constexpr int kProductThreads = 256;
@@ -87,10 +96,26 @@ struct Loader {
     }
 };
 
+// The barrier behind what a block's threads have stored: false if its products are zeros, as far as a `sparse` left shows.
+template <class Left, class Right>
+LOCKSTEP_MEMBER bool stored(bool sparse, const Left& left, const Right& right) {
+    if (!sparse) {
+        __syncthreads();
+        return true;
+    }
+    bool some = false;
+#pragma unroll
+    for (int v = 0; v < 4; ++v) some |= (left.held[v] & ~f32::SIGN) != 0 || (right.held[v] & f32::INFINITE) == f32::INFINITE;
+    return unit::any(some);
+}
+
 // out[batch, m, n] = fold_k left[batch, m, k] right[batch, n, k]. A block owns a tile of SIDE x SIDE outputs, a thread T x T of
 // them and with each its chain: no bit depends on the tiling. (Volkov and Demmel, "Benchmarking GPUs to tune dense linear
 // algebra", SC 2008.) Blocks are numbered batch, tile of m, tile of n, innermost last; Dot::SPLIT puts the chunk before all of
 // them and leaves the chunks' bare results, `ELEMENTS` words apart, to a fold that adds them up.
+//
+// Dot::SPARSE says that most of left is zeros: rows of an indicator, such as the gradient of an embedding has. A tile of zeros
+// times finite words changes no chain, which begins with +0 and whose zero has no sign at a chunk's end: it is not multiplied.
 template <class Dot>
 LOCKSTEP_INLINE void multiply(const Word* left, const Word* right, Word* out) {
     constexpr int SIDE = Dot::SIDE, T = SIDE / 16, DEPTH = kDepth<SIDE>;
@@ -119,7 +144,7 @@ LOCKSTEP_INLINE void multiply(const Word* left, const Word* right, Word* out) {
     next_right.load(right, n0, begin);
     next_left.store(lefts[0]);
     next_right.store(rights[0]);
-    __syncthreads();
+    bool counts = stored(Dot::SPARSE, next_left, next_right);
     int held = 0;
     for (Word k0 = begin; k0 < end; k0 += DEPTH, held ^= 1) {
         if (k0 + DEPTH < end) {
@@ -128,6 +153,7 @@ LOCKSTEP_INLINE void multiply(const Word* left, const Word* right, Word* out) {
         }
 #pragma unroll
         for (int k = 0; k < DEPTH; ++k) {
+            if (Dot::SPARSE && !counts) break;
             if (K % DEPTH != 0 && k0 + static_cast<Word>(k) >= end) break;  // padding is never executed
             Four a[T / 4], b[T / 4];
 #pragma unroll
@@ -194,7 +220,7 @@ LOCKSTEP_INLINE void multiply(const Word* left, const Word* right, Word* out) {
             next_left.store(lefts[held ^ 1]);
             next_right.store(rights[held ^ 1]);
         }
-        __syncthreads();
+        counts = stored(Dot::SPARSE, next_left, next_right);
     }
 }
 
@@ -227,7 +253,8 @@ template <class Fold>
 LOCKSTEP_INLINE void fold(const Word* first, const Word* second, Word* out) {
     using A = typename Fold::First;
     using B = typename Fold::Second;
-    constexpr bool DOT = Fold::MODE == Mode::kDot, STAGE_A = A::STRIDE == 1 && !A::IOTA, STAGE_B = DOT && B::STRIDE == 1 && !B::IOTA;
+    constexpr bool DOT = Fold::MODE == Mode::kDot, SAME = Fold::SAME;  // both operands of a dot are one
+    constexpr bool STAGE_A = A::STRIDE == 1 && !A::IOTA, STAGE_B = DOT && !SAME && B::STRIDE == 1 && !B::IOTA;
     constexpr Word CHUNKS = (Fold::K + kChunk - 1) / kChunk, JOBS = Fold::OUTPUTS * CHUNKS;
     constexpr Word IDENTITY = Fold::MODE == Mode::kMax ? f32::NEGATIVE_INFINITE : Fold::MODE == Mode::kMin ? f32::INFINITE : 0;
     __shared__ Word a_tile[STAGE_A ? kFoldThreads : 1][kFoldTile + 1], b_tile[STAGE_B ? kFoldThreads : 1][kFoldTile + 1];
@@ -247,18 +274,29 @@ LOCKSTEP_INLINE void fold(const Word* first, const Word* second, Word* out) {
         if constexpr (STAGE_A || STAGE_B) {
             __syncthreads();
             const Word k = k0 + static_cast<Word>(thread % kFoldTile);
-            for (int j = thread / kFoldTile; j < kFoldThreads; j += kFoldThreads / kFoldTile) {
-                if (k >= lengths[j]) continue;
-                if constexpr (STAGE_A) a_tile[j][thread % kFoldTile] = term_at<A>(first, a_starts[j], k);
-                if constexpr (STAGE_B) b_tile[j][thread % kFoldTile] = term_at<B>(second, b_starts[j], k);
+            constexpr int ROWS = kFoldThreads / kFoldTile, HELD = 16;  // reads that are under way together
+            for (int j0 = thread / kFoldTile; j0 < kFoldThreads; j0 += HELD * ROWS) {
+                Word a[HELD], b[HELD];
+#pragma unroll
+                for (int h = 0; h < HELD; ++h) {
+                    const int j = j0 + h * ROWS;
+                    const bool inside = k < lengths[j];
+                    if constexpr (STAGE_A) a[h] = inside ? term_at<A>(first, a_starts[j], k) : 0;
+                    if constexpr (STAGE_B) b[h] = inside ? term_at<B>(second, b_starts[j], k) : 0;
+                }
+#pragma unroll
+                for (int h = 0; h < HELD; ++h) {
+                    if constexpr (STAGE_A) a_tile[j0 + h * ROWS][thread % kFoldTile] = a[h];
+                    if constexpr (STAGE_B) b_tile[j0 + h * ROWS][thread % kFoldTile] = b[h];
+                }
             }
             __syncthreads();
         }
-#pragma unroll 8
+#pragma unroll 16
         for (Word k = 0; k < kFoldTile; ++k) {
             if (k0 + k >= length) break;
             const Word a = STAGE_A ? a_tile[STAGE_A ? thread : 0][k] : term_at<A>(first, a_start, k0 + k);
-            const Word b = !DOT ? 0 : STAGE_B ? b_tile[STAGE_B ? thread : 0][k] : term_at<B>(second, b_start, k0 + k);
+            const Word b = !DOT ? 0 : SAME ? a : STAGE_B ? b_tile[STAGE_B ? thread : 0][k] : term_at<B>(second, b_start, k0 + k);
             chain = joined<Fold::MODE>(chain, a, b);
         }
     }

@@ -29,6 +29,9 @@ HASH_THREADS = 128
 STATES = 2
 """A step's input and its output: what came before is hashed by then."""
 DIGEST_WORDS = 8
+WHOLE = 0.5
+"""Part of the free memory that a step may take with all tensors in it; one that takes more computes attention in tiles,
+which takes longer (docs/cuda.md)."""
 GRAPHS = 8
 """Recorded launches of a step, one for each set of places that its tensors have had twice: a state's buffers are those
 of the state before the last one."""
@@ -134,11 +137,14 @@ class Loaded:
     def __init__(self, program: Program, device: Device) -> None:
         """Raises DeviceFailed if the device has no room for a step, UsageError for a Program that it cannot run."""
         self._program, self._device = program, device
-        self._generated = generate(program, device.shared_bytes)
-        self._arena = plan(program, self._generated.launches)
-        self._all = plan(program, self._generated.shown, shown=True)
-        self.need = self._needed()
         free = available(device)
+        for tiles in (False, True):
+            self._generated = generate(program, device.shared_bytes, tiles)
+            self._arena = plan(program, self._generated.launches)
+            self._all = plan(program, self._generated.shown, shown=True)
+            self.need = self._needed()
+            if self.need.step <= WHOLE * free:
+                break
         if self.need.step > free:
             raise DeviceFailed(
                 f"a step takes {self.need.step:,} bytes of {device.label}, which has {free:,} free",
