@@ -20,13 +20,11 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.gpu import MODELS, training_step
 from benchmarks.inner_loops import ARCHITECTURES, SHARED_BYTES, tool
-from lockstep.numerics.cuda import wide
 from lockstep.numerics.cuda.device import compile_source
 from lockstep.numerics.cuda.generate import Generated, generate
 from lockstep.numerics.cuda.memory import plan
@@ -71,8 +69,7 @@ NAMES = ("maxima", "sums", "output", "by v", "rows' sums", "by k", "by q")
 
 def step(model: str, products: str, program: Program, tiles: bool) -> tuple[Step, Generated]:
     """A step's memory and launches."""
-    with patch.object(wide, "LEAST_WORDS", wide.LEAST_WORDS if tiles else 1 << 62):
-        generated = generate(program, SHARED_BYTES)
+    generated = generate(program, SHARED_BYTES, tiles)
     arena = plan(program, generated.launches)
     launched = arena.launched(generated.launches)
     kernels = {launch.kernel for launch in launched}
