@@ -13,6 +13,7 @@ from lockstep.numerics.arrays import Array
 from lockstep.numerics.builder import Expression, ProgramBuilder, Quantised, Tensor
 from lockstep.numerics.cuda import CudaExecutable, loaded, wide
 from lockstep.numerics.cuda.device import UNITS, Device
+from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.numerics.cuda.generate import generate
 from lockstep.numerics.cuda.memory import plan
 from lockstep.numerics.tables import width_of
@@ -205,6 +206,25 @@ def test_nothing_as_large_as_the_scores_is_in_memory(arithmetic: str) -> None:
     largest = max(program.ops[op].header.elements for op in arena.offsets)
     assert largest < shape.heads * shape.rows * shape.keys // 2, "an output that somebody waits for"
     assert set(REDUCTIONS) <= set(in_tiles(program))
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("arithmetic", [FLOATS, CODES])
+def test_a_device_with_room_keeps_the_scores(arithmetic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has them in memory where a step takes half of what is free, and computes them again where it takes more."""
+    monkeypatch.setattr(loaded, "WHOLE", 0.5)
+    program = attention(Shape(2, 1, 64, 256, 32), arithmetic)
+    whole = CudaExecutable(program, device=Emulator()).need.step
+    due = paths.compile(program, fused="off").run(state_of(program), CONTEXT)
+    for size, tiles in ((2 * whole, False), (2 * whole - 4, True)):
+        executable = CudaExecutable(program, device=Emulator(size=size))
+        launched = [launch.kernel for own in executable._loaded._generated.launches for launch in own]
+        assert any(kernel.startswith("tile_") for kernel in launched) == tiles
+        assert (executable.need.step < whole) == tiles
+        for own, other in zip(executable.run(state_of(program), CONTEXT), due, strict=True):
+            assert (own is None) == (other is None)
+            if own is not None:
+                np.testing.assert_array_equal(words(own), words(other))
 
 
 def other(what: str) -> Program:
