@@ -50,6 +50,10 @@ START_SECONDS = 120.0
 """A child is there by then, whatever else the machine does."""
 HINT = "the job is refused here; `retry`, of the program that looked at it, has it tried again"
 TELLS = "`lockstep doctor` tells more"
+CHILD = "lockstep.execution.box.child"
+ISOLATED = (sys.executable, "-I")
+"""Python without the user's site and what the environment names: no child runs code that its owner did not install."""
+INSTALLED = "it runs `python -I`, which reads no PYTHONPATH: install lockstep into the environment of that Python"
 KILLED = "the kernel ended it, as when memory runs out (SIGKILL)"
 GRACE_SECONDS = 10.0
 """A child that has closed its end of the wire is ended after this time."""
@@ -204,6 +208,8 @@ class Box:
             said = _READY(wire.answered(self._wire, until), "the greeting")
         except (wire.Ended, wire.Late, OverflowError, Malformed) as error:
             why = self._death() if isinstance(error, wire.Ended) else "it says nothing that could be read"
+            if missing := _missing():
+                raise DoctorError(f"no confined process could be started: {missing}", INSTALLED) from error
             raise TryLater(f"no confined process could be started: {why}", TELLS) from error
         if "refused" in said:
             raise _refused(said["refused"])
@@ -317,12 +323,21 @@ def _refused(number: int) -> LockstepError:
     return TryLater(why, TELLS) if number in PASSING else DoctorError(why, TELLS)
 
 
+def _missing() -> str:
+    """What Python says if it does not find the child's code; empty if it does."""
+    try:
+        found = subprocess.run([*ISOLATED, "-c", f"import {CHILD}"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return on_one_line(found.stderr.strip().rpartition("\n")[2]) if found.returncode else ""
+
+
 def _started(theirs: socket.socket, folder: Path | None) -> subprocess.Popen[bytes]:
     passed = {name: os.environ[name] for name in ("PATH", "CXX", "LOCKSTEP_FUSED") if name in os.environ}
     place = "/nonexistent" if folder is None else str(folder)
     # INVARIANT: no secret of the parent's environment, and no open file of it, reaches a child.
     return subprocess.Popen(
-        [sys.executable, "-I", "-m", "lockstep.execution.box.child", str(theirs.fileno())],
+        [*ISOLATED, "-m", CHILD, str(theirs.fileno())],
         pass_fds=[theirs.fileno()], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         cwd="/" if folder is None else folder, start_new_session=True,
         env={

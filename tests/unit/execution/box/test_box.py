@@ -224,6 +224,14 @@ def test_what_a_system_refuses_for_good_is_not_waited_for(
         Box(LIMITS)
 
 
+def test_code_that_an_isolated_python_does_not_find_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where lockstep lies in a folder that only PYTHONPATH names."""
+    monkeypatch.setattr(handle, "CHILD", "lockstep_elsewhere.child")
+    with pytest.raises(DoctorError, match="No module named 'lockstep_elsewhere'") as refused:
+        Box(LIMITS)
+    assert "PYTHONPATH" in refused.value.hint
+
+
 def test_a_child_starts_where_no_process_has_a_file_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     denied = "def no(*_): raise PermissionError(1, 'no')\nos.pidfd_open = no"
     started_by(monkeypatch, denied)
