@@ -142,6 +142,8 @@ def test_reductions(descending: bool) -> None:
     outputs = [fold(t) for t in (x, columns, b.input(1)) for fold in (b.sum, b.max, b.min)]
     outputs += [
         b.dot(b.input(1), b.input(1)),
+        b.dot(b.input(1).slice(0, 0, 60_000), b.input(1).slice(0, 7, 60_007)),
+        b.dot(b.word((700,), 0x3F800001, F32), b.word((700,), 0x3F800001, F32)),
         b.sum(b.input(2)),
         b.sum(b.iota((5, 300), 1)),
         b.sum(b.word((9,), 1, F32)),

@@ -413,7 +413,7 @@ LOCKSTEP_EXPORT(@)
         parameters = "".join(f"const Word* __restrict__ {pointer}, " for pointer in pointers)
         given = iter(pointers)
         passed = ["nullptr" if term.iota else next(given) for term in terms]
-        same = mode == Fold.DOT and terms[0] == terms[1] and sources[0] == sources[-1]
+        same = mode == Fold.DOT and terms[0] == terms[1] and len(set(sources)) < 2
         second = f"struct Second {terms[1].members};" if mode == Fold.DOT else "using Second = First;"
         text = f"""\
 struct @_fold {{
