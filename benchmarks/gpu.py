@@ -51,7 +51,7 @@ from lockstep.numerics.cuda.device import Device, compiler_version, machine_code
 from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.numerics.cuda.generate import generate
 from lockstep.numerics.cuda.memory import plan
-from lockstep.numerics.cuda.selftest import check_device
+from lockstep.numerics.cuda.selftest import check_device, golden_program
 from lockstep.numerics.tables import width_of
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol.errors import UsageError
@@ -575,6 +575,14 @@ def run(
                 yield from time_products(device, kind, *shape, arguments.runs)
 
 
+def warm(arguments: argparse.Namespace) -> None:
+    """Compiles everything for an architecture into the cache, without a device; raises UsageError without NVRTC."""
+    steps = read(arguments.program, arguments) if arguments.program else traced(arguments)
+    others = [golden_program(), *(product(kind, *shape, REPEATS) for shape in SHAPES for kind in RIVALS)]
+    for program in [*steps.values(), *others]:
+        machine_code(generate(program, SHARED_BYTES, tiles=False).source, arguments.warm)
+
+
 def read(file: Path, arguments: argparse.Namespace) -> Programs:
     """The Programs that `--trace` wrote; raises UsageError for another file, or one that lacks what is asked for."""
     hint = "write the file anew: --trace FILE, with the same --model and --products"
@@ -625,12 +633,10 @@ def main(given: list[str] | None = None) -> int:
     if arguments.trace:
         arguments.trace.write_bytes(pickle.dumps(traced(arguments)))
         return 0
-    if arguments.warm:
-        steps = read(arguments.program, arguments) if arguments.program else traced(arguments)
-        for program in [*steps.values(), *(product(kind, *shape, REPEATS) for shape in SHAPES for kind in RIVALS)]:
-            machine_code(generate(program, SHARED_BYTES, tiles=False).source, arguments.warm)
-        return 0
     try:
+        if arguments.warm:
+            warm(arguments)
+            return 0
         data = measure(arguments)
     except UsageError as error:
         parser.error(f"{error}\n{error.hint}")

@@ -1,6 +1,6 @@
 """A CUDA device examined in ten minutes: whether its bits are right, how fast it is, where its time goes.
 
-    tools/device-check pack                what the machine with the device will need, into out/travel; then a table
+    PYTHON=.venv/bin/python tools/device-check pack    what the machine with the device will need, into out/travel
     tools/device-check                     every stage there; results as they come in out/device-check/results.jsonl
     tools/device-check --budget 300        leaves out the last stages
     tools/device-check --only roots steps
@@ -15,6 +15,7 @@ others; the exit status is then 1. This file needs the standard library alone, s
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import lzma
 import os
@@ -36,16 +37,18 @@ OUT = Path(os.environ.get("OUT") or ROOT / "out/device-check")
 SITE = Path(os.environ.get("LOCKSTEP_SITE", "/tmp/lockstep-site"))
 """The environment that is made on the machine with the device."""
 PROGRAMS, DUE, CACHE, ANVIL = TRAVEL / "programs", TRAVEL / "due.json", TRAVEL / "cache.tar.xz", TRAVEL / "anvil.xz"
-WHEELS = TRAVEL / "wheels"
+WHEELS, SOURCES = TRAVEL / "wheels", TRAVEL / "sources"
+PACKAGES, SUFFIXES = ("sdk", "coordinator", "worker", "verifier"), (".py", ".cpp", ".hpp", ".cuh", ".inl", ".h")
 ANVIL_PLACE = ROOT / "node_modules/@foundry-rs/anvil-linux-amd64/bin/anvil"
 SMALL, LARGE = ("gpt-small", "llama-small", "cnn-small"), ("gpt2-124m", "llama-124m")
 ARCHITECTURE = "sm_90a"
 """The device for which kernels are compiled ahead."""
-NEEDED = ("numpy", "torch", "cuda.bindings.driver", "cuda.bindings.nvrtc")
+NEEDED = ("numpy", "torch", "cuda.bindings.driver", "cuda.bindings.nvrtc", "lockstep", "web3", "pytest")
+TESTS_NEED = ("pytest", "pytest-timeout", "hypothesis", "coverage", "psutil")
 MOST_BYTES = 64 << 20
 """Most that may travel, the tree included."""
 NOTHING = -1
-"""In the place of an exit status: the stage found no device, and measured nothing."""
+"""In the place of an exit status: the stage measured nothing, as where there is no device."""
 LAST_LINES = 12
 """Lines of a stage's output that are shown when it failed."""
 
@@ -66,7 +69,9 @@ class Stage:
 def gpu(*arguments: str, models: Sequence[str] = ()) -> tuple[str, ...]:
     """benchmarks/gpu.py over the Programs and roots that have travelled."""
     lines, chosen = ("--lines", str(OUT / "results.jsonl")), ("--model", *models) if models else ()
-    given = (*(("--program", str(PROGRAMS)) if models else ()), *(("--due", str(DUE)) if "roots" in arguments else ()))
+    given = ("--program", str(PROGRAMS)) if models else ()
+    if models and "roots" in arguments:
+        given = (*given, "--due", str(DUE))
     return ("benchmarks/gpu.py", "--stages", *arguments, *chosen, *given, *lines)
 
 
@@ -104,28 +109,51 @@ def pack(python: str) -> int:
     models = (*SMALL, *LARGE)
     own = [sys.executable, str(ROOT / "benchmarks/gpu.py")]
     if not PROGRAMS.exists():
-        subprocess.run([*own, "--model", *models, "--trace", str(PROGRAMS)], check=True)
+        part = TRAVEL / "programs.part"
+        subprocess.run([*own, "--model", *models, "--trace", str(part)], check=True)
+        part.rename(PROGRAMS)
     if not DUE.exists():
         roots: dict[str, list[str]] = {}
         for chosen, steps in ((SMALL, 100), (LARGE, 2)):
             part = TRAVEL / "part.json"
+            part.unlink(missing_ok=True)
             given = ["--program", str(PROGRAMS), "--due", str(part), "--steps", str(steps)]
             subprocess.run([*own, "--model", *chosen, *given], check=True)
             roots |= json.loads(part.read_text())
             part.unlink()
-        DUE.write_text(json.dumps(roots))
-    if not WHEELS.exists():
+        written(DUE, json.dumps(roots).encode())
+    if not SOURCES.exists() or SOURCES.read_text() != sources():
         bring_wheels(python)
-    if not ANVIL.exists():
-        ANVIL.write_bytes(lzma.compress(ANVIL_PLACE.read_bytes()))
+        CACHE.unlink(missing_ok=True)
+        SOURCES.write_text(sources())
+    if not ANVIL.exists() and ANVIL_PLACE.exists():
+        written(ANVIL, lzma.compress(ANVIL_PLACE.read_bytes()))
     if not CACHE.exists():
-        # NVRTC of the other machine's version: PYTHONPATH may name one.
+        # NVRTC of the other machine's version: PYTHONPATH and LD_LIBRARY_PATH may name one.
         folder = TRAVEL / "cache"
         warm = [*own, "--model", *models, "--program", str(PROGRAMS), "--warm", ARCHITECTURE]
-        subprocess.run(warm, check=True, env={**os.environ, "LOCKSTEP_CACHE": str(folder)})
-        subprocess.run(["tar", "-C", str(folder), "-cJf", str(CACHE), "."], check=True)
-        shutil.rmtree(folder)
+        if subprocess.run(warm, env={**os.environ, "LOCKSTEP_CACHE": str(folder)}).returncode:
+            print("kernels do not travel: the device's machine compiles them, which takes minutes", file=sys.stderr)
+        else:
+            subprocess.run(["tar", "-C", str(folder), "-cJf", f"{CACHE}.part", "."], check=True)
+            Path(f"{CACHE}.part").rename(CACHE)
+        shutil.rmtree(folder, ignore_errors=True)
     return table()
+
+
+def sources() -> str:
+    """A digest of what the wheel of this project is made of."""
+    digest = hashlib.sha256()
+    for path in sorted(path for folder in PACKAGES for path in (ROOT / folder).rglob("*") if path.suffix in SUFFIXES):
+        digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def written(path: Path, data: bytes) -> None:
+    """The file whole, or not at all."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_bytes(data)
+    part.rename(path)
 
 
 def bring_wheels(python: str) -> None:
@@ -139,10 +167,11 @@ def bring_wheels(python: str) -> None:
     constraints.write_text("\n".join(kept) + "\n")
     subprocess.run([*pip, "wheel", "-q", "--no-deps", "-w", str(part), str(ROOT)], check=True)
     (own,) = part.glob("*.whl")
-    needs = ["-c", str(constraints), str(own), "pytest", "pytest-timeout", "hypothesis"]
+    needs = ["-c", str(constraints), str(own), *TESTS_NEED]
     subprocess.run([*pip, "wheel", "-q", "-w", str(part), *needs], check=True)
     for wheel in part.glob("numpy-*.whl"):
         wheel.unlink()
+    shutil.rmtree(WHEELS, ignore_errors=True)
     part.rename(WHEELS)
 
 
@@ -168,7 +197,7 @@ def prepare() -> dict[str, str]:
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     if WHEELS.exists():
         # An environment of its own: what it lacks, torch first of all, is in the one that runs this file.
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(SITE)], check=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(SITE)], check=True)
         (packages,) = SITE.glob("lib/python*/site-packages")
         around = [path for path in sys.path[1:] if path.rstrip("/").endswith("-packages")]
         (packages / "around.pth").write_text("\n".join(around) + "\n")
@@ -181,7 +210,7 @@ def prepare() -> dict[str, str]:
         environment["PATH"] = f"{SITE / 'bin'}{os.pathsep}{environment['PATH']}"
         environment["PYTHON"] = str(SITE / "bin/python")
     if ANVIL.exists() and not ANVIL_PLACE.exists():
-        ANVIL_PLACE.parent.mkdir(parents=True)
+        ANVIL_PLACE.parent.mkdir(parents=True, exist_ok=True)
         ANVIL_PLACE.write_bytes(lzma.decompress(ANVIL.read_bytes()))
         ANVIL_PLACE.chmod(0o755)
     if CACHE.exists():
@@ -199,13 +228,15 @@ def python_of(environment: dict[str, str]) -> str:
 def missing(environment: dict[str, str]) -> list[str]:
     """What the stages need and this machine lacks."""
     said = []
-    for name in (*NEEDED, "lockstep", "web3", "pytest"):
+    for name in (*NEEDED, "hypothesis", "coverage", "psutil"):
         found = subprocess.run(
             [python_of(environment), "-c", f"import {name}"], env=environment, capture_output=True, text=True
         )
         if found.returncode:
-            said.append(f"{name}: {found.stderr.strip().splitlines()[-1]}")
+            said.append(f"{name}: {found.stderr.strip().rpartition(chr(10))[2] or found.returncode}")
     said += [f"{path}: tools/device-check pack makes it" for path in (PROGRAMS, DUE) if not path.exists()]
+    if WHEELS.exists() and (not SOURCES.exists() or SOURCES.read_text() != sources()):
+        said.append(f"{WHEELS} of these sources: what is examined is another tree's; tools/device-check pack again")
     return said
 
 
@@ -229,8 +260,10 @@ def run(stage: Stage, command: tuple[str, ...], limit: float, environment: dict[
             code: int | None = process.wait(limit)
         except subprocess.TimeoutExpired:
             code = None
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
     said = log.read_bytes()[at:].decode(errors="replace")
     if code == 0 and "--lines" in command and results.stat().st_size == before:
         code = NOTHING
@@ -254,7 +287,9 @@ def check(arguments: argparse.Namespace) -> int:
         for line in missing(environment):
             print(f"missing: {line}", flush=True)
         print(f"{platform.machine()}, Python {platform.python_version()}, {time.monotonic() - begin:.1f} s to prepare")
-    good = True
+    good = bool(arguments.only is None or set(arguments.only) <= {stage.name.split()[0] for stage in STAGES})
+    if not good:
+        print(f"no stage begins with one of {arguments.only}: {', '.join(stage.name for stage in STAGES)}")
     for stage in STAGES:
         command = stage.emulated if arguments.emulated else stage.command
         left = arguments.budget - (time.monotonic() - begin)
@@ -289,7 +324,9 @@ def report(file: Path) -> int:
     told = [(f"{row['model']}, {row['products']}", f"{row['equal']} of {row['steps']}") for row in by_what["roots"]]
     print_table(("state roots of", "equal to the processor's"), told)
     for what in ("step", "step and root", "product"):
-        print_table((what, "ms", *PEERS), [times_of(own) for own in groups_of(by_what[what])])
+        for kind in ("eager", "compiled") if what != "product" else ("",):
+            own = [row for row in by_what[what] if row["against"].endswith(kind)]
+            print_table((f"{what}, {kind}".rstrip(", "), "ms", *PEERS), [times_of(of) for of in groups_of(own)])
     for model, products in dict.fromkeys((row["model"], row["products"]) for row in by_what["profile"]):
         own = [row for row in by_what["profile"] if (row["model"], row["products"]) == (model, products)]
         parts = [(row["kernel"], f"{row['launches']}", f"{row['ms']:.1f}", f"{row['share']:.3f}") for row in own]

@@ -18,7 +18,7 @@ from lockstep.numerics.cuda.memory import plan
 from lockstep.numerics.cuda.selftest import check_device
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol.errors import DoctorError, PayloadInvalid, UsageError
-from lockstep.protocol.programs.program import F32, I32, Fold, Kind, Op, Program, Tag, View
+from lockstep.protocol.programs.program import CHUNK, F32, I32, Fold, Kind, Op, Program, Tag, View
 from tests.support.emulation import Both, Mutant
 from tests.support.random_ops import Maker
 from tests.unit.numerics.comparison import CONTEXT, normal, strange, words
@@ -94,9 +94,10 @@ def test_random_programs(seed: int) -> None:
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("data", [strange, normal])
-@pytest.mark.parametrize("busy", [1, 2, 10**9], ids=["large tiles", "large tiles, split", "small tiles, split"])
-def test_products_of_every_tiling(busy: int, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generate, "BUSY_BLOCKS", busy)
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("side", [64, 128])
+def test_products_of_every_tiling(side: int, split: bool, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "_tiling", lambda m, n, batches, k: (side, split and k > CHUNK))
     both = Both(products())
     both.agree(filled(both.program, data), CONTEXT)
 
@@ -115,9 +116,12 @@ def embedding_gradient() -> Program:
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("infinite", [False, True])
-@pytest.mark.parametrize("busy", [1, 10**9], ids=["whole", "split"])
-def test_tiles_of_zeros_are_not_multiplied(busy: int, infinite: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generate, "BUSY_BLOCKS", busy)
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("side", [64, 128])
+def test_tiles_of_zeros_are_not_multiplied(
+    side: int, split: bool, infinite: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generate, "_tiling", lambda m, n, batches, k: (side, split))
     program, rng = embedding_gradient(), np.random.default_rng(3)
     assert "SPARSE = true" in generate.generate(program).source
     tokens, gradient = rng.integers(0, 300, 1000).astype(np.int32), normal(rng, 1000 * 40)
@@ -130,6 +134,18 @@ def test_tiles_of_zeros_are_not_multiplied(busy: int, infinite: bool, monkeypatc
         found = CudaExecutable(program, device=mutant).run([tokens, gradient], CONTEXT)
         due = paths.compile(program).run([tokens, gradient], CONTEXT)
         assert not np.array_equal(words(found[0]), words(due[0])), "an infinity behind zeros"
+
+
+@pytest.mark.parametrize(
+    ("shape", "form"),
+    [
+        ((4096, 50_257, 1, 768), (128, False)), ((768, 768, 1, 4096), (128, True)), ((3072, 768, 1, 4096), (128, True)),
+        ((1024, 64, 48, 768), (64, False)), ((64, 64, 1, 64), (64, False)), ((4096, 768, 1, 50_257), (128, False)),
+    ],
+)  # fmt: skip
+def test_the_busiest_multiprocessor_decides_a_tiling(shape: tuple[int, ...], form: tuple[int, bool]) -> None:
+    """Many whole tiles; few of them cut by chunks, as far as their results fit; small ones for small matrices."""
+    assert generate._tiling(*shape) == form
 
 
 @pytest.mark.sampled(1)

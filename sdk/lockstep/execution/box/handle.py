@@ -50,7 +50,7 @@ START_SECONDS = 120.0
 """A child is there by then, whatever else the machine does."""
 HINT = "the job is refused here; `retry`, of the program that looked at it, has it tried again"
 TELLS = "`lockstep doctor` tells more"
-CHILD = "lockstep.execution.box.child"
+CHILD, INMATE = "lockstep.execution.box.child", "lockstep.execution.box.inmate"
 ISOLATED = (sys.executable, "-I")
 """Python without the user's site and what the environment names: no child runs code that its owner did not install."""
 INSTALLED = "it runs `python -I`, which reads no PYTHONPATH: install lockstep into the environment of that Python"
@@ -208,7 +208,7 @@ class Box:
             said = _READY(wire.answered(self._wire, until), "the greeting")
         except (wire.Ended, wire.Late, OverflowError, Malformed) as error:
             why = self._death() if isinstance(error, wire.Ended) else "it says nothing that could be read"
-            if missing := _missing():
+            if not self._cancelled.is_set() and (missing := _missing()):
                 raise DoctorError(f"no confined process could be started: {missing}", INSTALLED) from error
             raise TryLater(f"no confined process could be started: {why}", TELLS) from error
         if "refused" in said:
@@ -324,12 +324,16 @@ def _refused(number: int) -> LockstepError:
 
 
 def _missing() -> str:
-    """What Python says if it does not find the child's code; empty if it does."""
+    """Python's words if it does not find what a child imports; empty if it does."""
     try:
-        found = subprocess.run([*ISOLATED, "-c", f"import {CHILD}"], capture_output=True, text=True, timeout=60)
+        found = subprocess.run(
+            [*ISOLATED, "-c", f"import {CHILD}, {INMATE}"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=GRACE_SECONDS,
+        )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return on_one_line(found.stderr.strip().rpartition("\n")[2]) if found.returncode else ""
+    said = on_one_line(found.stderr.strip().rpartition("\n")[2])
+    return said if said.startswith("ModuleNotFoundError") else ""
 
 
 def _started(theirs: socket.socket, folder: Path | None) -> subprocess.Popen[bytes]:

@@ -137,13 +137,13 @@ class Loaded:
     def __init__(self, program: Program, device: Device) -> None:
         """Raises DeviceFailed if the device has no room for a step, UsageError for a Program that it cannot run."""
         self._program, self._device = program, device
-        free = available(device)
+        self.pool, free = BufferPool(device), available(device)
         for tiles in (False, True):
             self._generated = generate(program, device.shared_bytes, tiles)
             self._arena = plan(program, self._generated.launches)
             self._all = plan(program, self._generated.shown, shown=True)
             self.need = self._needed()
-            if self.need.step <= WHOLE * free:
+            if self.need.step <= WHOLE * free and self._has_room():
                 break
         if self.need.step > free:
             raise DeviceFailed(
@@ -151,7 +151,6 @@ class Loaded:
                 hint="use a device with more memory, or --device cpu",
             )
         self._kernels = device.load(self._generated.source)
-        self.pool = BufferPool(device)
         self._consts = [self.pool.filled(to_array(c.header, c.data)) for c in program.consts]
         self._context = self.pool.take(self._generated.context_words)
         self._scratch = self.pool.take(self._generated.scratch_words)
@@ -168,6 +167,14 @@ class Loaded:
         """Bytes that are kept for the next step alone."""
         held = self._dataset
         return self.pool.idle + (0 if held is None else held[0].nbytes)
+
+    def _has_room(self) -> bool:
+        """True if the outputs of a step find memory now; it is kept for the first step, and others see it taken."""
+        try:
+            self.pool.take(self._arena.words)
+        except DeviceFailed:
+            return False
+        return True
 
     def trim(self) -> None:
         """Returns the memory kept for the next step to the device, after the step that uses it."""
