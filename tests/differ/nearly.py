@@ -367,7 +367,8 @@ class Nearly(Layers):
             if self.chance(0.1):
                 x = x.slice(axis, 0, max(1, x.shape[axis] - 1))
             if self.chance(0.1):
-                x = x.reshape(*x.shape) if self.chance(0.5) else x.permute(*range(len(shape)))
+                flat = self.chance(0.5) and x.strides == row_major(x.shape)
+                x = x.reshape(*x.shape) if flat else x.permute(*range(len(shape)))
             x = self.b.concat(pick(([zeros, x, zeros], [x, zeros], [again, x])), axis)
             if self.chance(0.15) and x.shape[-1] % 2 == 0:
                 x = x.reshape(*x.shape[:-2], x.shape[-2] * 2, x.shape[-1] // 2)
