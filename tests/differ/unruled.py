@@ -104,6 +104,8 @@ def make(seed: int, name: str) -> Case | None:
     work = sum(prod(op.extents) * max(1, op.k_terms) for op in ops)
     if work > MOST or sum(op.header.elements for op in ops) > ELEMENTS:
         return None
+    if any(not -(2**31) <= x < 2**31 for op in ops for view in op.views for x in (view.offset, *view.strides)):
+        return None  # no file says them
     if len({op.extents[-1] for op in ops if op.kind == Kind.DRAW}) > 1 or any(op.mode > max(Fold) for op in ops):
         return None
     program = replace(program, ops=counted(ops), outputs=padded(outputs, Alias(Alias.EMPTY_KIND)))
