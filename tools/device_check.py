@@ -44,6 +44,8 @@ SMALL, LARGE = ("gpt-small", "llama-small", "cnn-small"), ("gpt2-124m", "llama-1
 ARCHITECTURE = "sm_90a"
 """The device for which kernels are compiled ahead."""
 NEEDED = ("numpy", "torch", "cuda.bindings.driver", "cuda.bindings.nvrtc", "lockstep", "web3", "pytest")
+LEFT_OUT = ("numpy", "cytoolz")
+"""Wheels that do not travel: the machine has numpy, and toolz stands in for cytoolz."""
 TESTS_NEED = ("pytest", "pytest-timeout", "hypothesis", "coverage", "psutil")
 MOST_BYTES = 64 << 20
 """Most that may travel, the tree included."""
@@ -169,8 +171,9 @@ def bring_wheels(python: str) -> None:
     (own,) = part.glob("*.whl")
     needs = ["-c", str(constraints), str(own), *TESTS_NEED]
     subprocess.run([*pip, "wheel", "-q", "-w", str(part), *needs], check=True)
-    for wheel in part.glob("numpy-*.whl"):
-        wheel.unlink()
+    for name in LEFT_OUT:
+        for wheel in part.glob(f"{name}-*.whl"):
+            wheel.unlink()
     shutil.rmtree(WHEELS, ignore_errors=True)
     part.rename(WHEELS)
 
