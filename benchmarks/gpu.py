@@ -120,7 +120,7 @@ class Tested:
 
     device: str
     unit: str
-    """What multiplies codes."""
+    """The one of `UNITS` that multiplies codes."""
     seconds: float
     gigabytes: float
     """Free memory of the device."""

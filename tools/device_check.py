@@ -56,7 +56,7 @@ LAST_LINES = 12
 
 
 @dataclass(frozen=True)
-class Stage:
+class DeviceStage:
     """A question and the process that answers it."""
 
     name: str
@@ -86,18 +86,18 @@ CASES = ("-m", "tests.differ", "--kinds", "layers,anything,windows,nearly", "--f
 MARKET = ("-m", "pytest", "-q", "-m", "slow or not slow", "tests/e2e/test_devices.py", "-k")
 
 STAGES = (
-    Stage("selftest", 20, gpu("selftest"), small("selftest")),
-    Stage("roots", 70, gpu("roots", "--steps", "100", models=SMALL), small("roots")),
-    Stage("steps of a GPT", 50, gpu("steps", "--runs", "10", models=LARGE[:1])),
-    Stage("steps of a Llama", 50, gpu("steps", "--runs", "10", models=LARGE[1:])),
-    Stage("products", 40, gpu("products", "--runs", "10")),
-    Stage("profile", 60, gpu("profile", "--runs", "5", models=LARGE), small("profile")),
-    Stage("roots of large models", 60, gpu("roots", "--steps", "2", models=LARGE)),
-    Stage("random Programs", 50, (*CASES, "--device", "cuda:0", "--seconds", "35", "--jobs", "12"),
+    DeviceStage("selftest", 20, gpu("selftest"), small("selftest")),
+    DeviceStage("roots", 70, gpu("roots", "--steps", "100", models=SMALL), small("roots")),
+    DeviceStage("steps of a GPT", 50, gpu("steps", "--runs", "10", models=LARGE[:1])),
+    DeviceStage("steps of a Llama", 50, gpu("steps", "--runs", "10", models=LARGE[1:])),
+    DeviceStage("products", 40, gpu("products", "--runs", "10")),
+    DeviceStage("profile", 60, gpu("profile", "--runs", "5", models=LARGE), small("profile")),
+    DeviceStage("roots of large models", 60, gpu("roots", "--steps", "2", models=LARGE)),
+    DeviceStage("random Programs", 50, (*CASES, "--device", "cuda:0", "--seconds", "35", "--jobs", "12"),
           (*CASES, "--device", "emulated", "--cases", "8")),
-    Stage("market", 100, (*MARKET, "cuda:0"), (*MARKET, "emulated")),
-    Stage("kernels", 40, gpu("kernels", models=SMALL[:1]), small("kernels")),
-    Stage("compiled steps", 60, gpu("compiled", "--runs", "10", models=LARGE[:1])),
+    DeviceStage("market", 100, (*MARKET, "cuda:0"), (*MARKET, "emulated")),
+    DeviceStage("kernels", 40, gpu("kernels", models=SMALL[:1]), small("kernels")),
+    DeviceStage("compiled steps", 60, gpu("compiled", "--runs", "10", models=LARGE[:1])),
 )  # fmt: skip
 
 
@@ -107,6 +107,8 @@ STAGES = (
 def pack(python: str) -> int:
     """Makes all of it that is not there; prints a table of sizes. `python` is of the version on the other machine, with
     this project's tools for a build."""
+    from lockstep.base.files import write_atomically  # it is installed where this runs, and not where the device is
+
     TRAVEL.mkdir(parents=True, exist_ok=True)
     models = (*SMALL, *LARGE)
     own = [sys.executable, str(ROOT / "benchmarks/gpu.py")]
@@ -123,13 +125,13 @@ def pack(python: str) -> int:
             subprocess.run([*own, "--model", *chosen, *given], check=True)
             roots |= json.loads(part.read_text())
             part.unlink()
-        written(DUE, json.dumps(roots).encode())
+        write_atomically(DUE, [json.dumps(roots).encode()])
     if not SOURCES.exists() or SOURCES.read_text() != sources():
         bring_wheels(python)
         CACHE.unlink(missing_ok=True)
-        SOURCES.write_text(sources())
+        write_atomically(SOURCES, [sources().encode()])
     if not ANVIL.exists() and ANVIL_PLACE.exists():
-        written(ANVIL, lzma.compress(ANVIL_PLACE.read_bytes()))
+        write_atomically(ANVIL, [lzma.compress(ANVIL_PLACE.read_bytes())])
     if not CACHE.exists():
         # NVRTC of the other machine's version: PYTHONPATH and LD_LIBRARY_PATH may name one.
         folder = TRAVEL / "cache"
@@ -149,13 +151,6 @@ def sources() -> str:
     for path in sorted(path for folder in PACKAGES for path in (ROOT / folder).rglob("*") if path.suffix in SUFFIXES):
         digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
-
-
-def written(path: Path, data: bytes) -> None:
-    """The file whole, or not at all."""
-    part = path.with_name(f"{path.name}.part")
-    part.write_bytes(data)
-    part.rename(path)
 
 
 def bring_wheels(python: str) -> None:
@@ -179,7 +174,7 @@ def bring_wheels(python: str) -> None:
 
 
 def table() -> int:
-    """What travels and its size; 1 if it is too much."""
+    """Prints the size of all that travels; 1 if it is too much."""
     listed = subprocess.check_output(["git", "-C", str(ROOT), "ls-files", "-z"], text=True).split("\0")
     sizes = {"tree": sum((ROOT / name).lstat().st_size for name in listed if name and (ROOT / name).exists())}
     for path in sorted(TRAVEL.iterdir()):
@@ -229,7 +224,7 @@ def python_of(environment: dict[str, str]) -> str:
 
 
 def missing(environment: dict[str, str]) -> list[str]:
-    """What the stages need and this machine lacks."""
+    """Names what the stages need and this machine lacks."""
     said = []
     for name in (*NEEDED, "hypothesis", "coverage", "psutil"):
         found = subprocess.run(
@@ -243,7 +238,7 @@ def missing(environment: dict[str, str]) -> list[str]:
     return said
 
 
-def run(stage: Stage, command: tuple[str, ...], limit: float, environment: dict[str, str]) -> dict[str, object]:
+def run(stage: DeviceStage, command: tuple[str, ...], limit: float, environment: dict[str, str]) -> dict[str, object]:
     """Runs a stage to its end or its limit; its output goes behind that of the others."""
     log, results, begin = OUT / "log.txt", OUT / "results.jsonl", time.monotonic()
     before = results.stat().st_size
@@ -349,7 +344,7 @@ def groups_of(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def times_of(rows: Sequence[Row]) -> tuple[str, ...]:
-    """What it is, its time, and our time / theirs with their time."""
+    """A name, our time, and the ratio to each peer with the peer's time."""
     first = rows[0]
     theirs = {row["against"].split(",")[0]: f"{row['ratio']:.2f} ({row['theirs_ms']:.3g})" for row in rows}
     rate = f", {first['rate']:.0f} TFLOP/s" if first["what"] == "product" else ""

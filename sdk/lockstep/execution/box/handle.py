@@ -328,7 +328,7 @@ def _missing() -> str:
     try:
         found = subprocess.run(
             [*ISOLATED, "-c", f"import {CHILD}, {INMATE}"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=GRACE_SECONDS,
+            timeout=START_SECONDS, env=_environment("/nonexistent"),
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return ""
@@ -336,16 +336,20 @@ def _missing() -> str:
     return said if said.startswith("ModuleNotFoundError") else ""
 
 
-def _started(theirs: socket.socket, folder: Path | None) -> subprocess.Popen[bytes]:
+def _environment(place: str) -> dict[str, str]:
+    """A child's, whose own files lie at `place`."""
     passed = {name: os.environ[name] for name in ("PATH", "CXX", "LOCKSTEP_FUSED") if name in os.environ}
-    place = "/nonexistent" if folder is None else str(folder)
+    return {
+        **passed, "LANG": "C.UTF-8", "HOME": place, "TMPDIR": place, "LOCKSTEP_CACHE": place,
+        "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "4",
+    }  # fmt: skip
+
+
+def _started(theirs: socket.socket, folder: Path | None) -> subprocess.Popen[bytes]:
     # INVARIANT: no secret of the parent's environment, and no open file of it, reaches a child.
     return subprocess.Popen(
         [*ISOLATED, "-m", CHILD, str(theirs.fileno())],
         pass_fds=[theirs.fileno()], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         cwd="/" if folder is None else folder, start_new_session=True,
-        env={
-            **passed, "LANG": "C.UTF-8", "HOME": place, "TMPDIR": place, "LOCKSTEP_CACHE": place,
-            "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "4",
-        },
+        env=_environment("/nonexistent" if folder is None else str(folder)),
     )  # fmt: skip
