@@ -271,13 +271,7 @@ def test_small_attention_is_one_op_at_a_time(name: str, value: int, monkeypatch:
 
 def test_a_device_of_little_shared_memory_takes_no_codes_in_tiles() -> None:
     program = attention(SHAPES[0], CODES)
-    assert generate(program, 40 << 10).launches == generate_without_tiles(program, 40 << 10)
-
-
-def generate_without_tiles(program: Program, shared_bytes: int) -> object:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wide, "LEAST_WORDS", 1 << 30)
-        return generate(program, shared_bytes).launches
+    assert generate(program, 40 << 10).launches == generate(program, 40 << 10, tiles=False).launches
 
 
 def test_a_game_sees_every_op() -> None:

@@ -89,7 +89,7 @@ def generate(program: Program, shared_bytes: int = SHARED_BYTES, tiles: bool = T
     shown = tuple(tuple(writer.op(i, op)) for i, op in enumerate(program.ops))
     launches = list(shown)
     groups = quant_groups(program, list(map(reads, shown)))
-    found = writer.tiles(groups) if tiles else _Tiles({}, frozenset())
+    found = writer.tiles(groups) if tiles else NO_TILES
     for group in groups:
         if group.members - {group.source} <= found.nowhere:
             continue
@@ -109,6 +109,9 @@ class _Tiles(NamedTuple):
 
     launches: dict[int, Launch]
     nowhere: frozenset[int]
+
+
+NO_TILES = _Tiles({}, frozenset())
 
 
 class _Terms(NamedTuple):
@@ -391,7 +394,7 @@ LOCKSTEP_EXPORT(@)
         found = wide_reductions(self.program, groups)
         made = {reduction.op: tile_kernel(self.program, reduction) for reduction in found.reductions}
         if any(own.launch.shared > self.shared_bytes for own in made.values()):
-            return _Tiles({}, frozenset())
+            return NO_TILES
         launches = {op: own.launch._replace(kernel=self._kernel(own.kind, own.text)) for op, own in made.items()}
         return _Tiles(launches, found.nowhere)
 

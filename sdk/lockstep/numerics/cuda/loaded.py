@@ -141,7 +141,8 @@ class Loaded:
         for tiles in (False, True):
             self._generated = generate(program, device.shared_bytes, tiles)
             self._arena = plan(program, self._generated.launches)
-            self._all = plan(program, self._generated.shown, shown=True)
+            if not tiles:  # a game's are the same in both
+                self._all = plan(program, self._generated.shown, shown=True)
             self.need = self._needed()
             if self.need.step <= WHOLE * free and self._has_room():
                 break
