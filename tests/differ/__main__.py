@@ -1,6 +1,6 @@
 """Random Programs on every way to run them: the bits of the slow executor, or what differs.
 
-    python -m tests.differ [--cases N | --seconds S] [--kinds layers,nets] [--jobs J]      exit status 1 if any differs
+    python -m tests.differ [--cases N | --seconds S] [--kinds layers,nets] [--few]         exit status 1 if any differs
     python -m tests.differ replay KIND:SEED | FILE [--device emulated|cuda:0]              one case, on all ways
     python -m tests.differ shrink KIND:SEED | FILE                                         the smallest that fails so
     python -m tests.differ planted [NAME ..] [--cases N]                                   defects, until each is found
@@ -60,6 +60,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--kernels", type=Path, help="another build of the extension")
     parser.add_argument("--device", default="", help="on a CUDA device: emulated or cuda:N")
+    parser.add_argument("--few", action="store_true", help="a few ways of each case; numpy computes one case in four")
     given = parser.parse_args()
     if given.what in ("replay", "shrink"):
         if given.kernels is not None:
@@ -72,7 +73,7 @@ def main() -> int:
     from tests.differ import special
 
     if given.what == "run":
-        options = ("--device", given.device) if given.device else ()
+        options = (*(("--device", given.device) if given.device else ()), *(("--few",) if given.few else ()))
         found = hunt(
             given.kinds.split(","), cases=given.cases, seconds=given.seconds, jobs=given.jobs, kernels=given.kernels,
             options=options, first=given.first, told=special.tell,

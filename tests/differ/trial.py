@@ -52,12 +52,12 @@ def refused(case: Case) -> str:
 
 
 def first_difference(case: Case, *, quick: bool = False, few: bool = False) -> Difference | None:
-    """The first difference of the case on all its ways, or on a few of each form."""
+    """The first difference of the case on all its ways, or on a few, of most cases from the kernels' own words."""
     seed = seed_of(case.name)
     ways = ways_of(case, seed, all_ways=False)[:FEW] if few else None
-    if (found := next(differences(case, seed, ways), None)) is not None:
+    if (found := next(differences(case, seed, ways, native=few), None)) is not None:
         return found
-    if seed % COMPILED == 0 and not quick:
+    if seed % (COMPILED * (FEW if few else 1)) == 0 and not quick:
         return next(differences(case, seed, ways_of_compiled(), compiled=True), None)
     return None
 

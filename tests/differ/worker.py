@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--kernels", type=Path)
     parser.add_argument("--device", default="", help="emulated or cuda:N, in the place of the processor")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--few", action="store_true", help="a few ways of each case")
+    parser.add_argument("--few", action="store_true", help="a few ways of each case; numpy computes one case in four")
     parser.add_argument("--compiled", action="store_true", help="loops of every case")
     parser.add_argument("--header", type=Path, help="in the place of that of this name, for the emulated device")
     given = parser.parse_args()
