@@ -1,16 +1,13 @@
-"""The coordinator's next actions: pure functions of what chain and storage say.
-
-Every action in a decision is valid on the state it was decided from; none relies on another of the same decision. So a
-process may die between any two of them: the next look decides again from what the chain then says.
-"""
+"""The choice of a coordinator's next acts: pure functions of what chain and storage say."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from lockstep.node.acts import Act, Do, Staker, backing_acts, round_acts, startable
 from lockstep.node.demands import left_out
-from lockstep.protocol.jobs import NOTHING, JobParams, JobState, JobStatus, Phase, Round
+from lockstep.protocol.jobs import NOTHING, ZERO_ADDRESS, JobParams, JobState, JobStatus, Phase, Round
 from lockstep.protocol.market import backing, views
 from lockstep.protocol.market.receipts import FINAL_REPORTS, Report, add, batch_due
 from lockstep.protocol.types import Address, Seconds, Wei
@@ -27,15 +24,15 @@ class AggregatorRound:
 
     number: int
     phase: Phase
-    """The stored phase, moved on by time and completeness."""
-    stored: Round
+    """The state phase, moved on by time and completeness."""
+    state: Round
     reports: tuple[tuple[int, Report], ...] = ()
     """(slot, report) of every revealed claim, in slot order."""
     receipts: Mapping[int, int] = field(default_factory=dict)
     """The slots whose owners have handed over their receipts -> what each names."""
-    merger: Address | None = None
+    merger: Address = ZERO_ADDRESS
     """The account that may merge now, or merge again."""
-    turns_over: bool = False
+    merge_turns_over: bool = False
     """Every merge turn has passed."""
     mine: bool = False
     """This coordinator's stake is locked in the round's merge."""
@@ -53,19 +50,14 @@ class AggregatorJob:
     job: JobState
     barred: bool
     """The aggregator was convicted of a merge of this job."""
-    views: tuple[AggregatorRound, ...]
+    rounds: tuple[AggregatorRound, ...]
     """Rounds settled - 1 .. started - 1 and voided ones beyond, in order."""
     bond: Wei = NOTHING
     """The bond that a demand for a payload locks now."""
 
     def round(self, number: int) -> AggregatorRound | None:
-        """The view of a round, if it is among `views`."""
-        return next((v for v in self.views if v.number == number), None)
-
-    @property
-    def leads(self) -> list[tuple[int, Round]]:
-        """Rounds that are merged and not final."""
-        return [(v.number, v.stored) for v in self.views if v.phase == Phase.LEAD]
+        """A round, if it is among `rounds`."""
+        return next((r for r in self.rounds if r.number == number), None)
 
 
 @dataclass(frozen=True)
@@ -86,125 +78,32 @@ class Decider:
     demands: int = 0
     """The payloads of a round that are demanded, at most."""
 
-
-@dataclass(frozen=True)
-class Deposit:
-    """Stake more."""
-
-    amount: Wei
+    @property
+    def staker(self) -> Staker:
+        """All that is free backs its merges."""
+        return Staker(self.me, self.free)
 
 
-@dataclass(frozen=True)
-class StartRound:
-    """Begin the next round."""
-
-    round: int
-
-
-@dataclass(frozen=True)
-class Seal:
-    """Close the roster, or draw the seed."""
-
-    round: int
-
-
-@dataclass(frozen=True)
-class DemandPayload:
-    """Demand a payload that receipts leave out."""
-
-    round: int
-    slot: int
-
-
-@dataclass(frozen=True)
-class Attest:
-    """Send the receipts that slot owners have handed over."""
-
-    round: int
-
-
-@dataclass(frozen=True)
-class Freeze:
-    """Fix the accepted claims and what is merged."""
-
-    round: int
-
-
-@dataclass(frozen=True)
-class Merge:
-    """Run the merge Program and claim its outputs; lock the pay of `rounds` later rounds with it."""
-
-    round: int
-    rounds: int = 0
-
-
-@dataclass(frozen=True)
-class Back:
-    """Lock the pay of `rounds` more later rounds with a merge, `backed` of which are covered already."""
-
-    round: int
-    rounds: int
-    backed: int
-
-
-@dataclass(frozen=True)
-class Finalize:
-    """Pay a round that nobody can overturn, or fail one that nobody merged."""
-
-    round: int
-
-
-@dataclass(frozen=True)
-class Release:
-    """Take back the stake that a void round holds."""
-
-    round: int
-
-
-@dataclass(frozen=True)
-class Finish:
-    """Close the job: the rest goes back to the requester."""
-
-
-@dataclass(frozen=True)
-class Withdraw:
-    """Pay this account's credits out."""
-
-
-Action = (
-    Deposit
-    | StartRound
-    | Seal
-    | DemandPayload
-    | Attest
-    | Freeze
-    | Merge
-    | Back
-    | Finalize
-    | Release
-    | Finish
-    | Withdraw
-)
-
-
-def decide(seen: AggregatorJob, decider: Decider) -> tuple[Action, ...]:
+def decide(seen: AggregatorJob, decider: Decider) -> tuple[Act, ...]:
     """Everything that is due now, most urgent first."""
     if seen.params.merge.aggregator != decider.me:
         return ()
     if seen.job.status == JobStatus.DONE:
         # What a convicted merge voided may end later than its job.
-        left = tuple(Release(view.number) for view in seen.views if view.phase == Phase.VOID and _releasable(view))
-        return (*left, Withdraw()) if decider.credits > 0 else left
+        void = [r.number for r in seen.rounds if r.phase == Phase.VOID and _releasable(r)]
+        left = tuple(Act(Do.RELEASE, number) for number in void)
+        return (*left, Act(Do.WITHDRAW)) if decider.credits > 0 else left
     deposit = stake_due(seen, decider)
-    actions: list[Action] = [Deposit(deposit)] if deposit else []
-    for view in seen.views:
-        actions += _round_actions(seen, view, decider)
-    actions += _backing(seen, decider)
+    acts = [Act(Do.DEPOSIT, amount=deposit)] if deposit else []
+    for r in seen.rounds:
+        acts += _round_acts(seen, r, decider)
+    mine = {r.number for r in seen.rounds if r.mine}
+    acts += backing_acts(seen, mine.__contains__, decider.staker)
     if start_due(seen, decider):
-        actions.append(StartRound(seen.job.started))
+        acts.append(Act(Do.START, seen.job.started))
     if views.finishable(seen.params, seen.job):
-        actions.append(Finish())
-    return tuple(actions)
+        acts.append(Act(Do.FINISH))
+    return tuple(acts)
 
 
 def wanted_payloads(seen: AggregatorJob, decider: Decider) -> tuple[tuple[int, int], ...]:
@@ -212,34 +111,34 @@ def wanted_payloads(seen: AggregatorJob, decider: Decider) -> tuple[tuple[int, i
     if seen.params.merge.aggregator != decider.me or seen.barred:
         return ()
     return tuple(
-        (view.number, slot)
-        for view in seen.views
-        if view.phase in (Phase.REVEALING, Phase.ATTESTING)
-        for slot, report in view.reports
+        (r.number, slot)
+        for r in seen.rounds
+        if r.phase in (Phase.REVEALING, Phase.ATTESTING)
+        for slot, report in r.reports
         if report not in FINAL_REPORTS
     )
 
 
-def receipts_due(view: AggregatorRound, params: JobParams, now: Seconds) -> frozenset[int]:
+def receipts_due(r: AggregatorRound, params: JobParams, now: Seconds) -> frozenset[int]:
     """Slots whose receipts leave now: all of them with the last one, or those that are here after a while.
 
     The while is over before any owner sends its own, which would cost what sending them together saves.
     """
-    silent = frozenset(slot for slot, _ in view.reports if not view.stored.spoke >> slot & 1) - view.convicted
-    complete = len(view.reports) == view.stored.revealed and silent <= view.receipts.keys()
-    late = batch_due(view.stored.attest_ends, params.role.attest_seconds, now)
-    return silent & view.receipts.keys() if complete or late else frozenset()
+    silent = frozenset(slot for slot, _ in r.reports if not r.state.spoke >> slot & 1) - r.convicted
+    complete = len(r.reports) == r.state.revealed and silent <= r.receipts.keys()
+    late = batch_due(r.state.attest_ends, params.role.attest_seconds, now)
+    return silent & r.receipts.keys() if complete or late else frozenset()
 
 
-def demands_due(view: AggregatorRound, params: JobParams, decider: Decider) -> list[int]:
+def demands_due(r: AggregatorRound, params: JobParams, decider: Decider) -> list[int]:
     """Slots whose payloads are demanded now: they are not there, and the receipts that are given, or leave now, leave
     them out of the merge, whose requester pays their price all the same; unless nobody answers the demand."""
-    stored = view.stored
-    for who in receipts_due(view, params, decider.now):
-        named = add(stored.named, view.receipts[who], who)
-        stored = replace(stored, named=named, spoke=stored.spoke | 1 << who, receipts=stored.receipts + 1)
-    found = [s for s in left_out(dict(view.reports), stored) if s not in view.convicted]
-    return [s for s in found[: decider.demands] if s not in view.demanded]
+    state = r.state
+    for who in receipts_due(r, params, decider.now):
+        named = add(state.named, r.receipts[who], who)
+        state = replace(state, named=named, spoke=state.spoke | 1 << who, receipts=state.receipts + 1)
+    found = [s for s in left_out(dict(r.reports), state) if s not in r.convicted]
+    return [s for s in found[: decider.demands] if s not in r.demanded]
 
 
 def stake_due(seen: AggregatorJob, decider: Decider) -> Wei:
@@ -247,8 +146,8 @@ def stake_due(seen: AggregatorJob, decider: Decider) -> Wei:
     if seen.barred or seen.job.status != JobStatus.ACTIVE:
         return Wei(0)
     ahead = min(seen.params.schedule.max_lead, seen.params.schedule.rounds - seen.job.settled)
-    locked = sum(view.mine and view.phase == Phase.LEAD for view in seen.views)
-    backed = sum(view.stored.backed for view in seen.views if view.mine and view.phase == Phase.LEAD)
+    locked = sum(r.mine and r.phase == Phase.LEAD for r in seen.rounds)
+    backed = sum(r.state.backed for r in seen.rounds if r.mine and r.phase == Phase.LEAD)
     needed = seen.params.merge.stake * max(0, ahead - locked)
     needed += max(0, backing.cover(seen.params, seen.job.settled) - backed) * seen.params.round_pay
     return Wei(max(0, min(needed - decider.free, decider.balance)))
@@ -263,63 +162,35 @@ def start_due(seen: AggregatorJob, decider: Decider) -> bool:
     return (
         previous is not None
         and previous.phase != Phase.FAILED
-        and views.round_startable(seen.params, seen.job, previous.phase, seen.leads)
-        and decider.now >= previous.stored.merged_at + PATIENCE_SECONDS
+        and startable(seen)
+        and decider.now >= previous.state.merged_at + PATIENCE_SECONDS
     )
 
 
-def _backing(seen: AggregatorJob, decider: Decider) -> Iterator[Back]:
-    """Back merges of this coordinator where they keep the next round from starting, if its stake reaches."""
-    leads = dict(seen.leads)
-    mine = {view.number for view in seen.views if view.mine}
-    for number, rounds in views.rounds_to_back(seen.params, seen.job, seen.leads, mine.__contains__, decider.free):
-        yield Back(number, rounds, leads[number].backed)
-
-
-def _round_actions(seen: AggregatorJob, view: AggregatorRound, decider: Decider) -> Iterator[Action]:
-    params, stored = seen.params, view.stored
-    match view.phase:
+def _round_acts(seen: AggregatorJob, r: AggregatorRound, decider: Decider) -> Iterator[Act]:
+    params, state = seen.params, r.state
+    match r.phase:
         case Phase.SEALING:
             # INVARIANT: the seed is the hash of a block that is already there when it is drawn.
-            drawn = stored.seed_block > 0 and decider.block >= stored.seed_block + PATIENCE_BLOCKS
-            closed = stored.seed_block == 0 and decider.now >= stored.join_ends + PATIENCE_SECONDS
+            drawn = state.seed_block > 0 and decider.block >= state.seed_block + PATIENCE_BLOCKS
+            closed = state.seed_block == 0 and decider.now >= state.join_ends + PATIENCE_SECONDS
             if drawn or closed:
-                yield Seal(view.number)
+                yield Act(Do.SEAL, r.number)
         case Phase.ATTESTING:
             # INVARIANT: what receipts leave out and nobody has is demanded before they are sent: in vain, its owner
             # pays its price.
-            demanded = demands_due(view, params, decider)
-            yield from (DemandPayload(view.number, slot) for slot in demanded[: decider.free // max(1, seen.bond)])
-            if receipts_due(view, params, decider.now):
-                yield Attest(view.number)
-        case Phase.FREEZING:
-            yield Freeze(view.number)
-        case Phase.MERGING:
-            if view.turns_over and not seen.job.lingering:
-                yield Finalize(view.number)
-            else:
-                yield from _merging(seen, view, decider)
-        case Phase.LEAD | Phase.FAILED if seen.job.status != JobStatus.VOID:
-            rounds = {x.number: x.stored for x in seen.views}
-            if views.finalizable(params, seen.job, view.number, rounds, decider.now):
-                yield Finalize(view.number)
-            elif view.phase == Phase.LEAD:
-                yield from _merging(seen, view, decider)
-        case Phase.VOID | Phase.FAILED:
-            voided = seen.job.status == JobStatus.VOID
-            over = _releasable(view) and not views.startable(params, seen.job)
-            if over or (voided and view.number == seen.job.settled):
-                yield Release(view.number)
+            demanded = demands_due(r, params, decider)
+            yield from (Act(Do.DEMAND, r.number, slot) for slot in demanded[: decider.free // max(1, seen.bond)])
+            if receipts_due(r, params, decider.now):
+                yield Act(Do.ATTEST, r.number)
+        case Phase.VOID | Phase.FAILED if r.phase == Phase.VOID or seen.job.status == JobStatus.VOID:
+            over = _releasable(r) and not views.startable(params, seen.job)
+            if over or (seen.job.status == JobStatus.VOID and r.number == seen.job.settled):
+                yield Act(Do.RELEASE, r.number)
+        case _:
+            yield from round_acts(seen, r, decider.staker, decider.now)
 
 
-def _merging(seen: AggregatorJob, view: AggregatorRound, decider: Decider) -> Iterator[Merge]:
-    """Merge a round, or merge it again, if it is this coordinator's turn and its stake reaches."""
-    if view.merger == decider.me:
-        rounds = views.rounds_to_merge(seen.params, seen.job, view.number, view.phase, decider.free)
-        if rounds is not None:
-            yield Merge(view.number, rounds)
-
-
-def _releasable(view: AggregatorRound) -> bool:
+def _releasable(r: AggregatorRound) -> bool:
     """Tells if a void round holds stake of this coordinator, and no game keeps it there."""
-    return view.mine and view.stored.open_games == 0
+    return r.mine and r.state.open_games == 0

@@ -22,9 +22,9 @@ def judge(
     """Judge the payloads of `wanted`, (round, slot)."""
     with database.reading() as session:
         claims = {
-            (view.number, claim.slot): claim
-            for view in seen.views
-            for claim in reading.revealed(session, reading.hex32(job), view.number, view.stored.attempt)
+            (r.number, claim.slot): claim
+            for r in seen.rounds
+            for claim in reading.revealed(session, reading.hex32(job), r.number, r.state.attempt)
         }
     found = []
     for place in wanted:

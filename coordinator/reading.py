@@ -16,7 +16,7 @@ from lockstep.execution.merging import Payload as PayloadRef
 from lockstep.execution.merging import RoundRecord
 from lockstep.node.ledger import DemandRecord
 from lockstep.node.party import Party
-from lockstep.protocol.jobs import NO_CLAIM, Body, JobParams, Phase, Round
+from lockstep.protocol.jobs import NO_CLAIM, ZERO_ADDRESS, Body, JobParams, Phase, Round
 from lockstep.protocol.market import views
 from lockstep.protocol.market.receipts import Report
 from lockstep.protocol.types import (
@@ -62,18 +62,18 @@ def read_job(
     """A job at the head: its books, every round in flight and the one before, voided rounds beyond."""
     job = contracts.market.job(job_id, decider.block)
     barred = contracts.market.barred(job_id, params.merge.aggregator)
-    views = [
+    rounds = [
         _round(contracts, session, job_id, params, number, decider, job.started)
         for number in range(max(0, job.settled - 1), job.started)
     ]
     for number in range(job.started, min(job.started + params.schedule.max_lead, params.schedule.rounds)):
-        view = _round(contracts, session, job_id, params, number, decider, job.started)
-        if view.phase != Phase.VOID:
+        beyond = _round(contracts, session, job_id, params, number, decider, job.started)
+        if beyond.phase != Phase.VOID:
             break
-        views.append(view)
-    attesting = any(view.phase == Phase.ATTESTING for view in views)
+        rounds.append(beyond)
+    attesting = any(r.phase == Phase.ATTESTING for r in rounds)
     bond = contracts.market.bond_of(job_id) if attesting and decider.demands else Wei(0)
-    return AggregatorJob(params, job, barred, tuple(views), bond)
+    return AggregatorJob(params, job, barred, tuple(rounds), bond)
 
 
 def records(session: Session, job: str, before: int) -> tuple[RoundRecord, ...]:
@@ -200,35 +200,35 @@ def _round(
 ) -> AggregatorRound:
     market = contracts.market
     # INVARIANT: a look is at one block: what is read at two may be of two phases.
-    stored = market.round(job_id, number, decider.block)
+    state = market.round(job_id, number, decider.block)
     phase = market.phase(job_id, number, decider.block)
     reports: tuple[tuple[int, Report], ...] = ()
     held: dict[int, int] = {}
     demanded: frozenset[int] = frozenset()
     convicted: frozenset[int] = frozenset()
     if phase in REPORTED:
-        claims = revealed(session, hex32(job_id), number, stored.attempt)
+        claims = revealed(session, hex32(job_id), number, state.attempt)
         reports = _reports(session, claims)
         convicted = frozenset(c.slot for c in claims if c.state == "convicted")
-        held = receipts.masks(session, hex32(job_id), number, stored.attempt)
+        held = receipts.masks(session, hex32(job_id), number, state.attempt)
         ours = {d.claim for d in own_demands(session, hex32(job_id), decider.me, settled=True)}
         demanded = frozenset(c.slot for c in claims if unhex(c.id) in ours)
     mine = False
-    if phase in (Phase.LEAD, Phase.VOID) and stored.merge_claim != NO_CLAIM:
-        lock = contracts.vault.lock_of(stored.merge_claim)
+    if phase in (Phase.LEAD, Phase.VOID) and state.merge_claim != NO_CLAIM:
+        lock = contracts.vault.lock_of(state.merge_claim)
         mine = lock is not None and lock.account == decider.me
     merging = phase == Phase.MERGING
-    unbacked = phase == Phase.LEAD and number + stored.backed < started
+    unbacked = phase == Phase.LEAD and number + state.backed < started
     return AggregatorRound(
         number=number,
         phase=phase,
-        stored=stored,
+        state=state,
         reports=reports,
         receipts=held,
         demanded=demanded,
         convicted=convicted,
-        merger=market.merger_of(job_id, number, decider.block) if merging or unbacked else None,
-        turns_over=merging and views.turns_over(params, stored, decider.now),
+        merger=market.merger_of(job_id, number, decider.block) if merging or unbacked else ZERO_ADDRESS,
+        merge_turns_over=merging and views.turns_over(params, state, decider.now),
         mine=mine,
     )
 

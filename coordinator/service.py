@@ -199,7 +199,7 @@ class Coordinator:
             made = reading.merges_by(session, name, self._parts.me)
             asked = reading.own_demands(session, name, self._parts.me)
         # INVARIANT: who could still lose a stake by silence stays.
-        if playing or asked or any(view.mine for view in seen.views):
+        if playing or asked or any(r.mine for r in seen.rounds):
             return
         for claim in made:
             self._aggregators.forget(claim)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lockstep.node.acts import CALLS, Act, Do, call_of
 from lockstep.node.sender import Sender
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Seconds
@@ -14,7 +15,7 @@ from worker.admission import Admission
 from worker.attesting import Attesting
 from worker.bases import Bases
 from worker.commitments import Commitments
-from worker.decide import Act, Do, JobView
+from worker.decide import JobView, RoundView
 from worker.defending import Defence
 from worker.merging import Merger
 from worker.parts import Taken, WorkBench
@@ -66,35 +67,19 @@ class Acting:
 
     def do(self, taken: Taken, view: JobView, act: Act, now: Seconds) -> None:
         """Do one act that follows from a view."""
-        job, market, submit, skills = view.id, self._market, self._sender.submit, self._skills
-        r = view.round(act.round)
+        job, skills, r = view.id, self._skills, view.round(act.round)
         # A round that is not started yet, or is void and starts again, will be of the job's attempt.
         attempt = view.job.attempt if r is None or r.phase == Phase.VOID else r.state.attempt
         key = f"{job.hex()[:16]}/{act.round}/{attempt}/{act.do}"
-        match act.do:
-            case Do.FETCH:
-                skills.bases.fetch(taken, act.round, decide.base_of(view, act.round), now)
-            case Do.START:
-                submit(f"{key}/{view.job.attempt}", market.start_round(job, act.round), act)
-            case Do.JOIN:
-                submit(f"{key}/{act.slot}", market.join(job, act.round, act.slot), act)
-            case Do.FINISH:
-                submit(key, market.finish(job), act)
-        if r is None:
+        if act.do == Do.FETCH:
+            skills.bases.fetch(taken, act.round, decide.base_of(view, act.round), now)
             return
+        if act.do in CALLS:
+            call = call_of(self._market, job, act, lambda: taken.ledger.rounds[act.round].bodies)
+            self._sender.submit(_key_of(key, view, r, act), call, act)
+            return
+        assert r is not None, "what is computed is of a round in view"
         match act.do:
-            case Do.LEAVE:
-                submit(f"{key}/{act.slot}", market.leave(job, act.round, act.slot), act)
-            case Do.SEAL:
-                submit(f"{key}/{r.state.seed_block}", market.seal(job, act.round), act)
-            case Do.FREEZE:
-                submit(key, market.freeze(job, act.round, taken.ledger.rounds[act.round].bodies), act)
-            case Do.FINALIZE:
-                submit(key, market.finalize(job, act.round), act)
-            case Do.RELEASE:
-                # Once for each stake: what a game holds back is released when it is over.
-                locks = ",".join(str(s) for v in view.rounds for s in sorted(v.idle_locks))
-                submit(f"{key}/{r.state.attempt}/{view.job.settled}/{locks}", market.release(job, act.round), act)
             case Do.TRAIN:
                 skills.training.train(taken, r, act.slot, now)
             case Do.COMMIT:
@@ -103,12 +88,28 @@ class Acting:
                 skills.commitments.reveal(taken, r, act, f"{key}/{act.slot}", now)
             case Do.DRAW:
                 stage = view.block if r.audit is not None else "open"
-                submit(f"{key}/{stage}", self._witnesses.draw(job, act.round), act)
+                self._sender.submit(f"{key}/{stage}", self._witnesses.draw(job, act.round), act)
             case Do.PUBLISH:
                 skills.commitments.publish(taken, r, act, f"{key}/{act.slot}", now)
             case Do.ATTEST:
                 skills.attesting.attest(taken, r, act, f"{key}/{act.slot}", now)
             case Do.MERGE:
                 skills.merging.merge(taken, r, act, key, now)
-            case Do.BACK:
-                submit(f"{key}/{view.job.attempt}/{r.state.backed}", market.back(job, act.round, act.rounds), act)
+
+
+def _key_of(key: str, view: JobView, r: RoundView | None, act: Act) -> str:
+    """The name under which a call is sent once: `key`, and what may change before it has to be sent again."""
+    match act.do:
+        case Do.START:
+            return f"{key}/{view.job.attempt}"
+        case Do.JOIN | Do.LEAVE:
+            return f"{key}/{act.slot}"
+        case Do.SEAL if r is not None:
+            return f"{key}/{r.state.seed_block}"
+        case Do.RELEASE if r is not None:
+            # Once for each stake: what a game holds back is released when it is over.
+            locks = ",".join(str(s) for v in view.rounds for s in sorted(v.idle_locks))
+            return f"{key}/{r.state.attempt}/{view.job.settled}/{locks}"
+        case Do.BACK if r is not None:
+            return f"{key}/{view.job.attempt}/{r.state.backed}"
+    return key

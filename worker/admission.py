@@ -12,6 +12,7 @@ from lockstep.execution import capacity, comparing, footprint
 from lockstep.execution.capacity import ChainPace, LiveClaim, Pace
 from lockstep.execution.jobs import PROCESSOR_PATHS
 from lockstep.execution.rates import slot_operations
+from lockstep.node.acts import Act
 from lockstep.node.backoff import Backoff
 from lockstep.node.bench import Bench
 from lockstep.node.isolation import Isolation
@@ -21,7 +22,6 @@ from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import Address, JobId, Seconds, Wei
 from worker import decide
 from worker.backing import Funds, answer_unpaid, backing_of
-from worker.decide import Act
 from worker.notes import Note
 from worker.parts import Taken
 from worker.unpaid import Dealings, dealings

@@ -10,13 +10,14 @@ import structlog
 
 from lockstep.base.lines import event
 from lockstep.execution import merging
+from lockstep.node.acts import Act
 from lockstep.node.backoff import Backoff
 from lockstep.node.demands import Asks, to_demand
 from lockstep.node.sender import Sender
 from lockstep.protocol.jobs import Receipt
 from lockstep.protocol.market.receipts import FINAL_REPORTS, Report, last_chance, mask_of
 from lockstep.protocol.types import ClaimId, Seconds
-from worker.decide import Act, RoundView
+from worker.decide import RoundView
 from worker.handing import Handover
 from worker.parts import Taken, WorkBench, claim_of
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import structlog
 
 from lockstep.base.lines import event
+from lockstep.node.acts import Act
 from lockstep.node.guard.memory import Place, Promise
 from lockstep.node.sender import Sender
 from lockstep.protocol.jobs import Body, Reveal
 from lockstep.protocol.market import ids
 from lockstep.protocol.types import ClaimId, Digest, Seconds, Seed, StateRoot
-from worker.decide import Act, RoundView
+from worker.decide import RoundView
 from worker.parts import Taken, claim_of
 from worker.progress import Material, WorkFolder
 from worker.training import Training

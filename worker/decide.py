@@ -8,19 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
+from lockstep.node.acts import Act, Do, Staker, backing_acts, round_acts, startable
 from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, ClaimStatus, JobParams, JobState, JobStatus, Phase, Round
 from lockstep.protocol.market import backing
 from lockstep.protocol.market.types import Audit, AuditStatus
-from lockstep.protocol.market.views import (
-    finalizable,
-    finishable,
-    round_startable,
-    rounds_to_back,
-    rounds_to_merge,
-    shared_from,
-)
+from lockstep.protocol.market.views import finishable, shared_from
 from lockstep.protocol.types import Address, JobId, Seconds, StateRoot, Wei
 
 Roots = tuple[StateRoot, StateRoot]
@@ -28,29 +21,6 @@ Roots = tuple[StateRoot, StateRoot]
 
 LATE_PARTS = 4
 """In the last part of so many of its time to train, a worker commits whatever the seed's depth: silence costs more."""
-
-
-class Do(StrEnum):
-    """One kind of act; the value is the contract's function, but for `fetch` and `train`."""
-
-    FETCH = "fetch"
-    START = "startRound"
-    JOIN = "join"
-    LEAVE = "leave"
-    SEAL = "seal"
-    TRAIN = "train"
-    COMMIT = "commit"
-    REVEAL = "reveal"
-    ATTEST = "attest"
-    DRAW = "draw"
-    PUBLISH = "publish"
-    FREEZE = "freeze"
-    MERGE = "merge"
-    BACK = "back"
-    FINALIZE = "finalize"
-    RELEASE = "release"
-    FINISH = "finish"
-
 
 PATIENCE: dict[Do, Seconds] = {
     Do.START: Seconds(0),
@@ -69,17 +39,6 @@ CLAIMING = frozenset({Do.FETCH, Do.START, Do.JOIN, Do.TRAIN, Do.COMMIT, Do.REVEA
 AGGREGATORS = frozenset({Do.FREEZE, Do.FINALIZE, Do.FINISH})
 """The acts that a job's aggregator does first, if there is one; workers give it some time."""
 AGGREGATOR_SECONDS = Seconds(2)
-
-
-@dataclass(frozen=True)
-class Act:
-    """Something to do about a round (FINISH: about the job)."""
-
-    do: Do
-    round: int = 0
-    slot: int = 0
-    rounds: int = 0
-    """MERGE, BACK: later rounds whose pay is locked with the merge."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +111,10 @@ class Self:
     refuses: bool = False
     """True if its executor computed wrong bits of the job: it claims nothing more, and defends what it has claimed."""
 
+    def staker(self, params: JobParams) -> Staker:
+        """The stake that backs its merges of the job; the next claim's is left alone."""
+        return Staker(self.address, self.free, params.role.slot_stake)
+
 
 def acts(view: JobView, me: Self) -> list[Act]:
     """Everything that this worker may do about a job now, most urgent first."""
@@ -161,8 +124,9 @@ def acts(view: JobView, me: Self) -> list[Act]:
     # INVARIANT: a worker that computed wrong bits of a job neither makes nor opens a claim of it. Silence costs a
     # slot's price, a wrong claim its stake.
     found = [a for a in found if not (me.refuses and a.do in CLAIMING)]
-    found += _backing(view, me)
-    if _startable(view) and me.fit and not me.draining and not me.refuses:
+    mine = {r.number for r in view.rounds if r.merged_by == me.address}
+    found += backing_acts(view, mine.__contains__, me.staker(view.params))
+    if startable(view) and me.fit and not me.draining and not me.refuses:
         # INVARIANT: a worker starts and joins only rounds whose base it holds: who cannot train loses its fine.
         found.append(Act(Do.START if _holds(view, view.job.started, me) else Do.FETCH, view.job.started))
     if finishable(view.params, view.job):
@@ -180,7 +144,7 @@ def ahead(view: JobView, me: Self, sent: frozenset[Act]) -> list[Act]:
     if me.refuses:
         return found
     able = me.free >= view.params.role.slot_stake and me.fit and not me.draining
-    if able and _startable(view) and _holds(view, view.job.started, me):
+    if able and startable(view) and _holds(view, view.job.started, me):
         nobody = tuple(Claim(slot=s) for s in range(view.params.role.slots))
         slot = slot_to_join(view, RoundView(view.job.started, Round(), Phase.JOINING, nobody), me)
         found += [] if slot is None else [Act(Do.JOIN, view.job.started, slot)]
@@ -313,28 +277,9 @@ def _phase_acts(view: JobView, r: RoundView, me: Self, own: Sequence[int]) -> li
     if r.phase == Phase.ATTESTING:
         revealed = [s for s in own if r.claims[s].status == ClaimStatus.REVEALED]
         return [Act(Do.ATTEST, r.number, s) for s in revealed if not r.state.spoke >> s & 1]
-    if r.phase == Phase.FREEZING:
-        return [Act(Do.FREEZE, r.number)]
-    if r.phase == Phase.MERGING:
-        if r.merge_turns_over and not view.job.lingering:
-            return [Act(Do.FINALIZE, r.number)]
-        return _merging(view, r, me)
     if r.phase == Phase.VOID or (r.phase == Phase.FAILED and view.job.status == JobStatus.VOID):
         return [Act(Do.RELEASE, r.number)] if _releasable(view, r) else []
-    if r.phase in (Phase.LEAD, Phase.FAILED):
-        stored = {x.number: x.state for x in view.rounds}
-        if finalizable(view.params, view.job, r.number, stored, view.now):
-            return [Act(Do.FINALIZE, r.number)]
-        return _merging(view, r, me) if r.phase == Phase.LEAD else []
-    return []
-
-
-def _merging(view: JobView, r: RoundView, me: Self) -> list[Act]:
-    """Merge a round, or merge it again, if it is one's turn and one's stake reaches."""
-    if r.merger != me.address:
-        return []
-    rounds = rounds_to_merge(view.params, view.job, r.number, r.phase, me.free, view.params.role.slot_stake)
-    return [] if rounds is None else [Act(Do.MERGE, r.number, rounds=rounds)]
+    return round_acts(view, r, me.staker(view.params), view.now)
 
 
 def _settled(view: JobView, r: RoundView, me: Self) -> bool:
@@ -356,20 +301,3 @@ def _releasable(view: JobView, r: RoundView) -> bool:
 
 def _holds(view: JobView, number: int, me: Self) -> bool:
     return me.base == base_of(view, number)
-
-
-def _startable(view: JobView) -> bool:
-    before = view.round(view.job.started - 1)
-    return round_startable(view.params, view.job, before.phase if before else Phase.NONE, _leads(view))
-
-
-def _leads(view: JobView) -> list[tuple[int, Round]]:
-    return [(r.number, r.state) for r in view.rounds if r.phase == Phase.LEAD]
-
-
-def _backing(view: JobView, me: Self) -> list[Act]:
-    """Back one's own merges where they keep the next round from starting, if one's stake reaches."""
-    mine = {r.number for r in view.rounds if r.merged_by == me.address}
-    kept = view.params.role.slot_stake
-    found = rounds_to_back(view.params, view.job, _leads(view), mine.__contains__, me.free, kept)
-    return [Act(Do.BACK, number, rounds=rounds) for number, rounds in found]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lockstep.execution import merging
+from lockstep.node.acts import Act
 from lockstep.node.guard.memory import Place
 from lockstep.node.sender import Sender
 from lockstep.protocol.errors import DoctorError
@@ -15,7 +16,7 @@ from lockstep.protocol.types import MERGE_SLOT, Cid, ClaimId, Seconds, Seed, Sta
 from lockstep.storage.payload import store_checkpoint
 from worker.bases import Bases, base_cid
 from worker.computing import Trained
-from worker.decide import Act, RoundView
+from worker.decide import RoundView
 from worker.parts import Taken, merge_name
 from worker.progress import Material, WorkFolder
 from worker.training import Training

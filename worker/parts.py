@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockstep.execution.box import loading
+from lockstep.node.acts import Act
 from lockstep.node.bench import Bench
 from lockstep.node.refusals import Refusals
 from lockstep.protocol.market import ids
 from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, JobId, Seconds
-from worker.decide import Act, JobView, RoundView
+from worker.decide import JobView, RoundView
 from worker.notes import Notes
 from worker.policy import Policy
 

@@ -21,6 +21,7 @@ from lockstep.chain.finality import Relied
 from lockstep.execution.box.handle import end_all
 from lockstep.execution.jobs import ClaimRun
 from lockstep.node.abandoned import Abandoned
+from lockstep.node.acts import Act
 from lockstep.node.demands import Answers
 from lockstep.node.feewatch import FeeWatch, waiting_for_fee
 from lockstep.node.isolation import Isolation
@@ -36,7 +37,7 @@ from lockstep.protocol.jobs import ZERO_ADDRESS
 from lockstep.protocol.types import JobId, Seconds, Wei
 from worker import decide
 from worker.acting import Acting, Skills
-from worker.decide import Act, JobView, Self
+from worker.decide import JobView, Self
 from worker.horizon import free_by, latest
 from worker.leaving import Leaving
 from worker.notes import STOPPED, WORKING, Note, of_refusal

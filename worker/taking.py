@@ -16,6 +16,7 @@ from lockstep.base.machine import room_on_disk
 from lockstep.execution import capacity, footprint, invalidity
 from lockstep.execution.invalidity import Undefendable
 from lockstep.execution.jobs import Job
+from lockstep.node.acts import Act
 from lockstep.node.backoff import Backoff
 from lockstep.node.bench import Bench
 from lockstep.node.demands import Asks
@@ -34,7 +35,6 @@ from lockstep.protocol.errors import (
     Unreachable,
 )
 from lockstep.protocol.types import JobId, Seconds, Wei
-from worker.decide import Act
 from worker.notes import Note, of_refusal
 from worker.parts import Taken
 

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from coordinator import decide as coordinating
+from lockstep.node.acts import Act, Do
 from lockstep.node.turns import COURTESY_SECONDS
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import game, honest, moves
@@ -45,7 +46,6 @@ from tests.support.market.wander import LINKS
 from verifier import decide as verifying
 from verifier.witness.decide import DutyAct, next_act
 from worker import decide as working
-from worker.decide import Act, Do
 
 
 @dataclass
@@ -260,6 +260,8 @@ class Party:
                 yield call(r, act.rounds)
             case Do.FINISH:
                 yield call()
+            case Do.DEPOSIT:
+                yield MarketCall("StakeVault", "deposit", self.me, (act.amount,))
 
     def _opened(self, claim: ClaimId) -> Reveal:
         made = self.known.held[claim]
@@ -328,33 +330,17 @@ class Party:
                 coordinating.AggregatorRound(
                     r.number, r.phase, r.state,
                     tuple((k, Report.DECODED) for k, c in enumerate(r.claims) if c.status == ClaimStatus.REVEALED),
-                    merger=r.merger, turns_over=r.merge_turns_over,
+                    merger=r.merger, merge_turns_over=r.merge_turns_over,
                     mine=s.claims[r.state.merge_claim].worker == self.me,
                 )
                 for r in looked.rounds
             ),
         )  # fmt: skip
         wallet = (Wei(s.free[self.me]), Wei(s.balances[self.me]), Wei(s.credits[self.me]))
-        for action in coordinating.decide(seen, coordinating.Decider(self.me, b.time, b.number, *wallet)):
-            match action:
-                case coordinating.Deposit(amount):
-                    yield MarketCall("StakeVault", "deposit", self.me, (amount,))
-                case coordinating.StartRound(r):
-                    yield MarketCall("JobMarket", "startRound", self.me, (job, r))
-                case coordinating.Seal(r):
-                    yield MarketCall("JobMarket", "seal", self.me, (job, r))
-                case coordinating.Freeze(r):
-                    yield MarketCall("JobMarket", "freeze", self.me, (job, r, self._bodies(s, r)))
-                case coordinating.Merge(r, rounds):
-                    yield from self._merge(s, r, rounds)
-                case coordinating.Back(r, rounds, _):
-                    yield MarketCall("JobMarket", "back", self.me, (job, r, rounds))
-                case coordinating.Finalize(r):
-                    yield MarketCall("JobMarket", "finalize", self.me, (job, r))
-                case coordinating.Release(r):
-                    yield MarketCall("JobMarket", "release", self.me, (job, r))
-                case coordinating.Finish():
-                    yield MarketCall("JobMarket", "finish", self.me, (job,))
+        for act in coordinating.decide(seen, coordinating.Decider(self.me, b.time, b.number, *wallet)):
+            # Receipts are their owners' to send here, and what is earned stays where it is.
+            if act.do not in (Do.ATTEST, Do.DEMAND, Do.WITHDRAW):
+                yield from self._done(s, act)
 
     # -- a verifier
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lockstep.chain.contracts import Contracts
+from lockstep.node.acts import Act, Do
 from lockstep.node.ledger import Ledger
 from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.market.calls import Block
@@ -15,7 +16,7 @@ from lockstep.protocol.market.state import State
 from lockstep.protocol.types import Address, Wei
 from tests.differential.test_ledger import played
 from tests.search.honest import Party
-from worker.decide import Act, Do, JobView, Self, acts
+from worker.decide import JobView, Self, acts
 from worker.reading import look
 
 

@@ -10,23 +10,9 @@ import pytest
 
 from coordinator import acting, reading
 from coordinator.acting import Actions
-from coordinator.decide import (
-    AggregatorJob,
-    AggregatorRound,
-    Attest,
-    Back,
-    DemandPayload,
-    Deposit,
-    Finalize,
-    Finish,
-    Freeze,
-    Merge,
-    Release,
-    Seal,
-    StartRound,
-    Withdraw,
-)
+from coordinator.decide import AggregatorJob, AggregatorRound
 from coordinator.loading import Aggregators
+from lockstep.node.acts import Act, Do
 from lockstep.protocol.errors import Crashed
 from lockstep.protocol.jobs import JobState, JobStatus, Phase, Receipt, Round
 from lockstep.protocol.market.ids import claim_id
@@ -82,10 +68,13 @@ def seen(*rounds: AggregatorRound) -> AggregatorJob:
 
 
 def test_every_action_has_its_call_and_a_key_of_its_own(actions: Actions, sent: Noted) -> None:
-    rounds = (AggregatorRound(0, Phase.SEALING, Round()), AggregatorRound(1, Phase.SEALING, Round(seed_block=9)))
+    rounds = (
+        AggregatorRound(0, Phase.SEALING, Round(backed=2)), AggregatorRound(1, Phase.SEALING, Round(seed_block=9)),
+    )  # fmt: skip
     decided = [
-        Deposit(Wei(5)), StartRound(3), Seal(0), Seal(1), Freeze(0), Merge(0, 2), Back(0, 1, 2), Finalize(0),
-        Release(0), Finish(), Withdraw(),
+        Act(Do.DEPOSIT, amount=Wei(5)), Act(Do.START, 3), Act(Do.SEAL, 0), Act(Do.SEAL, 1), Act(Do.FREEZE, 0),
+        Act(Do.MERGE, 0, rounds=2), Act(Do.BACK, 0, rounds=1), Act(Do.FINALIZE, 0), Act(Do.RELEASE, 0),
+        Act(Do.FINISH), Act(Do.WITHDRAW),
     ]  # fmt: skip
     assert actions.act(JOB, seen(*rounds), decided, DECIDER)
     assert list(sent.calls.values()) == [
@@ -103,19 +92,19 @@ def test_every_action_has_its_call_and_a_key_of_its_own(actions: Actions, sent: 
 
 def test_all_is_sent_before_any_is_waited_for_and_a_refusal_keeps_no_other(actions: Actions, sent: Noted) -> None:
     sent.refused = {f"finalize/{JOB.hex()}/2/1"}
-    assert actions.act(JOB, seen(), [Finalize(0), Finalize(1), Finalize(2)], DECIDER)
+    assert actions.act(JOB, seen(), [Act(Do.FINALIZE, r) for r in range(3)], DECIDER)
     assert sent.order == ["send", "send", "wait", "wait"]
-    assert not actions.act(JOB, seen(), [Finalize(1)], DECIDER), "nothing took effect"
+    assert not actions.act(JOB, seen(), [Act(Do.FINALIZE, 1)], DECIDER), "nothing took effect"
 
 
 def test_a_payload_is_demanded_once_though_the_index_has_not_seen_it(actions: Actions, sent: Noted) -> None:
     view = AggregatorRound(0, Phase.ATTESTING, Round(attempt=2))
-    assert actions.act(JOB, seen(view), [DemandPayload(0, 1)], DECIDER)
+    assert actions.act(JOB, seen(view), [Act(Do.DEMAND, 0, 1)], DECIDER)
     claim = claim_id(JOB, 0, 2, 1)
     assert list(sent.calls) == [f"demand/{claim.hex()}"]
     assert sent.calls[f"demand/{claim.hex()}"][:3] == ("unavailable", 0, 1)
     sent.known_keys = {f"demand/{claim.hex()}"}
-    assert not actions.act(JOB, seen(view), [DemandPayload(0, 1)], DECIDER)
+    assert not actions.act(JOB, seen(view), [Act(Do.DEMAND, 0, 1)], DECIDER)
     assert sent.order == ["send", "wait"]
 
 
@@ -133,7 +122,7 @@ def test_a_merge_that_ends_what_runs_it_is_begun_once(
         monkeypatch.setattr(aggregators, "of", lambda job, params: SimpleNamespace(merge=merge))
         for _ in range(3):
             assert not Actions(parts, sent, aggregators).act(  # type: ignore[arg-type]
-                JOB, seen(AggregatorRound(0, Phase.MERGING, Round())), [Merge(0, 1)], DECIDER
+                JOB, seen(AggregatorRound(0, Phase.MERGING, Round())), [Act(Do.MERGE, 0, rounds=1)], DECIDER
             )
     assert len(begun) == 1
     monkeypatch.setattr(reading, "merges_by", lambda session, job, me: [])
@@ -157,5 +146,5 @@ def test_a_receipt_that_the_chain_refuses_keeps_no_other(
     monkeypatch.setattr(
         sent, "allowed", lambda call: not any(receipt.who in refused for receipt in call[2]), raising=True
     )
-    assert actions.act(JOB, seen(view), [Attest(0)], DECIDER) == (left is not None)
+    assert actions.act(JOB, seen(view), [Act(Do.ATTEST, 0)], DECIDER) == (left is not None)
     assert list(sent.calls.values()) == ([] if left is None else [("attest", 0, tuple(given[who] for who in left))])

@@ -10,28 +10,17 @@ import pytest
 from hypothesis import strategies as st
 
 from coordinator.decide import (
-    Action,
     AggregatorJob,
     AggregatorRound,
-    Attest,
-    Back,
     Decider,
-    DemandPayload,
-    Deposit,
-    Finalize,
-    Freeze,
-    Merge,
-    Release,
-    Seal,
-    StartRound,
-    Withdraw,
     decide,
     receipts_due,
     stake_due,
     wanted_payloads,
 )
+from lockstep.node.acts import Act, Do
 from lockstep.protocol.hashing import keccak
-from lockstep.protocol.jobs import ClaimStatus, JobState, JobStatus, Phase, Receipt, Round
+from lockstep.protocol.jobs import ZERO_ADDRESS, ClaimStatus, JobState, JobStatus, Phase, Receipt, Round
 from lockstep.protocol.market import ids, views
 from lockstep.protocol.market.calls import MarketCall
 from lockstep.protocol.market.receipts import Report
@@ -86,14 +75,14 @@ class Coordinated(History):
         """Decides, and does all of it in the next block."""
         self.later(2)
         seen, decider = self.look()
-        actions = decide(seen, decider)
-        for action in actions:
-            if isinstance(action, Merge) and self._is_false(action.round):
+        acts = decide(seen, decider)
+        for act in acts:
+            if act.do == Do.MERGE and self._is_false(act.round):
                 continue
-            said = self.sends(self._call(action))
-            waits = isinstance(action, Freeze) and self._asked(action.round)
-            assert waits or not isinstance(said, Reverted), f"{action} in {seen.views}"
-        self.decided += len(actions)
+            said = self.sends(self._call(act))
+            waits = act.do == Do.FREEZE and self._asked(act.round)
+            assert waits or not isinstance(said, Reverted), f"{act} in {seen.rounds}"
+        self.decided += len(acts)
 
     def _asked(self, r: int) -> bool:
         """A demand for a payload of the round may still be answered: the contract says when to come again."""
@@ -120,7 +109,7 @@ class Coordinated(History):
             stored,
             tuple((k, SEEN[keccak(self.claim(k, r))[0] % 3]) for k in self._slots() if self._revealed(r, k)),
             self._given(r),
-            views.merger_of(s, self.block, self.job, r) if merging or unbacked else None,
+            views.merger_of(s, self.block, self.job, r) if merging or unbacked else ZERO_ADDRESS,
             merging and views.turn(self.params, stored, self.block.time) > stored.accepted,
             lock.amount > 0 and lock.account == self.me,
             frozenset(k for k in self._slots() if s.claims[self.claim(k, r)].status == ClaimStatus.CONVICTED),
@@ -150,32 +139,35 @@ class Coordinated(History):
     def _revealed(self, r: int, k: int) -> bool:
         return self.state.claims[self.claim(k, r)].status not in UNREVEALED
 
-    def _call(self, action: Action) -> MarketCall:
-        name = {"StartRound": "startRound"}.get(type(action).__name__, type(action).__name__.lower())
-        match action:
-            case Deposit(amount):
-                return self.call(self.me, "vault.deposit", amount)
-            case Withdraw():
-                return self.call(self.me, "vault.withdraw")
-            case Merge(r, backed):
+    def _call(self, act: Act) -> MarketCall:
+        def call(*arguments: object, contract: str = "market") -> MarketCall:
+            return self.call(self.me, f"{contract}.{act.do.value}", *arguments)
+
+        r = act.round
+        match act.do:
+            case Do.DEPOSIT:
+                return call(act.amount, contract="vault")
+            case Do.WITHDRAW:
+                return call(contract="vault")
+            case Do.FINISH:
+                return call(self.job)
+            case Do.MERGE:
                 made = ConstantClaim.of_merge(self.round(r).merge_in, Lie.NONE)
                 attempt = views.merge_attempt(self.state.jobs[self.job], self.round(r).phase)
                 self.wanderer.held[ids.claim_id(self.job, r, attempt, MERGE_SLOT)] = made
-                given = (made.body.out, made.body.out2, "checkpoint", backed)
-                return self.call(self.me, "market.merge", self.job, r, *given)
-            case Back(r, backed, _):
-                return self.call(self.me, "market.back", self.job, r, backed)
-            case DemandPayload(r, slot):
+                return call(self.job, r, made.body.out, made.body.out2, "checkpoint", act.rounds)
+            case Do.BACK:
+                return call(self.job, r, act.rounds)
+            case Do.DEMAND:
                 self.demands += 1
-                return self.call(self.me, "demands.unavailable", self.job, r, slot, 0)
-            case Attest(r):
+                return call(self.job, r, act.slot, 0, contract="demands")
+            case Do.ATTEST:
                 self.batches += 1
                 slots = receipts_due(self._view(r), self.params, self.block.time)
-                return self.call(self.me, "market.attest", self.job, r, [self._signed(r, k) for k in sorted(slots)])
-            case Freeze(r):
-                bodies = self.wanderer.bodies(self.state, self.job, r)
-                return self.call(self.me, "market.freeze", self.job, r, bodies)
-        return self.call(self.me, f"market.{name}", self.job, *([action.round] if hasattr(action, "round") else []))
+                return call(self.job, r, [self._signed(r, k) for k in sorted(slots)])
+            case Do.FREEZE:
+                return call(self.job, r, self.wanderer.bodies(self.state, self.job, r))
+        return call(self.job, r)
 
     def works(self) -> None:
         """Workers join, commit and reveal whenever they may; nobody else turns a crank."""
@@ -279,11 +271,11 @@ def test_receipts_leave_together_or_when_a_quarter_of_the_window_is_over(
 ) -> None:
     params = amended(PARAMS, attest_seconds=Seconds(20))
     view = attesting([Report.DECODED, Report.REFUSED, Report.UNKNOWN], ends=1_020)
-    view = replace(view, receipts=handed(given), stored=replace(view.stored, spoke=spoke))
+    view = replace(view, receipts=handed(given), state=replace(view.state, spoke=spoke))
     assert receipts_due(view, params, Seconds(now)) == due
     actions = decide(job(view, params=params), replace(DECIDER, now=Seconds(now)))
-    assert (Attest(0) in actions) == bool(due)
-    assert Attest(0) not in decide(job(replace(view, phase=Phase.FREEZING), params=params), DECIDER)
+    assert (Act(Do.ATTEST, 0) in actions) == bool(due)
+    assert Act(Do.ATTEST, 0) not in decide(job(replace(view, phase=Phase.FREEZING), params=params), DECIDER)
 
 
 LACKING = [Report.DECODED, Report.MISSING, Report.REFUSED, Report.DECODED]
@@ -309,20 +301,20 @@ def test_what_is_not_there_and_receipts_leave_out_is_demanded_before_they_are_se
     seen = job(view, params=params, bond=Wei(10))
 
     def demanded(seen: AggregatorJob = seen, asker: Decider = asker) -> list[int]:
-        return [a.slot for a in decide(seen, asker) if isinstance(a, DemandPayload)]
+        return [a.slot for a in decide(seen, asker) if a.do == Do.DEMAND]
 
     assert demanded() == due
-    actions = [type(a) for a in decide(seen, asker) if isinstance(a, DemandPayload | Attest)]
-    assert actions == [DemandPayload] * len(due) + [Attest] * bool(receipts_due(view, params, Seconds(now)))
+    actions = [a.do for a in decide(seen, asker) if a.do in (Do.DEMAND, Do.ATTEST)]
+    assert actions == [Do.DEMAND] * len(due) + [Do.ATTEST] * bool(receipts_due(view, params, Seconds(now)))
     assert demanded(asker=replace(asker, demands=0)) == [], "if it is told to"
     assert demanded(asker=replace(asker, demands=1)) == due[:1], "so many of a round"
     assert demanded(asker=replace(asker, free=Wei(19))) == due[:1], "as its stake reaches"
     first = replace(view, demanded=frozenset(due[:1]))
-    assert demanded(replace(seen, views=(first,)), replace(asker, demands=1)) == []
-    assert demanded(replace(seen, views=(first,))) == due[1:], "once"
-    assert demanded(replace(seen, views=(replace(view, convicted=frozenset({1})),))) == [s for s in due if s != 1]
+    assert demanded(replace(seen, rounds=(first,)), replace(asker, demands=1)) == []
+    assert demanded(replace(seen, rounds=(first,))) == due[1:], "once"
+    assert demanded(replace(seen, rounds=(replace(view, convicted=frozenset({1})),))) == [s for s in due if s != 1]
     for phase in (Phase.REVEALING, Phase.FREEZING):
-        assert demanded(replace(seen, views=(replace(view, phase=phase),))) == []
+        assert demanded(replace(seen, rounds=(replace(view, phase=phase),))) == []
 
 
 def test_an_index_that_has_not_seen_every_reveal_waits_for_it() -> None:
@@ -342,12 +334,12 @@ def test_nobody_waits_for_the_receipt_of_a_convicted_owner() -> None:
 
 def test_a_barred_aggregator_still_sends_receipts() -> None:
     view = replace(attesting([Report.DECODED], ends=1_020), receipts=handed({0}))
-    assert Attest(0) in decide(job(view, barred=True), DECIDER)
+    assert Act(Do.ATTEST, 0) in decide(job(view, barred=True), DECIDER)
 
 
 def test_stake_covers_every_round_that_may_be_ahead() -> None:
     lead = AggregatorRound(0, Phase.LEAD, Round(merged_at=Seconds(990)), mine=True)
-    backed, pay = replace(lead, stored=Round(merged_at=Seconds(990), backed=1)), PARAMS.round_pay
+    backed, pay = replace(lead, state=Round(merged_at=Seconds(990), backed=1)), PARAMS.round_pay
     poor = replace(DECIDER, free=Wei(30))
     assert stake_due(job(), poor) == 2 * (100 + pay) - 30, "two merges, each backed for the round above it"
     assert stake_due(job(lead), poor) == 100 + 2 * pay - 30, "what is locked for a merge made is not asked for again"
@@ -360,58 +352,60 @@ def test_stake_covers_every_round_that_may_be_ahead() -> None:
 def test_a_merge_waits_for_its_stake() -> None:
     merging = AggregatorRound(0, Phase.MERGING, Round(), merger=AGGREGATOR)
     pay = PARAMS.round_pay
-    assert Merge(0, 1) in decide(job(merging), DECIDER)
-    assert Merge(0, 0) in decide(job(merging), replace(DECIDER, free=Wei(100 + pay - 1))), "backed for what it can"
+    assert Act(Do.MERGE, 0, rounds=1) in decide(job(merging), DECIDER)
+    assert Act(Do.MERGE, 0, rounds=0) in decide(job(merging), replace(DECIDER, free=Wei(100 + pay - 1))), (
+        "backed for what it can"
+    )
     poor = decide(job(merging), replace(DECIDER, free=Wei(99)))
     assert not merges(poor)
-    assert Deposit(Wei(101 + 2 * pay)) in poor
+    assert Act(Do.DEPOSIT, amount=Wei(101 + 2 * pay)) in poor
     assert not merges(decide(job(replace(merging, merger=WORKER)), DECIDER))
-    assert Finalize(0) in decide(job(replace(merging, turns_over=True)), DECIDER)
+    assert Act(Do.FINALIZE, 0) in decide(job(replace(merging, merge_turns_over=True)), DECIDER)
 
 
-def merges(actions: tuple[Action, ...]) -> list[Action]:
-    return [a for a in actions if isinstance(a, Merge)]
+def merges(acts: tuple[Act, ...]) -> list[Act]:
+    return [a for a in acts if a.do == Do.MERGE]
 
 
 def test_a_merge_that_keeps_the_next_round_from_starting_is_backed_once_there_is_stake() -> None:
     lead = AggregatorRound(0, Phase.LEAD, Round(merged_at=Seconds(990)), mine=True)
-    assert Back(0, 1, 0) in decide(job(lead), DECIDER)
-    assert StartRound(1) not in decide(job(lead), DECIDER), "not before it is backed"
-    assert Back(0, 1, 0) not in decide(job(lead), replace(DECIDER, free=Wei(PARAMS.round_pay - 1)))
-    assert Back(0, 1, 0) not in decide(job(replace(lead, mine=False)), DECIDER)
-    backed = replace(lead, stored=Round(merged_at=Seconds(990), backed=1))
-    assert StartRound(1) in decide(job(backed), DECIDER)
+    assert Act(Do.BACK, 0, rounds=1) in decide(job(lead), DECIDER)
+    assert Act(Do.START, 1) not in decide(job(lead), DECIDER), "not before it is backed"
+    assert Act(Do.BACK, 0, rounds=1) not in decide(job(lead), replace(DECIDER, free=Wei(PARAMS.round_pay - 1)))
+    assert Act(Do.BACK, 0, rounds=1) not in decide(job(replace(lead, mine=False)), DECIDER)
+    backed = replace(lead, state=Round(merged_at=Seconds(990), backed=1))
+    assert Act(Do.START, 1) in decide(job(backed), DECIDER)
     lingering = JobState(AGGREGATOR, JobStatus.ACTIVE, started=1, lingering=1)
-    assert StartRound(1) not in decide(job(backed, job=lingering), DECIDER), "games about void work go on"
+    assert Act(Do.START, 1) not in decide(job(backed, job=lingering), DECIDER), "games about void work go on"
 
 
 def test_a_merge_that_nobody_backs_is_made_again_in_ones_turn_if_there_is_stake() -> None:
     lead, pay = AggregatorRound(0, Phase.LEAD, Round(merged_at=Seconds(990)), merger=AGGREGATOR), PARAMS.round_pay
-    assert Merge(0, 1) in decide(job(lead), DECIDER)
+    assert Act(Do.MERGE, 0, rounds=1) in decide(job(lead), DECIDER)
     assert not merges(decide(job(replace(lead, merger=WORKER)), DECIDER))
-    assert not merges(decide(job(replace(lead, merger=None)), DECIDER))
+    assert not merges(decide(job(replace(lead, merger=ZERO_ADDRESS)), DECIDER))
     poor = replace(DECIDER, free=Wei(100 + pay - 1))
     assert not merges(decide(job(lead), poor)), "less than what is missing opens nothing"
-    assert Merge(0, 1) in decide(job(lead), replace(poor, free=Wei(100 + pay)))
+    assert Act(Do.MERGE, 0, rounds=1) in decide(job(lead), replace(poor, free=Wei(100 + pay)))
     over = Seconds(1_000 - PARAMS.windows.challenge_seconds)
-    late = decide(job(replace(lead, stored=Round(Phase.LEAD, merged_at=over))), DECIDER)
-    assert Finalize(0) in late, "what can be final is"
+    late = decide(job(replace(lead, state=Round(Phase.LEAD, merged_at=over))), DECIDER)
+    assert Act(Do.FINALIZE, 0) in late, "what can be final is"
     assert not merges(late)
 
 
 def test_a_void_rounds_stake_comes_back_after_its_games_though_the_job_is_done() -> None:
     void = AggregatorRound(1, Phase.VOID, Round(), mine=True)
     done = JobState(AGGREGATOR, JobStatus.DONE, started=1, settled=1)
-    assert decide(job(void, job=done), DECIDER) == (Release(1),)
-    assert decide(job(replace(void, stored=Round(open_games=1)), job=done), DECIDER) == ()
+    assert decide(job(void, job=done), DECIDER) == (Act(Do.RELEASE, 1),)
+    assert decide(job(replace(void, state=Round(open_games=1)), job=done), DECIDER) == ()
 
 
 def test_the_next_round_starts_where_workers_are() -> None:
     for phase, starts in ((Phase.LEAD, True), (Phase.FINAL, True), (Phase.FAILED, False), (Phase.MERGING, False)):
         view = AggregatorRound(0, phase, Round(merged_at=Seconds(990), backed=1))
-        assert (StartRound(1) in decide(job(view), DECIDER)) == starts, phase
+        assert (Act(Do.START, 1) in decide(job(view), DECIDER)) == starts, phase
     just = AggregatorRound(0, Phase.LEAD, Round(merged_at=Seconds(999)))
-    assert StartRound(1) not in decide(job(just), DECIDER), "workers, who need it first, have a moment"
+    assert Act(Do.START, 1) not in decide(job(just), DECIDER), "workers, who need it first, have a moment"
     assert decide(job(started=0), DECIDER) == (), "the first round is a worker's to start"
 
 
@@ -422,7 +416,7 @@ def test_sealing_is_left_to_the_workers_for_a_moment() -> None:
         (Round(join_ends=Seconds(997)), True),
         (Round(join_ends=Seconds(998)), False),
     ):
-        assert (Seal(0) in decide(job(AggregatorRound(0, Phase.SEALING, stored)), DECIDER)) == due, stored
+        assert (Act(Do.SEAL, 0) in decide(job(AggregatorRound(0, Phase.SEALING, stored)), DECIDER)) == due, stored
 
 
 def test_games_and_windows_hold_payment_back() -> None:
@@ -430,21 +424,21 @@ def test_games_and_windows_hold_payment_back() -> None:
     over = Seconds(1_000 - params.windows.challenge_seconds)
     for phase in (Phase.LEAD, Phase.FAILED):
         final = AggregatorRound(0, phase, Round(phase, merged_at=over))
-        assert Finalize(0) in decide(job(final), DECIDER)
-        late = replace(final, stored=Round(phase, merged_at=Seconds(over + 1)))
-        assert Finalize(0) not in decide(job(late), DECIDER)
-        disputed = replace(final, stored=Round(phase, merged_at=over, open_games=1))
-        assert Finalize(0) not in decide(job(disputed), DECIDER)
+        assert Act(Do.FINALIZE, 0) in decide(job(final), DECIDER)
+        late = replace(final, state=Round(phase, merged_at=Seconds(over + 1)))
+        assert Act(Do.FINALIZE, 0) not in decide(job(late), DECIDER)
+        disputed = replace(final, state=Round(phase, merged_at=over, open_games=1))
+        assert Act(Do.FINALIZE, 0) not in decide(job(disputed), DECIDER)
     voided = JobState(AGGREGATOR, JobStatus.VOID, started=1)
-    assert decide(job(final, job=voided), DECIDER) == (Release(0),), "of a void job it is released, in its turn"
+    assert decide(job(final, job=voided), DECIDER) == (Act(Do.RELEASE, 0),), "of a void job it is released, in its turn"
 
 
 def test_a_void_rounds_stake_comes_back_once_nothing_restarts_it() -> None:
     void = AggregatorRound(1, Phase.VOID, Round(), mine=True)
     cancelled = JobState(AGGREGATOR, JobStatus.CANCELLED, started=1)
-    assert Release(1) in decide(job(void, job=cancelled), DECIDER)
-    assert Release(1) not in decide(job(void), DECIDER), "startRound gives it back"
-    assert Release(1) not in decide(job(replace(void, mine=False), job=cancelled), DECIDER)
+    assert Act(Do.RELEASE, 1) in decide(job(void, job=cancelled), DECIDER)
+    assert Act(Do.RELEASE, 1) not in decide(job(void), DECIDER), "startRound gives it back"
+    assert Act(Do.RELEASE, 1) not in decide(job(replace(void, mine=False), job=cancelled), DECIDER)
 
 
 def test_others_jobs_are_left_alone() -> None:

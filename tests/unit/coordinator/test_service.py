@@ -101,7 +101,7 @@ def test_a_done_job_is_closed_once_nothing_of_ours_is_at_stake(
     aggregator = coordinator._aggregators._made[JOB]
     coordinator._close_job(JOB, seen)
     assert NAME not in coordinator._closed, "a stake is locked in a void round"
-    free = replace(seen, views=(replace(void, mine=False),))
+    free = replace(seen, rounds=(replace(void, mine=False),))
     games.append(game(1))
     coordinator._close_job(JOB, free)
     assert NAME not in coordinator._closed, "a game about its merge is open"

@@ -11,12 +11,12 @@ from eth_account import Account
 
 from lockstep.chain.contracts import Call
 from lockstep.chain.outbox import Outbox
+from lockstep.node.acts import Act, Do
 from lockstep.node.sender import Sender
 from lockstep.protocol.errors import FundsError
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Wei
 from tests.support.world import World
-from worker.decide import Act, Do
 
 ACT = Act(Do.JOIN, 0, 1)
 

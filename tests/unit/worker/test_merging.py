@@ -17,6 +17,7 @@ from lockstep.chain.events import Event
 from lockstep.execution import merging
 from lockstep.execution.jobs import ClaimRun, Job
 from lockstep.execution.merging import Payload
+from lockstep.node.acts import Act, Do
 from lockstep.node.docket import HeldOf
 from lockstep.node.guard.doppelganger import Watch
 from lockstep.node.guard.memory import GuardMemory, Place
@@ -36,7 +37,7 @@ from tests.support.merges import SCOPE, put, trained
 from tests.support.workers import ME, OTHER, bare_parts, taken_of
 from tests.unit.node.test_ledger import whole_args
 from worker import progress
-from worker.decide import Act, Do, RoundView
+from worker.decide import RoundView
 from worker.parts import Taken, WorkerParts
 from worker.progress import WorkFolder
 from worker.service import Worker

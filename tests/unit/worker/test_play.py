@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lockstep.node.acts import Act, Do
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import ChainError, FundsError
 from lockstep.protocol.hashing import keccak
@@ -24,7 +25,7 @@ from tests.support.market.twin import BlockHashes
 from tests.support.params import amended
 from tests.unit.worker.test_decide import PARAMS
 from worker import decide
-from worker.decide import Act, Do, JobView, Roots, RoundView, Self
+from worker.decide import JobView, Roots, RoundView, Self
 
 REQUESTER, AGGREGATOR, CHALLENGER = (Address(f"0x{i:040x}") for i in range(1, 4))
 ROOT = keccak(b"any root")

@@ -12,6 +12,7 @@ from hypothesis import given
 
 from lockstep.execution.jobs import ClaimRun, Job
 from lockstep.node import refusals
+from lockstep.node.acts import Act
 from lockstep.node.refusals import Refusals
 from lockstep.protocol.errors import WrongBits
 from lockstep.protocol.types import Cid, ClaimId, Seconds
@@ -21,7 +22,7 @@ from tests.support.wrong import WrongRun
 from tests.unit.worker.test_decide import selves, views
 from worker import decide
 from worker.computing import ClaimNames, Trained, check_of
-from worker.decide import CLAIMING, Act, JobView, Self
+from worker.decide import CLAIMING, JobView, Self
 from worker.notes import of_refusal
 from worker.parts import WorkerParts
 from worker.progress import WorkFolder, clear

@@ -10,6 +10,7 @@ from random import Random
 from lockstep.base.lines import event
 from lockstep.demo.cheats.lies import Cheat, LyingRun, cheat_of, require_devnet
 from lockstep.execution.jobs import ClaimRun
+from lockstep.node.acts import Act
 from lockstep.node.ledger import Ledger
 from lockstep.node.sender import Sender
 from lockstep.protocol.jobs import JobParams
@@ -20,7 +21,7 @@ from worker.attesting import Attesting
 from worker.bases import Bases
 from worker.commitments import Commitments
 from worker.computing import ClaimNames, Trained
-from worker.decide import Act, RoundView, stake_wanted
+from worker.decide import RoundView, stake_wanted
 from worker.defending import Defence
 from worker.merging import Merger
 from worker.parts import Taken, WorkBench, WorkerParts
