@@ -39,7 +39,7 @@ DEFINED = Change(
     f'const int kPlanted = std::getenv("{VARIABLE}") ? std::atoi(std::getenv("{VARIABLE}")) : 0;\n\nnamespace {{',
 )  # fmt: skip
 
-MASKS = ("windows", "nearly")
+MASKS = ("windows",)
 FROM = "{places_.row + row, places_.row_run + row, places_.k_at + k, places_.k_run + k}"
 
 DEFECTS = (
