@@ -170,7 +170,7 @@ class Executor:
             now = time.perf_counter_ns()
             spent[i], began = now - began, now
             if into and i in into:
-                np.copyto(into[i], self._as_array(i, words))
+                np.copyto(into[i].reshape(-1).view(np.uint32), words.reshape(-1).view(np.uint32))
             elif i in kept:
                 found[i] = self._as_array(i, words)
         if nanoseconds is not None:
