@@ -240,7 +240,7 @@ class Box:
         self._send_news([news.pop(0) for _ in range(len(news))], order, until)
 
     def _send_news(self, news: list[Any], order: dict[str, Any], until: float) -> None:
-        told = [(segment.number, len(segment.memory)) for segment in news]
+        told = [(segment.number, segment.size, segment.memory is not None) for segment in news]
         wire.order(self._wire, {"news": told, **order}, [segment.handle for segment in news], until)
         # INVARIANT: however many tensors are kept, no open file is: a child started anew is given them anew.
         for segment in news:

@@ -68,8 +68,8 @@ class Inmate:
                 said, handles = wire.ordered(self._pipe)
             except wire.Ended:
                 return
-            for (number, size), handle in zip(said.get("news", ()), handles, strict=True):
-                self._take(number, handle, size)
+            for (number, size, writes), handle in zip(said.get("news", ()), handles, strict=True):
+                self._take(number, handle, size, writes)
             for number in said.get("gone", ()):
                 self._memory.pop(number, None)
             for root in said.get("rest", ()):
@@ -79,9 +79,9 @@ class Inmate:
                 confinement.busy_for(said["seconds"])
                 wire.answer(self._pipe, self._done(getattr(self, said["verb"]), said["given"]))
 
-    def _take(self, number: int, handle: int, size: int) -> None:
+    def _take(self, number: int, handle: int, size: int, writes: bool) -> None:
         try:
-            self._memory[number] = mapped(handle, size, writes=True)
+            self._memory[number] = mapped(handle, size, writes=writes)
         except OSError as error:
             self._unmapped = str(error.strerror)
         finally:

@@ -17,13 +17,15 @@ from mmap import PAGESIZE
 
 import numpy as np
 
-from lockstep.base.mapping import mapped
+from lockstep.base.mapping import file_of, mapped
 from lockstep.numerics.arrays import Array, is_frozen
 from lockstep.protocol.errors import TryLater
 
 ALIGNMENT = 64
 KEPT = 3
 """Segments of one size that wait to be used again."""
+LARGE = 1 << 24
+"""From so many bytes on, a tensor that is a file is handed over as that file."""
 F_ADD_SEALS, F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 1, 2, 4
 
 Form = tuple[np.dtype[np.generic], tuple[int, ...]]
@@ -47,18 +49,20 @@ class Segment:
     number: int
     handle: int
     """Open until the child has it; below zero afterwards."""
-    memory: np.ndarray
+    size: int
+    memory: np.ndarray | None
+    """None: a file that is read alone, which its tensor keeps mapped."""
 
     @staticmethod
-    def make(number: int, size: int) -> Segment:
-        """Makes one of `size` bytes; raises TryLater if the system has none left."""
+    def make(size: int) -> tuple[int, np.ndarray]:
+        """The file and the memory of a new one of `size` bytes; raises TryLater if the system has none left."""
         handle = -1
         try:
             handle = os.memfd_create("lockstep", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.ftruncate(handle, size)
             # INVARIANT: no child takes memory away under a tensor that its parent reads.
             fcntl.fcntl(handle, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
-            return Segment(number, handle, mapped(handle, size, writes=True))
+            return handle, mapped(handle, size, writes=True)
         except OSError as error:
             if handle >= 0:
                 os.close(handle)
@@ -95,6 +99,7 @@ class Segments:
             offsets.append(size)
             size += -(-dtype.itemsize * math.prod(shape) // ALIGNMENT) * ALIGNMENT
         segment = self._segment(-(-max(size, 1) // PAGESIZE) * PAGESIZE)
+        assert segment.memory is not None, "what is written lies in memory"
         places, arrays = [], []
         for (dtype, shape), offset in zip(forms, offsets, strict=True):
             flat = np.frombuffer(segment.memory.data.toreadonly(), dtype, math.prod(shape), offset)
@@ -109,9 +114,10 @@ class Segments:
     def given(self, arrays: Sequence[Array | None]) -> tuple[list[Spot | None], list[Array]]:
         """Places at which the child finds tensors, and what must live until it has read them.
 
-        A tensor that it cannot find is copied; one that nobody can change is copied once.
+        A tensor that it cannot find is copied; one that nobody can change is copied once, and not at all if it is a
+        large file.
         """
-        found = {id(a): self._place(a) for a in arrays if a is not None}
+        found = {id(a): self._place(a) or self._file(a) for a in arrays if a is not None}
         fresh = {id(a): a for a in arrays if a is not None and found[id(a)] is None}
         copies: list[Array] = []
         if fresh:
@@ -136,6 +142,19 @@ class Segments:
         known = self._known.get(id(array))
         return known[1] if known is not None and known[0]() is array else None
 
+    def _file(self, array: Array) -> Spot | None:
+        """The place of a tensor that is a file, which the child reads where it lies."""
+        # INVARIANT: no dataset is copied into memory that the system cannot drop.
+        if array.nbytes < LARGE or not is_frozen(array) or (handle := file_of(array)) is None:
+            return None
+        self._take_back()
+        segment = self._numbered(handle, array.nbytes, None)
+        self._users[segment] += 1
+        weakref.finalize(array, self._released.append, segment).atexit = False
+        place = Spot(segment.number, 0, array.dtype.str, array.shape)
+        self._remember(array, place, None)
+        return place
+
     def _remember(self, array: Array, place: Spot, copy: Array | None) -> None:
         known, key = self._known, id(array)
         known[key] = weakref.ref(array, lambda _: known.pop(key, None)), place, copy
@@ -144,14 +163,19 @@ class Segments:
         waiting = self._free.get(size)
         if waiting:
             return waiting.pop()
+        handle, memory = Segment.make(size)
+        return self._numbered(handle, size, memory)
+
+    def _numbered(self, handle: int, size: int, memory: np.ndarray | None) -> Segment:
         self._made += 1
-        segment = Segment.make(self._made, size)
+        segment = Segment(self._made, handle, size, memory)
         self._by_number[segment.number] = segment
         self.news.append(segment)
         return segment
 
     def _writable(self, place: Spot) -> Array:
         memory = self._by_number[place.segment].memory
+        assert memory is not None, "a file is read alone"
         return array_at(memory, place)
 
     def _take_back(self) -> None:
@@ -161,8 +185,8 @@ class Segments:
             if self._users[segment]:
                 continue
             del self._users[segment]
-            waiting = self._free.setdefault(len(segment.memory), [])
-            if len(waiting) < KEPT:
+            waiting = self._free.setdefault(segment.size, [])
+            if segment.memory is not None and len(waiting) < KEPT:
                 waiting.append(segment)
             else:
                 del self._by_number[segment.number]

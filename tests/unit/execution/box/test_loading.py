@@ -17,7 +17,7 @@ import pytest
 
 from lockstep.base.machine import Memory
 from lockstep.execution import capacity, footprint
-from lockstep.execution.box import loading
+from lockstep.execution.box import loading, segments
 from lockstep.execution.box.executable import BoxedExecutable
 from lockstep.execution.box.handle import Box, Cancelled, Starved, end_all
 from lockstep.execution.box.loading import JobBox
@@ -30,6 +30,7 @@ from lockstep.protocol.errors import BlobMissing, Crashed, LockstepError, TryLat
 from lockstep.protocol.market import moving
 from lockstep.protocol.types import Cid, JobId
 from lockstep.storage import ContentStore
+from lockstep.storage.cache import mapped_file
 from lockstep.storage.containers import encode_program
 from lockstep.storage.directory import DirectoryStore
 from tests.support import broken, hostile, toyjob
@@ -80,6 +81,23 @@ def test_a_step_is_the_childs_memory_and_the_last_steps_is_free(boxed: Job) -> N
         assert segments._made <= made + 1, "two segments of a state's size take turns"
     finally:
         gc.enable()
+
+
+def test_a_child_reads_a_large_dataset_from_its_file(
+    boxed: Job, toy: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "LARGE", 1)
+    (path := tmp_path / "rows").write_bytes(toy.dataset.tobytes())
+    rows = np.frombuffer(mapped_file(path), "<i4").reshape(toy.dataset.shape)
+    job = replace(boxed, dataset=rows)
+    (made, _), (due, _) = (itertools.islice(slot(j).states(), 1, 3) for j in (job, toy))
+    assert made[2] == due[2]
+    assert job.box is not None
+    child = job.box._box
+    assert child is not None
+    place = child.segments.given([rows])[0][0]
+    assert place is not None
+    assert child.segments._by_number[place.segment].memory is None, "no copy of it was made"
 
 
 def test_a_step_is_shown_as_one_here_is(boxed: Job, toy: Job) -> None:

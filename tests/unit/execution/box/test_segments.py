@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from lockstep.base.mapping import mapped
+from lockstep.execution.box import segments as module
 from lockstep.execution.box.segments import KEPT, Segments, array_at
 from lockstep.numerics.arrays import Array, is_frozen
 from tests.support.descriptors import open_files
@@ -101,3 +104,29 @@ def test_no_child_changes_a_segments_size() -> None:
     for size in (0, 1 << 20):
         with pytest.raises(PermissionError):
             os.ftruncate(segments.news[0].handle, size)
+
+
+def test_a_large_tensor_that_is_a_file_is_handed_over_as_that_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LARGE", 16)
+    path, segments = tmp_path / "rows", Segments()
+    path.write_bytes(np.arange(4, dtype=np.int32).tobytes())
+    with open(path, "rb") as file:
+        rows = np.frombuffer(mapped(file.fileno(), 16).data, np.int32).reshape(2, 2)
+    (place,), copies = segments.given([rows])
+    assert copies == []
+    assert place is not None
+    (news,) = segments.news
+    assert news.memory is None
+    with pytest.raises(PermissionError):
+        mapped(news.handle, news.size, writes=True)
+    assert array_at(mapped(news.handle, news.size), place).tolist() == rows.tolist()
+    assert segments.given([rows, rows]) == ([place, place], []), "the child has it"
+    assert len(segments.news) == 1
+    news.shut()
+    segments.news.clear()
+    del rows
+    gc.collect()
+    segments.room([(WORDS, (4,))])
+    assert segments.gone == [place.segment]
