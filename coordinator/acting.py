@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -26,12 +27,19 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+Beside = Callable[[JobId, Callable[[], Any]], Any]
+"""(job, work) -> what the work returns."""
+
 
 class Actions:
     """The transactions of a coordinator's decisions."""
 
-    def __init__(self, parts: CoordinatorParts, sender: Sender[None], aggregators: Aggregators) -> None:
+    def __init__(
+        self, parts: CoordinatorParts, sender: Sender[None], aggregators: Aggregators, beside: Beside
+    ) -> None:  # fmt: skip
+        """`beside`: does the long work of a job, and meanwhile what has deadlines."""
         self._parts = parts
+        self._beside = beside
         self._contracts = parts.party.contracts
         self._sender = sender
         self._aggregators = aggregators
@@ -112,7 +120,8 @@ class Actions:
         with self._parts.database.reading() as session:
             before, accepted = reading.merge_inputs(session, reading.hex32(job), r.number, r.state, seen.params)
         with self._aggregators.merging(job, seen.params) as aggregator:
-            out, out2, cid = aggregator.merge(claim, r.number, r.state, before, accepted)
+            merge = partial(aggregator.merge, claim, r.number, r.state, before, accepted)
+            out, out2, cid = self._beside(job, merge)
         # INVARIANT: who merges again has computed what it claims, and false outputs are nobody's to back.
         if r.phase == Phase.LEAD and (out, out2) != (r.state.next_shared, r.state.next_outer):
             why = f"round {r.number} was merged with other outputs than here"

@@ -35,6 +35,8 @@ from lockstep.storage.payload import (
 )
 from lockstep.storage.tensors import head_line, read_tensors
 
+CLOCK_PARTS = 4
+"""A merge takes no longer than one part in so many of a clock: a game about it computes it again."""
 HEAD = 8
 """The first bytes of a tensor of varying length, in which its format states it, at most."""
 
@@ -123,8 +125,11 @@ class Aggregator:
         return jobs.merge_run(self.job, base, payloads, seed, number)
 
     def _in_turn(self, run: ClaimRun) -> ComputedMerge:
-        """A merge, or Crashed if it takes longer than its turn: a later one is worth nothing, and other jobs wait."""
-        box, seconds = self.job.box, max(loading.LEAST_SECONDS, self.job.params.merge.turn_seconds)
+        """A merge, or Crashed if it takes longer than its turn, or than a part of a game's clock: a later one is worth
+        nothing, and one that could not be computed anew for a game costs its stake."""
+        merge, windows = self.job.params.merge, self.job.params.windows
+        seconds = max(loading.LEAST_SECONDS, min(merge.turn_seconds, windows.clock_seconds // CLOCK_PARTS))
+        box = self.job.box
         if box is None:
             return merging.finish(run)
         late, merging_here = threading.Event(), threading.get_ident()

@@ -146,6 +146,13 @@ def my_open_games(session: Session, job: str, me: Address) -> list[tuple[GameRow
     return [(game, claim) for game, claim in found]
 
 
+def jobs_in_game(session: Session, me: Address) -> list[str]:
+    """The jobs in which games are open on merges that this account made."""
+    found = select(ClaimRow.job).join(GameRow, ClaimRow.id == GameRow.claim)
+    own = found.where(GameRow.verdict.is_(None), ClaimRow.slot == MERGE_SLOT, ClaimRow.worker == me)
+    return list(session.scalars(own.distinct().order_by(ClaimRow.job)))
+
+
 def merges_by(session: Session, job: str, me: str) -> list[ClaimRow]:
     """Every merge of a job that an account made."""
     found = select(ClaimRow).where(ClaimRow.job == job, ClaimRow.slot == MERGE_SLOT, ClaimRow.worker == me)

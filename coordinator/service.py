@@ -8,13 +8,16 @@ from __future__ import annotations
 import os
 import time
 import uuid
+from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 import structlog
 
 from coordinator import judging, leases, reading, receipts
 from coordinator.acting import Actions
 from coordinator.answering import DemandsOfJobs
+from coordinator.beside import beside
 from coordinator.decide import AggregatorJob, Decider, decide, wanted_payloads
 from coordinator.defending import MergeDefence
 from coordinator.folds import MARKET
@@ -30,6 +33,7 @@ from lockstep.node.feewatch import FeeWatch
 from lockstep.node.isolation import Isolation
 from lockstep.node.party import Head, Heads
 from lockstep.node.sender import Sender
+from lockstep.protocol.errors import TryLater, Unreachable
 from lockstep.protocol.jobs import JobParams, JobStatus
 from lockstep.protocol.types import JobId
 
@@ -46,6 +50,8 @@ TOLD = {"Attested": "attested", "Frozen": "frozen", "Merged": "merged", "JobDone
 
 log = structlog.get_logger(__name__)
 
+Result = TypeVar("Result")
+
 
 class Coordinator:
     """One coordinator's worker."""
@@ -55,7 +61,7 @@ class Coordinator:
         self._indexer = Indexer(parts.database, parts.party.w3, parts.party.addresses, parts.party.check)
         self._sender: Sender[None] = Sender(parts.party.outbox)
         self._aggregators = self.aggregators(parts)
-        self._actions = Actions(parts, self._sender, self._aggregators)
+        self._actions = Actions(parts, self._sender, self._aggregators, self._beside)
         self._demands = DemandsOfJobs(parts, self._sender, self._aggregators)
         self._defence = MergeDefence(parts, self._sender, self._aggregators)
         self._losses = RunLosses(parts.database, parts.party.store)
@@ -172,7 +178,8 @@ class Coordinator:
             return False
         decider = reading.read_decider(self._parts.party, self._parts.settings.demands)
         seen = self._read(job, params, decider)
-        if seen.job.status != JobStatus.DONE and not self._aggregators.prepared(job, params, decider.now):
+        prepared = partial(self._aggregators.prepared, job, params, decider.now)
+        if seen.job.status != JobStatus.DONE and not self._beside(job, prepared):
             return False
         defended = self._defence.defend(job, params, decider.now)
         answered = self._demands.tend(job, params, decider.now)
@@ -185,11 +192,37 @@ class Coordinator:
         acted = self._actions.act(job, seen, actions, decider)
         # A store that is slow to say that it holds nothing keeps no transaction.
         if wanted := wanted_payloads(seen, decider):
-            judging.judge(self._parts.database, self._aggregators.of(job, params), job, seen, wanted)
+            aggregator = self._aggregators.of(job, params)
+            self._beside(job, partial(judging.judge, self._parts.database, aggregator, job, seen, wanted))
         return acted or defended or answered or computed
 
+    def _beside(self, job: JobId, work: Callable[[], Result]) -> Result:
+        """Does what may take a job long, and plays the games of the others until it is done."""
+        return beside(work, partial(self._play_others, job))
+
+    def _play_others(self, busy: JobId) -> None:
+        """Take in new blocks, and make the moves that are due in every game but a busy job's."""
+        if self._differ:
+            return
+        # INVARIANT: no work on one job keeps a move in another's game.
+        try:
+            self._step()
+            with self._parts.database.reading() as session:
+                playing = reading.jobs_in_game(session, self._parts.me)
+            for job in playing:
+                id_ = JobId(reading.unhex(job))
+                if id_ != busy:
+                    self._isolation.run(partial(self._play, job, id_), job, job=job)
+        except (Unreachable, TryLater) as error:
+            log.info("nothing could be read of the games meanwhile", why=error.message)
+
+    def _play(self, job: str, id_: JobId) -> None:
+        with leases.held(self._parts.database, f"job:{job}", self._holder) as taken:
+            if taken:
+                self._defence.defend(id_, self._params_of(id_), self._parts.party.head().time)
+
     def _loss(self, job: JobId, params: JobParams) -> bool:
-        return self._losses.look(job, lambda: self._aggregators.of(job, params).job)
+        return self._beside(job, lambda: self._losses.look(job, lambda: self._aggregators.of(job, params).job))
 
     def _close_job(self, job: JobId, seen: AggregatorJob) -> None:
         """Look no more at a job that is done, once no game about our merges is open and no stake of ours is locked."""

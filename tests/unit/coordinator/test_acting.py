@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from lockstep.protocol.errors import Crashed
 from lockstep.protocol.jobs import JobState, JobStatus, Phase, Receipt, Round
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.market.receipts import Report
-from lockstep.protocol.types import MERGE_SLOT, Seconds, Wei
+from lockstep.protocol.types import MERGE_SLOT, JobId, Seconds, Wei
 from tests.support.coordinating import JOB, ME, Sent
 from tests.unit.coordinator.test_decide import DECIDER, PARAMS
 
@@ -27,6 +28,10 @@ class Calls:
 
     def __getattr__(self, name: str) -> Any:
         return lambda *args: (name, *(tuple(a) if isinstance(a, list) else a for a in args if a != JOB))
+
+
+def at_once(_: JobId, work: Callable[[], Any]) -> Any:
+    return work()
 
 
 class Noted(Sent):
@@ -60,7 +65,7 @@ def actions(parts: Any, sent: Noted, monkeypatch: pytest.MonkeyPatch) -> Actions
     aggregators = SimpleNamespace(merging=lambda job, params: nullcontext(merge))
     monkeypatch.setattr(reading, "bodies", lambda *_: ["body"])
     monkeypatch.setattr(reading, "merge_inputs", lambda *_: ((), []))
-    return Actions(parts, sent, aggregators)  # type: ignore[arg-type]
+    return Actions(parts, sent, aggregators, at_once)  # type: ignore[arg-type]
 
 
 def seen(*rounds: AggregatorRound) -> AggregatorJob:
@@ -121,7 +126,7 @@ def test_a_merge_that_ends_what_runs_it_is_begun_once(
         aggregators = Aggregators(parts)
         monkeypatch.setattr(aggregators, "of", lambda job, params: SimpleNamespace(merge=merge))
         for _ in range(3):
-            assert not Actions(parts, sent, aggregators).act(  # type: ignore[arg-type]
+            assert not Actions(parts, sent, aggregators, at_once).act(  # type: ignore[arg-type]
                 JOB, seen(AggregatorRound(0, Phase.MERGING, Round())), [Act(Do.MERGE, 0, rounds=1)], DECIDER
             )
     assert len(begun) == 1

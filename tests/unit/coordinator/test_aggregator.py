@@ -84,8 +84,9 @@ def test_a_merge_is_bound_archived_stored_and_right(
     np.testing.assert_array_equal(loaded.shared[0], honest.checkpoint.shared[0])
 
 
+@pytest.mark.parametrize("changes", [{"turn_seconds": 0}, {"clock_seconds": 3}], ids=["its turn", "a game's clock"])
 def test_a_merge_that_is_not_done_in_its_turn_is_ended_as_one_that_crashed(
-    aggregator: Aggregator, job: Job, monkeypatch: pytest.MonkeyPatch
+    aggregator: Aggregator, job: Job, monkeypatch: pytest.MonkeyPatch, changes: dict[str, int]
 ) -> None:
     ended, threads = threading.Event(), list[int]()
 
@@ -94,7 +95,7 @@ def test_a_merge_that_is_not_done_in_its_turn_is_ended_as_one_that_crashed(
         raise Cancelled
 
     box: Any = SimpleNamespace(stop=lambda thread: (threads.append(thread), ended.set()))
-    aggregator.job = replace(job, box=box, params=amended(job.params, turn_seconds=0))
+    aggregator.job = replace(job, box=box, params=amended(job.params, **changes))
     monkeypatch.setattr(loading, "LEAST_SECONDS", 0)
     monkeypatch.setattr(merging, "finish", endless)
     run: Any = None
