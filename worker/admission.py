@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from lockstep.base.lines import event
 from lockstep.execution import capacity, comparing, footprint
+from lockstep.execution.box import loading
+from lockstep.execution.box.handle import Cancelled, Overdue
 from lockstep.execution.capacity import ChainPace, LiveClaim, Pace
 from lockstep.execution.jobs import PROCESSOR_PATHS
 from lockstep.execution.rates import slot_operations
@@ -29,6 +31,8 @@ from worker.unpaid import Dealings, dealings
 if TYPE_CHECKING:
     from worker.parts import WorkerParts
 
+FIRST_SECONDS = 120.0
+"""The first look at a job; one that takes longer is taken while no other job waits."""
 DEPOSITS = "stake/"
 """The prefix of the outbox key of every deposit."""
 StakeWanted = Callable[[JobParams], Wei]
@@ -46,6 +50,10 @@ class Admission:
         self._stake_wanted = stake_wanted
         self._bench: Bench[JobId, Pace] = Bench("pace")
         self._paces: dict[JobId, Pace] = {}
+        self._long: set[JobId] = set()
+        """Jobs whose first look was not done in its time."""
+        self._long_look: Taken | None = None
+        """The one of them that is looked at now."""
         self._paying: dict[JobId, bool] = {}
         self._unfit: Backoff[JobId] = Backoff(capacity.AGAIN_SECONDS)
         self._unfunded: Backoff[JobId] = Backoff(capacity.AGAIN_SECONDS)
@@ -141,10 +149,17 @@ class Admission:
         if job in self._paces:
             return self._paces[job]
         if not self._unfit.rests(job, now):
-            self._bench.begin(job, partial(self._measure, taken))
+            self._begin(taken)
         try:
             pace = self._bench.take(job)
+        except Cancelled:
+            return None
         except (WrongBits, Crashed) as error:
+            if isinstance(error, Overdue) and job not in self._long:
+                self._long.add(job)
+                note = Note("busy", f"{error.message}: it is looked at again while no other job waits")
+                self._parts.notes.waits(job, note)
+                return None
             # INVARIANT: a job that this machine computes wrongly, or that ends what runs it, is neither staked on nor
             # joined.
             self._parts.refusals.record(job, error)
@@ -162,7 +177,22 @@ class Admission:
             )  # fmt: skip
         return pace
 
-    def _measure(self, taken: Taken) -> Pace:
+    def _begin(self, taken: Taken) -> None:
+        """Begin a look at a job, unless it is under way: one that takes long when nothing else waits."""
+        job, long = taken.ledger.id, self._long_look
+        if job in self._bench:
+            return
+        if job in self._long:
+            if self._bench.idle:
+                self._long_look = taken
+                self._bench.begin(job, partial(self._measure, taken, loading.LOOK_SECONDS))
+            return
+        # INVARIANT: a job that takes long to look at keeps no other from being looked at.
+        if long is not None and long.ledger.id in self._bench and long.job.box is not None:
+            long.job.box.stop()
+        self._bench.begin(job, partial(self._measure, taken, FIRST_SECONDS))
+
+    def _measure(self, taken: Taken, at_most: float) -> Pace:
         job, box, chain = taken.job, taken.job.box, self._parts.party.chain_pace()
         fetched = footprint.fetched_bytes(job.programs, job.params, job.wire_format)
         capacity.require_fetched(job.params, fetched, self._parts.download_bytes)
@@ -170,8 +200,8 @@ class Admission:
             pace = capacity.keep_up(job, capacity.require_claimant, chain)
             comparing.check_job(job)
             return pace
-        pace = box.measure(job, capacity.require_claimant, chain)
-        box.compare(job)
+        pace = box.measure(job, capacity.require_claimant, chain, at_most=at_most)
+        box.compare(job, at_most)
         if job.path not in PROCESSOR_PATHS:
             # A device's Programs run here, once a child has run them on the processor.
             pace = capacity.keep_up(job, capacity.require_claimant, chain)

@@ -22,6 +22,7 @@ HINTS = {
     "unfit": "give it more --threads, another --device or more --max-memory, or leave the job to other machines",
     "unpaid": "a higher --max-unpaid works for that requester again; its rounds fail, or leave this account out",
     "bond": "leave the job: whoever demands this account's data would have it answer at its own cost",
+    "busy": "nothing has to be done: jobs that are quick to look at come first",
     "room": "nothing has to be done: claims of other jobs settle first",
     "full": "nothing has to be done: slots are given anew in each round",
     "joining": "nothing has to be done",

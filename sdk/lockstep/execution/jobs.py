@@ -153,11 +153,11 @@ class Confined(Protocol):
     def operations(self) -> int:
         """Operations of one slot of one round."""
 
-    def measure(self, job: Job, require: Any, chain: Any, role: Any = ...) -> Any:
-        """`capacity.keep_up`."""
+    def measure(self, job: Job, require: Any, chain: Any, role: Any = ..., at_most: float = ...) -> Any:
+        """`capacity.keep_up`; raises Overdue after `at_most` seconds."""
 
-    def compare(self, job: Job) -> None:
-        """`comparing.check_job`."""
+    def compare(self, job: Job, at_most: float = ...) -> None:
+        """`comparing.check_job`; likewise."""
 
     def holds(self, program: Program) -> bool:
         """Tells if a Program is the job's, or was decoded beside them."""

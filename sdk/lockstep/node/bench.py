@@ -50,6 +50,11 @@ class Bench(Generic[Key, Result]):
     def __len__(self) -> int:
         return len(self._work)
 
+    @property
+    def idle(self) -> bool:
+        """True if no work is under way."""
+        return all(work.done() for work in self._work.values())
+
     def over(self, key: Key) -> bool:
         """Returns True if the work with this key can be taken."""
         return key in self._work and self._work[key].done()

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from lockstep.execution import capacity, comparing, footprint
+from lockstep.execution.box import loading
+from lockstep.execution.box.handle import Cancelled, Overdue
 from lockstep.execution.capacity import AGAIN_SECONDS, ChainPace, Pace
 from lockstep.execution.jobs import Job
 from lockstep.node.refusals import Refusals
 from lockstep.protocol.errors import FundsError, Unfit, Unreachable, WrongBits
-from lockstep.protocol.types import Seconds, Wei
+from lockstep.protocol.types import JobId, Seconds, Wei
 from lockstep.storage import ContentStore
+from tests.support.waiting import wait
 from tests.support.workers import OTHER, bare_parts, taken_of
 from worker import admission as admission_module
-from worker.admission import Admission
+from worker.admission import FIRST_SECONDS, Admission
 from worker.parts import Taken, WorkerParts
 from worker.policy import Policy
 from worker.unpaid import FORGIVEN, Dealings
@@ -132,6 +137,50 @@ def test_a_machine_that_is_too_slow_is_told_once_and_measured_again(
     assert fits(admission, job, [], 1000 + 2 * AGAIN_SECONDS)
     told = capsys.readouterr().out
     assert (told.count('"refused"'), told.count('"paced"')) == (1, 1)
+
+
+class SlowBox:
+    """In the place of a job's child: its looks end by `stop`, or by the time that they are given."""
+
+    operations = 1
+
+    def __init__(self) -> None:
+        self.looks: list[float] = []
+        self.stopped, self.late = threading.Event(), threading.Event()
+
+    def measure(self, job: Job, *_: object, at_most: float) -> Pace:
+        self.looks.append(at_most)
+        deadline = time.monotonic() + 30
+        while not self.late.is_set() and time.monotonic() < deadline:
+            if self.stopped.wait(0.001):
+                self.stopped.clear()
+                raise Cancelled
+        self.late.clear()
+        raise Overdue(f"what runs its Programs was ended: it was not done after {at_most:.0f} s", "")
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+def test_a_job_that_takes_long_to_look_at_waits_behind_every_other(
+    admission: Admission, parts: WorkerParts, toy: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = SlowBox()
+    slow, other = taken_of(replace(toy, box=box)), taken_of(toy)  # type: ignore[arg-type]
+    other.ledger = replace(other.ledger, id=JobId(bytes(32)))
+    monkeypatch.setattr(capacity, "keep_up", lambda *_: Pace(0.001, 0.001))
+    box.late.set()
+    assert not fits(admission, slow, [], NOW)
+    assert Refusals(parts.home).of(slow.ledger.id) is None, "it is not refused yet"
+    assert not admission.fits(slow, [], NOW)
+    wait(lambda: box.looks == [FIRST_SECONDS, loading.LOOK_SECONDS], "its second look", every=0.002)
+    assert fits(admission, other, [], NOW), "its look is ended"
+    assert not fits(admission, slow, [], NOW)
+    box.late.set()
+    assert not fits(admission, slow, [], NOW)
+    found = Refusals(parts.home).of(slow.ledger.id)
+    assert found is not None
+    assert "1800 s" in found.message
 
 
 def test_a_job_that_this_machine_computes_wrongly_is_refused_on_disk_before_anything_is_staked(

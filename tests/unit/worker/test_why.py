@@ -173,7 +173,7 @@ def test_a_job_that_the_owner_or_the_machine_cannot_take(market: Market, planted
 
 
 def test_a_machine_that_is_too_slow(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure(box: JobBox, job: Job, require: Require, chain: ChainPace) -> None:
+    def measure(box: JobBox, job: Job, require: Require, chain: ChainPace, *, at_most: float) -> None:
         require(job.params, Pace(1e4, 1e4), chain)
 
     monkeypatch.setattr(JobBox, "measure", measure)

@@ -78,6 +78,10 @@ class Starved(Crashed):
     """The kernel ended the child, or mapped it no more: the machine is short of memory, or the job wants too much."""
 
 
+class Overdue(Crashed):
+    """The child was ended, as its work was not done in the time that it was given."""
+
+
 class Cancelled(Exception):
     """The parent has ended the child, or its work."""
 
@@ -151,7 +155,7 @@ class Box:
                 why = self._death()
                 raise self._dead(why, Starved if why == KILLED else Crashed) from error
             except wire.Late as error:
-                raise self._dead(f"it was not done after {seconds:.0f} s") from error
+                raise self._dead(f"it was not done after {seconds:.0f} s", Overdue) from error
             except (OverflowError, Malformed) as error:
                 raise self._dead(f"it answered what is none: {error}") from error
 

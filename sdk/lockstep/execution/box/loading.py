@@ -44,6 +44,8 @@ LEAST_SECONDS = 30.0
 """No window is so short that a child is not waited for so long: this machine may be busy."""
 LOOK_SECONDS = 1800.0
 """No job holds up the look at others for longer, however long its windows."""
+PLAN_SECONDS = 300.0
+"""No plan takes longer: the planner's budget ends after some seconds."""
 LOSS_SECONDS = 30.0
 """A loss of one slot that takes longer is not computed: nothing depends on it."""
 LEAST_BYTES = 512 << 20
@@ -199,15 +201,18 @@ class JobBox:
         """Operations of one slot of one round."""
         return (self._planned or self.plan()).operations
 
-    def measure(self, job: Job, require: Require, chain: ChainPace, role: footprint.Role = footprint.worker) -> Pace:
-        """`capacity.keep_up` in the child."""
+    def measure(
+        self, job: Job, require: Require, chain: ChainPace, role: footprint.Role = footprint.worker,
+        at_most: float = LOOK_SECONDS,
+    ) -> Pace:  # fmt: skip
+        """`capacity.keep_up` in the child; raises Overdue after `at_most` seconds, or sooner by the job's windows."""
         given = {"require": require, "chain": chain, "role": role}
-        found = self._look(job, "measure", given, _PACE)
+        found = self._look(job, "measure", given, _PACE, at_most)
         return _pace(found)
 
-    def compare(self, job: Job) -> None:
-        """`comparing.check_job` in the child; raises WrongBits."""
-        self._look(job, "compare", {}, table({}))
+    def compare(self, job: Job, at_most: float = LOOK_SECONDS) -> None:
+        """`comparing.check_job` in the child; raises WrongBits, and Overdue as `measure` does."""
+        self._look(job, "compare", {}, table({}), at_most)
 
     def decode(self, cid: str) -> None:
         """Has the child decode and plan one Program more: a loss."""
@@ -385,16 +390,19 @@ class JobBox:
         for cid in self._losses:
             self._call(box, "decode", seconds=self._plan_seconds, cid=cid, read=table({}))
 
-    def _look(self, job: Job, verb: str, given: dict[str, Any], read: Callable[[Any, str], Any]) -> Any:
+    def _look(
+        self, job: Job, verb: str, given: dict[str, Any], read: Callable[[Any, str], Any], at_most: float
+    ) -> Any:  # fmt: skip
+        seconds = min(self._look_seconds, at_most)
         with self._ordering():
             box = self._at_work()
             shared, outer = job.genesis.shared, job.genesis.outer
             (rows, *spots), held = box.segments.given([job.dataset, *shared, *outer])
             self._call(
-                box, "furnish", seconds=self._look_seconds, read=table({}), job=job.id, dataset=rows,
+                box, "furnish", seconds=seconds, read=table({}), job=job.id, dataset=rows,
                 shared=spots[: len(shared)], outer=spots[len(shared) :],
             )  # fmt: skip
-            found = self._call(box, verb, seconds=self._look_seconds, read=read, **given)
+            found = self._call(box, verb, seconds=seconds, read=read, **given)
             del held
             return found
 
@@ -411,7 +419,7 @@ class JobBox:
     @property
     def _plan_seconds(self) -> float:
         """A plan that takes half of the time to train is none."""
-        return max(LEAST_SECONDS, min(SHARE * self._params.role.train_seconds, LOOK_SECONDS))
+        return max(LEAST_SECONDS, min(SHARE * self._params.role.train_seconds, PLAN_SECONDS))
 
     @property
     def _look_seconds(self) -> float:

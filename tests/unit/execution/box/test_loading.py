@@ -380,7 +380,7 @@ def _compared(job: Job) -> None:
 
 def test_a_plan_that_is_late_is_refused(toy: Job, toy_store: ContentStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "LEAST_SECONDS", 0.0)
-    monkeypatch.setattr(loading, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(loading, "PLAN_SECONDS", 0.0)
     with pytest.raises(Crashed, match="was not done after"):
         loading.load(toy.id, toy.params, toy_store, fits=FITS)
 
