@@ -19,7 +19,7 @@ import structlog
 
 from lockstep.base.decoding import U64, anything, from_json, refusing, several, table, whole
 from lockstep.chain.contracts import Call, Contracts
-from lockstep.node.bench import Bench
+from lockstep.node.keyed_executor import KeyedExecutor
 from lockstep.node.ledger import UNSEALED, ClaimRecord, Ledger, RoundLedger
 from lockstep.node.signed import SignedClaim
 from lockstep.protocol.errors import LockstepError, Mismatch, Unreachable
@@ -48,7 +48,7 @@ class Equivocations:
         self._contracts = contracts
         self._journal = journal
         self._after = {url.rstrip("/"): 0 for url in urls}
-        self._bench: Bench[str, Pages] = Bench("signed")
+        self._executor: KeyedExecutor[str, Pages] = KeyedExecutor("signed")
         self._read_at = 0.0
         self.looks = 0
         """How often every coordinator was asked."""
@@ -57,15 +57,15 @@ class Equivocations:
 
     def step(self, ledger: Ledger) -> None:
         """Keep what was read since, and read on beside the loop."""
-        if self._bench.over(PATH):
+        if self._executor.over(PATH):
             self.looks += 1
-            for url, (items, last) in (self._bench.take(PATH) or {}).items():
+            for url, (items, last) in (self._executor.take(PATH) or {}).items():
                 self._after[url] = last
                 self._pending += items
         self._pending = [fields for fields in self._pending if not self._keep(ledger, fields)][-PAGE:]
-        if self._after and PATH not in self._bench and time.monotonic() - self._read_at >= POLL_SECONDS:
+        if self._after and PATH not in self._executor and time.monotonic() - self._read_at >= POLL_SECONDS:
             self._read_at = time.monotonic()
-            self._bench.begin(PATH, partial(_read_all, dict(self._after)))
+            self._executor.begin(PATH, partial(_read_all, dict(self._after)))
 
     def due(self, ledger: Ledger) -> Iterator[tuple[ClaimRecord, Call]]:
         """Every claim that stands though its worker signed another one, with the transaction that convicts it."""
@@ -85,7 +85,7 @@ class Equivocations:
 
     def close(self) -> None:
         """Let what is being read end, within its timeout."""
-        self._bench.close()
+        self._executor.close()
 
     def _keep(self, ledger: Ledger, fields: Mapping[str, Any]) -> bool:
         """Keeps a signed claim unless it proves nothing; returns False while its round is unknown or has no seed."""

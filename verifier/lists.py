@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from lockstep.node.bench import Bench
+from lockstep.node.keyed_executor import KeyedExecutor
 from lockstep.node.ledger import ClaimRecord
 from lockstep.node.replay import published_trace
 from lockstep.protocol.types import Cid, ClaimId, StateRoot, TraceRoot
@@ -43,7 +43,7 @@ class Lists:
 
     def __init__(self, store: ContentStore) -> None:
         self._store = store
-        self._bench: Bench[_Listed, Roots | None] = Bench("lists", threads=THREADS)
+        self._executor: KeyedExecutor[_Listed, Roots | None] = KeyedExecutor("lists", threads=THREADS)
 
     def find(self, record: ClaimRecord, transitions: int) -> Roots | None:
         """S_1 .. S_T of a claim as it was fetched since the last call; None if there is no such list.
@@ -51,15 +51,15 @@ class Lists:
         Raises OnItsWay while it is fetched, which begins now if it has not; Unreachable if nobody answered.
         """
         listed = _Listed(record.id, record.trace_root, record.trace_cid)
-        if self._bench.over(listed):
-            return self._bench.take(listed)
-        begun = listed not in self._bench
-        for unasked in self._bench.finished()[:-KEPT]:
+        if self._executor.over(listed):
+            return self._executor.take(listed)
+        begun = listed not in self._executor
+        for unasked in self._executor.finished()[:-KEPT]:
             with suppress(Exception):
-                self._bench.take(unasked)
-        self._bench.begin(listed, partial(published_trace, self._store, record, transitions))
+                self._executor.take(unasked)
+        self._executor.begin(listed, partial(published_trace, self._store, record, transitions))
         raise OnItsWay(begun=begun)
 
     def close(self) -> None:
         """Let what is being fetched end, within the store's time."""
-        self._bench.close()
+        self._executor.close()

@@ -17,7 +17,7 @@ Load = Callable[..., Job]
 
 
 class LoadedJobs:
-    """The jobs that one bench works on."""
+    """The jobs that one worker thread works on."""
 
     def __init__(self, party: Party, load: Load, shelf: Shelf | None = None) -> None:
         """`shelf`: where checkpoints and payloads lie until the next claim asks for them."""
@@ -28,7 +28,7 @@ class LoadedJobs:
         self._loaded: dict[JobId, PublicData] = {}
 
     def get(self, job: JobId, params: JobParams, fits: footprint.Fits | None = None) -> PublicData:
-        """A job, loaded now if it was not. On the bench.
+        """A job, loaded now if it was not. On the worker thread.
 
         Raises what `fits` raises of its Programs, ProgramInvalid if it breaks a rule, and the store's errors.
         """

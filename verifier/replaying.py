@@ -20,7 +20,7 @@ from lockstep.execution.capacity import SHARE
 from lockstep.execution.invalidity import Undefendable
 from lockstep.execution.jobs import ClaimRun
 from lockstep.execution.states import ClaimStates, States
-from lockstep.node.bench import Bench, Stopped
+from lockstep.node.keyed_executor import KeyedExecutor, Stopped
 from lockstep.node.ledger import ClaimRecord, JobLedger, RoundLedger
 from lockstep.node.player import HeldClaim
 from lockstep.node.replay import Replay, WrongSource, audit
@@ -57,7 +57,7 @@ class Replayed:
 
 
 class Replayer:
-    """One bench, and what it works on."""
+    """One worker thread, and what it works on."""
 
     def __init__(
         self, store: ContentStore, jobs: LoadedJobs, shelf: Shelf, states: States, backlog: Backlog, seats: Seats,
@@ -72,20 +72,20 @@ class Replayer:
         self._seats = seats
         self._demander = demander
         self._reporter = reporter
-        self._bench: Bench[Task, Replayed] = Bench("replay")
+        self._executor: KeyedExecutor[Task, Replayed] = KeyedExecutor("replay")
         self._task: Task | None = None
-        """What the bench works on, or has ready."""
+        """What the worker thread works on, or has ready."""
         self._thread: int | None = None
-        """The bench's."""
+        """The worker thread's identifier."""
         self._began = 0.0
         self._late = False
         """True once the work has used up its budget."""
 
     def step(self, view: MarketView) -> None:
-        """Give the bench its next work, if it is free; while this process ends, it works for games and duties alone."""
+        """Begin the next replay, if none runs; while this process ends, only those for games and duties."""
         task = self._task
-        if task is not None and not self._bench.over(task) and task.game is None:
-            # INVARIANT: a game that runs is answered before anything new is looked at: no replay keeps the bench from
+        if task is not None and not self._executor.over(task) and task.game is None:
+            # INVARIANT: a game that runs is answered before anything new is looked at: no replay keeps the thread from
             # it, and none keeps it from other claims for longer than its budget.
             owed = self._backlog.owes(task)
             spent = time.monotonic() - self._began
@@ -96,28 +96,28 @@ class Replayer:
         self.begin(view)
 
     def _cancel(self, task: Task) -> None:
-        self._bench.cancel(task)
+        self._executor.cancel(task)
         if self._thread is not None:
             self._jobs.stop(task.claim.job, self._thread)
 
     def begin(self, view: MarketView) -> None:
-        """Give the bench its next work, if it is free."""
+        """Begin the next replay, if none runs."""
         self._backlog.settle_missed(view)
         if self._task is None and (task := self._backlog.next(view, self._seats.empty(view))) is not None:
             known = view.ledger.find(task.claim.id)
             assert known is not None, "a task comes from the ledger"
             self._task, self._began, self._late = task, time.monotonic(), False
-            self._bench.begin(task, partial(self._replay, task, view.params[task.claim.job], *known))
+            self._executor.begin(task, partial(self._replay, task, view.params[task.claim.job], *known))
 
     @property
     def job(self) -> JobId | None:
-        """The job of the claim that the bench works on, or has ready."""
+        """The job of the claim that the worker thread works on, or has ready."""
         return None if self._task is None else self._task.claim.job
 
     @property
     def done(self) -> bool:
         """Tells if a result can be taken."""
-        return self._task is not None and self._bench.over(self._task)
+        return self._task is not None and self._executor.over(self._task)
 
     def take(self, view: MarketView) -> Replayed | None:
         """The result, once; None for a replay that was cancelled, or that failed and was seen to here."""
@@ -125,7 +125,7 @@ class Replayer:
         task, self._task = self._task, None
         record = task.claim
         try:
-            return self._bench.take(task)
+            return self._executor.take(task)
         except (Stopped, Cancelled):
             if self._late:
                 self._backlog.refused(record.job, _dear(), view.now)
@@ -153,22 +153,22 @@ class Replayer:
 
     def close(self) -> None:
         """Stop the replay after its step."""
-        self._bench.close()
+        self._executor.close()
 
     def _replay(
         self, task: Task, params: JobParams, ledger: JobLedger, round_: RoundLedger, record: ClaimRecord
     ) -> Replayed:
-        """Replay a claim. On the bench."""
+        """Replay a claim. On the worker thread."""
         began, self._thread = time.monotonic(), threading.get_ident()
         # INVARIANT: whatever it needs, a job is loaded in which a game of ours runs.
         public = self._jobs.get(record.job, params, None if task.game else footprint.fitting(footprint.verifier))
         run = public.run_of(ledger, round_, record)
-        self._bench.go_on(task)
+        self._executor.go_on(task)
 
         def hold(run: ClaimRun, trace: Sequence[StateRoot]) -> HeldClaim:
             return HeldClaim(run, trace, self._shelf, ClaimStates(self._states, record.id))
 
-        found = audit(run, record, self._store, lambda t, root: self._bench.go_on(task), hold)
+        found = audit(run, record, self._store, lambda t, root: self._executor.go_on(task), hold)
         if not found.matches or found.final is None:
             return Replayed(task, found, time.monotonic() - began)
         public.keep(record, found.final)

@@ -6,7 +6,7 @@
              reporting    what convicts without a game
              demanding    data that cannot be had
              witness      duties that this account was drawn for
-             replaying    the next claim, on a bench beside the loop
+             replaying    the next claim, on a worker thread beside the loop
              staking      credits, once nothing runs
 
 What each does is decided by `decide` and `choosing`. All of it is decided from the chain, so this may be killed at any
@@ -208,7 +208,7 @@ class Verifier:
             self._sender.try_again(key, call)
 
     def _collect(self, view: MarketView) -> None:
-        """Act on the bench's result, if there is one, and give it its next work at once."""
+        """Act on the worker thread's result, if there is one, and give it its next work at once."""
         if self._replayer.done:
             found = self._replayer.take(view)
             if found is not None:

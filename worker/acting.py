@@ -1,4 +1,4 @@
-"""Doing what was decided: one transaction, or one piece of work on the bench, for each act."""
+"""Doing what was decided: one transaction, or one piece of work on the worker thread, for each act."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from worker.commitments import Commitments
 from worker.decide import JobView, RoundView
 from worker.defending import Defence
 from worker.merging import Merger
-from worker.parts import Taken, WorkBench
+from worker.parts import ComputeExecutor, Taken
 from worker.training import Training
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Skills:
     """The parts of a worker that carry out its acts, each in a module of its own."""
 
-    bench: WorkBench
+    executor: ComputeExecutor
     admission: Admission
     bases: Bases
     training: Training
@@ -40,19 +40,19 @@ class Skills:
 
     @staticmethod
     def of(parts: WorkerParts, sender: Sender[Act], wake: Callable[[], None]) -> Skills:
-        """An honest worker's. `wake` is called from a bench whenever something is done there."""
-        bench = WorkBench("train", wake)
-        bases, defence = Bases(parts.store, bench), Defence(parts, wake)
-        training = Training(parts, bench, bases, defence)
+        """An honest worker's. `wake` is called from a worker thread whenever something is done there."""
+        executor = ComputeExecutor("train", wake)
+        bases, defence = Bases(parts.store, executor), Defence(parts, wake)
+        training = Training(parts, executor, bases, defence)
         return Skills(
-            bench, Admission(parts, sender), bases, training, Commitments(parts, sender, training),
-            Attesting(parts, sender, bench), Merger(parts, sender, training, bases, defence), defence,
+            executor, Admission(parts, sender), bases, training, Commitments(parts, sender, training),
+            Attesting(parts, sender, executor), Merger(parts, sender, training, bases, defence), defence,
         )  # fmt: skip
 
     def close(self) -> None:
         """Stop after the step in work; what was computed is on disk."""
         self.admission.close()
-        self.bench.close()
+        self.executor.close()
         self.defence.close()
 
 

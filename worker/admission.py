@@ -16,8 +16,8 @@ from lockstep.execution.jobs import PROCESSOR_PATHS
 from lockstep.execution.rates import slot_operations
 from lockstep.node.acts import Act
 from lockstep.node.backoff import Backoff
-from lockstep.node.bench import Bench
 from lockstep.node.isolation import Isolation
+from lockstep.node.keyed_executor import KeyedExecutor
 from lockstep.node.sender import Sender
 from lockstep.protocol.errors import Crashed, FundsError, TryLater, Unfit, WrongBits
 from lockstep.protocol.jobs import JobParams
@@ -48,7 +48,7 @@ class Admission:
         self._parts = parts
         self._sender = sender
         self._stake_wanted = stake_wanted
-        self._bench: Bench[JobId, Pace] = Bench("pace")
+        self._executor: KeyedExecutor[JobId, Pace] = KeyedExecutor("pace")
         self._paces: dict[JobId, Pace] = {}
         self._long: set[JobId] = set()
         """Jobs whose first look was not done in its time."""
@@ -99,7 +99,7 @@ class Admission:
 
     def close(self) -> None:
         """Stop measuring."""
-        self._bench.close(wait=False)
+        self._executor.close(wait=False)
 
     def _refuse(self, job: JobId, code: str, message: str, now: Seconds, rests: Backoff[JobId] | None = None) -> None:
         self._parts.notes.refused(job, Note(code, message, None if rests is None else rests.until(job)), now)
@@ -151,7 +151,7 @@ class Admission:
         if not self._unfit.rests(job, now):
             self._begin(taken)
         try:
-            pace = self._bench.take(job)
+            pace = self._executor.take(job)
         except Cancelled:
             return None
         except (WrongBits, Crashed) as error:
@@ -180,17 +180,17 @@ class Admission:
     def _begin(self, taken: Taken) -> None:
         """Begin a look at a job, unless it is under way: one that takes long when nothing else waits."""
         job, long = taken.ledger.id, self._long_look
-        if job in self._bench:
+        if job in self._executor:
             return
         if job in self._long:
-            if self._bench.idle:
+            if self._executor.idle:
                 self._long_look = taken
-                self._bench.begin(job, partial(self._measure, taken, loading.LOOK_SECONDS))
+                self._executor.begin(job, partial(self._measure, taken, loading.LOOK_SECONDS))
             return
         # INVARIANT: a job that takes long to look at keeps no other from being looked at.
-        if long is not None and long.ledger.id in self._bench and long.job.box is not None:
+        if long is not None and long.ledger.id in self._executor and long.job.box is not None:
             long.job.box.stop()
-        self._bench.begin(job, partial(self._measure, taken, FIRST_SECONDS))
+        self._executor.begin(job, partial(self._measure, taken, FIRST_SECONDS))
 
     def _measure(self, taken: Taken, at_most: float) -> Pace:
         job, box, chain = taken.job, taken.job.box, self._parts.party.chain_pace()

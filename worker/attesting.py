@@ -1,4 +1,4 @@
-"""Saying what the others' payloads are: fetched and decoded on the bench, signed, handed over or sent."""
+"""Saying what the others' payloads are: fetched and decoded on the worker thread, signed, handed over or sent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lockstep.protocol.market.receipts import FINAL_REPORTS, Report, last_chance
 from lockstep.protocol.types import ClaimId, Seconds
 from worker.decide import RoundView
 from worker.handing import Handover
-from worker.parts import Taken, WorkBench, claim_of
+from worker.parts import ComputeExecutor, Taken, claim_of
 
 if TYPE_CHECKING:
     from worker.parts import WorkerParts
@@ -32,10 +32,10 @@ log = structlog.get_logger(__name__)
 class Attesting:
     """The receipts of one worker."""
 
-    def __init__(self, parts: WorkerParts, sender: Sender[Act], bench: WorkBench) -> None:
+    def __init__(self, parts: WorkerParts, sender: Sender[Act], executor: ComputeExecutor) -> None:
         self._parts = parts
         self._sender = sender
-        self._bench = bench
+        self._executor = executor
         self._market = parts.contracts.market
         self._reports: dict[ClaimId, dict[int, Report]] = {}
         """By our own claim: what the payloads of its round are."""
@@ -61,12 +61,12 @@ class Attesting:
         What is missing may yet come: it is looked for again until a quarter of the window is left.
         """
         key = ("judge", claim)
-        if key not in self._bench:
+        if key not in self._executor:
             if not self._backoff.rests(claim, now):
                 payloads = taken.ledger.rounds[r.number].payloads
-                self._bench.begin(key, partial(self._judge, taken, payloads, self._reports.get(claim, {})))
+                self._executor.begin(key, partial(self._judge, taken, payloads, self._reports.get(claim, {})))
             return None
-        reports = self._bench.take(key)
+        reports = self._executor.take(key)
         if reports is None:
             return None
         self._reports[claim] = reports

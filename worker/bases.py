@@ -16,7 +16,7 @@ from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.types import Cid, JobId, Seconds
 from lockstep.storage.payload import Checkpoint
 from worker.decide import Roots
-from worker.parts import Taken, WorkBench
+from worker.parts import ComputeExecutor, Taken
 
 if TYPE_CHECKING:
     from lockstep.storage import ContentStore
@@ -37,9 +37,9 @@ class Base:
 class Bases:
     """One checkpoint a job: what its next round starts from, or the last one did."""
 
-    def __init__(self, store: ContentStore, bench: WorkBench) -> None:
+    def __init__(self, store: ContentStore, executor: ComputeExecutor) -> None:
         self._store = store
-        self._bench = bench
+        self._executor = executor
         self._held: dict[JobId, Base] = {}
         self._backoff: Backoff[JobId] = Backoff(RETRY_SECONDS)
 
@@ -51,10 +51,10 @@ class Bases:
     def fetch(self, taken: Taken, number: int, roots: Roots, now: Seconds) -> None:
         """Have what a round starts from fetched, or computed again from payloads, unless that is under way."""
         job, key = taken.ledger.id, ("base", taken.ledger.id)
-        if key in self._bench and not self._bench.over(key):
+        if key in self._executor and not self._executor.over(key):
             return
         try:
-            self._bench.take(key)
+            self._executor.take(key)
         except Exception as error:
             self._backoff.failed(job, now)
             if not isinstance(error, LockstepError):
@@ -70,10 +70,10 @@ class Bases:
         known = genesis or taken.ledger.merge_of(*roots, number) is not None
         if known and not self._backoff.rests(job, now):
             records = taken.ledger.records_to(*roots, number, taken.params.role.slots)
-            self._bench.begin(key, partial(self.load, taken, records, roots))
+            self._executor.begin(key, partial(self.load, taken, records, roots))
 
     def load(self, taken: Taken, records: Sequence[RoundRecord], roots: Roots) -> Base:
-        """Returns the base that is held, or the one that these records lead to. On the bench."""
+        """Returns the base that is held, or the one that these records lead to. On the worker thread."""
         held = self._held.get(taken.ledger.id)
         if held is None or held.roots != roots:
             found = merging.base_checkpoint(taken.job, self._store, records)

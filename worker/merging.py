@@ -1,4 +1,4 @@
-"""Merging a round, where it is our turn: computed on the bench, bound in the guard, claimed."""
+"""Merging a round, where it is our turn: computed on the worker thread, bound in the guard, claimed."""
 
 from __future__ import annotations
 

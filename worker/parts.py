@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.execution.box import loading
 from lockstep.node.acts import Act
-from lockstep.node.bench import Bench
+from lockstep.node.keyed_executor import KeyedExecutor
 from lockstep.node.refusals import Refusals
 from lockstep.protocol.market import ids
 from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, JobId, Seconds
@@ -102,7 +102,7 @@ class WorkerParts:
         return self.party.address
 
 
-WorkBench = Bench[Hashable, Any]
+ComputeExecutor = KeyedExecutor[Hashable, Any]
 """The one thread on which a worker computes; ("base", job), ("claim", claim) and ("judge", claim) are its keys."""
 
 

@@ -1,6 +1,6 @@
 """The jobs that this worker knows: loaded beside the loop, checked, taken or refused, forgotten when they are over.
 
-Jobs in which a stake of ours is locked load on a bench of their own: a stranger's job holds up none of them.
+Jobs in which a stake of ours is locked load on a worker thread of their own: a stranger's job holds up none of them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from lockstep.execution.invalidity import Undefendable
 from lockstep.execution.jobs import Job
 from lockstep.node.acts import Act
 from lockstep.node.backoff import Backoff
-from lockstep.node.bench import Bench
 from lockstep.node.demands import Asks
 from lockstep.node.feewatch import waiting_for_fee
 from lockstep.node.isolation import Isolation
+from lockstep.node.keyed_executor import KeyedExecutor
 from lockstep.node.ledger import JobLedger, Ledger
 from lockstep.node.sender import Sender
 from lockstep.protocol.errors import (
@@ -55,8 +55,8 @@ class Jobs:
         self._parts = parts
         self._sender = sender
         self._only = only
-        self._loader: Bench[JobId, Job] = Bench("load", wake)
-        self._urgent: Bench[JobId, Job] = Bench("load-own", wake)
+        self._loader: KeyedExecutor[JobId, Job] = KeyedExecutor("load", wake)
+        self._urgent: KeyedExecutor[JobId, Job] = KeyedExecutor("load-own", wake)
         self._missing: Backoff[JobId] = Backoff(RETRY_SECONDS, MOST_SECONDS)
         self._unfit: Backoff[JobId] = Backoff(capacity.AGAIN_SECONDS)
         """Jobs that this machine cannot hold now: they are looked at again, in case memory comes free."""
@@ -134,15 +134,15 @@ class Jobs:
         job = known.id
         if job not in self._urgent and job not in self._loader:
             if not self._missing.rests(job, now) and not self._unfit.rests(job, now):
-                bench = self._urgent if at_stake else self._loader
-                bench.begin(job, partial(self._read, job, at_stake))
+                executor = self._urgent if at_stake else self._loader
+                executor.begin(job, partial(self._read, job, at_stake))
             return
-        bench = self._urgent if job in self._urgent else self._loader
-        if not bench.over(job):
+        executor = self._urgent if job in self._urgent else self._loader
+        if not executor.over(job):
             return
         try:
             with room_on_disk():
-                loaded = bench.take(job)
+                loaded = executor.take(job)
         except Exception as error:
             self._not_loaded(job, error, ledger, free, now)
             return
@@ -152,7 +152,7 @@ class Jobs:
         self.kept.add(job)
 
     def _read(self, job: JobId, at_stake: bool) -> Job:
-        """On a bench."""
+        """On a worker thread."""
         params, settings = self._parts.contracts.market.params(job), self._parts.party.settings
         # INVARIANT: whatever it needs, a job is loaded in which a stake of ours can still be lost.
         fits = None if at_stake else footprint.fitting(footprint.worker, self._parts.max_memory_bytes)

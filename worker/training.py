@@ -1,6 +1,6 @@
-"""Computing claims: a slot's, and a merge's where it is our turn; one at a time on the bench, beside the loop.
+"""Computing claims: a slot's, and a merge's where it is our turn; one at a time on the worker thread, beside the loop.
 
-What the bench raises for good (a machine that computes other bits, a guard that refuses) ends the worker; what may pass
+What the work raises for good (a machine that computes other bits, a guard that refuses) ends the worker; what may pass
 (a blob that is not there yet) is tried again.
 """
 
@@ -16,7 +16,7 @@ from lockstep.base.machine import is_full
 from lockstep.execution import jobs
 from lockstep.execution.jobs import ClaimRun
 from lockstep.node.backoff import Backoff
-from lockstep.node.bench import Stopped
+from lockstep.node.keyed_executor import Stopped
 from lockstep.node.replay import PublicData
 from lockstep.protocol.errors import Crashed, DoctorError, GuardRefused, LockstepError, WrongBits
 from lockstep.protocol.jobs import NO_SEED
@@ -24,7 +24,7 @@ from lockstep.protocol.types import ClaimId, JobId, Seconds, Seed
 from worker.bases import Bases, base_cid
 from worker.computing import ClaimNames, Trained, check_of, compute, rebuild
 from worker.decide import RoundView
-from worker.parts import Taken, WorkBench, claim_of
+from worker.parts import ComputeExecutor, Taken, claim_of
 from worker.progress import Material, WorkFolder
 
 if TYPE_CHECKING:
@@ -41,16 +41,16 @@ log = structlog.get_logger(__name__)
 class Training:
     """The claims that this process computes."""
 
-    def __init__(self, parts: WorkerParts, bench: WorkBench, bases: Bases, defence: Defence) -> None:
+    def __init__(self, parts: WorkerParts, executor: ComputeExecutor, bases: Bases, defence: Defence) -> None:
         self._parts = parts
-        self._bench = bench
+        self._executor = executor
         self._bases = bases
         self._defence = defence
         self._trained: dict[ClaimId, Trained] = {}
         self._failed: dict[ClaimId, Exception] = {}
         self._backoff: Backoff[ClaimId] = Backoff(RETRY_SECONDS)
         self._public: dict[JobId, PublicData] = {}
-        """The bench's: nothing else reads it."""
+        """Read and written by the worker thread alone."""
 
     def ready(self, taken: Taken) -> frozenset[tuple[int, int]]:
         """(round, slot) of the claims that are computed."""
@@ -81,10 +81,10 @@ class Training:
 
     def compute(self, taken: Taken, run: ClaimRun, place: ClaimNames, check: Random | None) -> Trained:
         """Compute a slot's claim of a job, checked at random places against the reference arithmetic, and keep what
-        defends it. On the bench."""
+        defends it. On the worker thread."""
         folder = WorkFolder(self._parts.home, place.claim)
         try:
-            trained = compute(run, place, folder, self._parts.store, self._bench.go_on, check)
+            trained = compute(run, place, folder, self._parts.store, self._executor.go_on, check)
         except WrongBits as error:
             # INVARIANT: a failed self-check is on disk before anything else is done about its claim.
             self._parts.refusals.record(taken.ledger.id, _at(error, run), place.claim)
@@ -97,7 +97,7 @@ class Training:
 
     def busy(self, claim: ClaimId, now: Seconds) -> bool:
         """Returns True if a claim is being computed, or was, or waits for a retry; raises what ends the worker."""
-        if self.trained(claim) is not None or ("claim", claim) in self._bench:
+        if self.trained(claim) is not None or ("claim", claim) in self._executor:
             return True
         error = self._failed.pop(claim, None)
         if error is None:
@@ -120,12 +120,12 @@ class Training:
 
     def begin(self, claim: ClaimId, work: Callable[[], Trained]) -> None:
         """Have a claim computed by `work`."""
-        self._bench.begin(("claim", claim), work)
+        self._executor.begin(("claim", claim), work)
 
     def trained(self, claim: ClaimId) -> Trained | None:
         """The claim as computed; None while it is not, or if it could not be."""
         try:
-            done = self._bench.take(("claim", claim))
+            done = self._executor.take(("claim", claim))
         except Exception as error:
             # What is to be done about it is decided where it would be begun again.
             self._failed[claim] = error

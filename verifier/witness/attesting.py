@@ -1,4 +1,4 @@
-"""Attests which payloads of a round are there, as its witness: judges them on the bench, signs one receipt a duty."""
+"""Attests which payloads of a round are there, as its witness: judged on a worker thread, one signed receipt a duty."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import structlog
 
 from lockstep.execution import merging
 from lockstep.node.backoff import Backoff
-from lockstep.node.bench import Bench, Stopped
+from lockstep.node.keyed_executor import KeyedExecutor, Stopped
 from lockstep.node.ledger import AuditLedger
 from lockstep.node.party import Party
 from lockstep.node.sender import Sender
@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Judgement:
-    """Work for the bench: the payloads of an audit's round."""
+    """Work for the worker thread: the payloads of an audit's round."""
 
     audit: AuditId
 
@@ -44,11 +44,12 @@ class Attester:
     """Gives the receipts of a round's witness."""
 
     def __init__(
-        self, party: Party, jobs: LoadedJobs, bench: Bench[Any, Any], demander: Demander, sender: Sender[None]
-    ) -> None:
+        self, party: Party, jobs: LoadedJobs, executor: KeyedExecutor[Any, Any], demander: Demander,
+        sender: Sender[None],
+    ) -> None:  # fmt: skip
         self._party = party
         self._jobs = jobs
-        self._bench = bench
+        self._executor = executor
         self._demander = demander
         self._sender = sender
         self._reports: dict[AuditId, Mapping[int, Report]] = {}
@@ -72,9 +73,9 @@ class Attester:
         last = last_chance(stored.attest_ends, params.role.attest_seconds, view.now)
         missing = reports is None or any(report not in FINAL_REPORTS for report in reports.values())
         if missing and (reports is None or not last):
-            if not len(self._bench):
+            if not len(self._executor):
                 judge = partial(self._judge, a.job, params, round_.payloads, reports or {})
-                self._bench.begin(Judgement(audit.id), judge)
+                self._executor.begin(Judgement(audit.id), judge)
             return
         assert reports is not None
         if not has_asked and not last:
@@ -91,7 +92,7 @@ class Attester:
         """Keep what the payloads are, or try again later."""
         audit = view.ledger.audits.get(judgement.audit)
         try:
-            self._reports[judgement.audit] = self._bench.take(judgement) or {}
+            self._reports[judgement.audit] = self._executor.take(judgement) or {}
         except Stopped:
             return
         except LockstepError as error:
@@ -108,6 +109,6 @@ class Attester:
     def _judge(
         self, job: JobId, params: JobParams, payloads: Mapping[int, merging.Payload], known: Mapping[int, Report]
     ) -> dict[int, Report]:
-        """Returns a report on each revealed payload, by slot. Runs on the bench."""
+        """Returns a report on each revealed payload, by slot. Runs on the worker thread."""
         judged = merging.judge_payloads(self._jobs.get(job, params).job, self._party.store, payloads, known)
         return {**known, **{slot: report for slot, report, _ in judged}}

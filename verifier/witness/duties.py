@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from lockstep.execution.box import loading
 from lockstep.node.backoff import Backoff
-from lockstep.node.bench import Bench
+from lockstep.node.keyed_executor import KeyedExecutor
 from lockstep.node.ledger import AuditLedger, ClaimRecord, JobLedger
 from lockstep.node.party import Party
 from lockstep.node.replay import Replay
@@ -51,19 +51,21 @@ class Duties:
         self._contract = party.contracts.witnesses
         self._sender = sender
         self._backlog = backlog
-        self._bench: Bench[Trial | Look | Judgement, object] = Bench("witness")
+        self._executor: KeyedExecutor[Trial | Look | Judgement, object] = KeyedExecutor("witness")
         """One thread: what begins waits until it is free."""
-        self._enrolment = Enrolment(party, journal, loaded, self._bench, sender, wallet, teller)
-        self._looker = Looker(party, journal, loaded, self._bench, self._enrolment, demander, backlog, sender, teller)
+        self._enrolment = Enrolment(party, journal, loaded, self._executor, sender, wallet, teller)
+        self._looker = Looker(
+            party, journal, loaded, self._executor, self._enrolment, demander, backlog, sender, teller
+        )
         self._speaker = Speaker(party, journal, self._enrolment, backlog, lists, sender, teller)
-        self._attester = Attester(party, loaded, self._bench, demander, sender)
+        self._attester = Attester(party, loaded, self._executor, demander, sender)
         self._turns = Turns(party.address)
         self._settling: Backoff[tuple[AuditId, int]] = Backoff(RETRY_SECONDS)
 
     def step(self, view: MarketView) -> None:
         """Act on one look at the market."""
         self._take(view)
-        # What is owed comes first: a job that is tried takes the bench.
+        # What is owed comes first: a job that is tried takes the worker thread.
         for audit in list(view.ledger.audits.values()):
             if audit.state.status == AuditStatus.DRAWN and audit.state.job in view.params:
                 self._audit(view, audit)
@@ -84,15 +86,15 @@ class Duties:
 
     def let_go(self, jobs: Iterable[JobId]) -> None:
         """Drop what is loaded of these jobs, unless something is looked into now."""
-        if not len(self._bench):
+        if not len(self._executor):
             self._jobs.let_go(jobs)
 
     def close(self) -> None:
         """Stop what is being computed."""
-        self._bench.close()
+        self._executor.close()
 
     def _take(self, view: MarketView) -> None:
-        for work in self._bench.finished():
+        for work in self._executor.finished():
             if isinstance(work, Trial):
                 self._enrolment.take(view, work)
             elif isinstance(work, Look):

@@ -16,7 +16,7 @@ import structlog
 from lockstep.execution import capacity, footprint
 from lockstep.execution.jobs import PROCESSOR_PATHS
 from lockstep.node.backoff import Backoff
-from lockstep.node.bench import Bench, Stopped
+from lockstep.node.keyed_executor import KeyedExecutor, Stopped
 from lockstep.node.ledger import AuditLedger, JobLedger, Ledger
 from lockstep.node.party import Party
 from lockstep.node.refusals import Refusals
@@ -46,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Trial:
-    """Work for the bench: how fast this machine runs a job."""
+    """Work for the worker thread: how fast this machine runs a job."""
 
     job: JobId
 
@@ -55,14 +55,14 @@ class Enrolment:
     """This account's places on the jobs' lists of witnesses, and the hash chains that it enrolled with."""
 
     def __init__(
-        self, party: Party, journal: Journal, jobs: LoadedJobs, bench: Bench[Any, Any], sender: Sender[None],
+        self, party: Party, journal: Journal, jobs: LoadedJobs, executor: KeyedExecutor[Any, Any], sender: Sender[None],
         wallet: Wallet, teller: Teller,
     ) -> None:  # fmt: skip
-        """`bench`: free, it tries jobs."""
+        """`executor`: free, it tries jobs."""
         self._party = party
         self._journal = journal
         self._jobs = jobs
-        self._bench = bench
+        self._executor = executor
         self._sender = sender
         self._wallet = wallet
         self._teller = teller
@@ -76,7 +76,7 @@ class Enrolment:
         """Jobs that ended what ran them; a command clears what is read here."""
 
     def step(self, view: MarketView, job: JobLedger, *, owes: bool) -> None:
-        """Be on a job's list, and off it once it is done or this process ends; `owes`: a duty may need the bench."""
+        """Be on a job's list, and off it once it is done or this process ends; `owes`: a duty may need the thread."""
         if view.draining or job.done:
             self._retire(view, job)
             return
@@ -88,14 +88,14 @@ class Enrolment:
             return
         if job.id in self._fit:
             self._enrol(view, job.id)
-        elif not len(self._bench) and not owes:
-            self._bench.begin(Trial(job.id), partial(self._try, job.id, view.params[job.id]))
+        elif not len(self._executor) and not owes:
+            self._executor.begin(Trial(job.id), partial(self._try, job.id, view.params[job.id]))
 
     def take(self, view: MarketView, trial: Trial) -> None:
         """Takes a trial's result: the job is fit, refused, or tried again later."""
         job = trial.job
         try:
-            self._bench.take(trial)
+            self._executor.take(trial)
         except Stopped:
             return
         except Crashed as error:
@@ -132,7 +132,7 @@ class Enrolment:
         return draws.chained(Digest(secret), LINKS - audit.duties[i].serial)
 
     def _try(self, job: JobId, params: JobParams) -> None:
-        """Raises Unfit if this machine is. On the bench."""
+        """Raises Unfit if this machine is. On the worker thread."""
         # INVARIANT: a witness enrols only where its machine can look as far as a duty may ask.
         public = self._jobs.get(job, params, footprint.fitting(footprint.verifier))
         taken, chain, require = public.job, self._party.chain_pace(), capacity.require_witness

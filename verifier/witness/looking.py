@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from lockstep.node.backoff import Backoff
-from lockstep.node.bench import Bench, Stopped
+from lockstep.node.keyed_executor import KeyedExecutor, Stopped
 from lockstep.node.ledger import AuditLedger, ClaimRecord, JobLedger, RoundLedger
 from lockstep.node.party import Party
 from lockstep.node.replay import WrongSource
@@ -45,7 +45,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Look:
-    """Work for the bench: a duty to look into."""
+    """Work for the worker thread: a duty to look into."""
 
     audit: AuditId
     i: int
@@ -80,13 +80,13 @@ class Looker:
     """Looks into own duties and commits to what it saw."""
 
     def __init__(
-        self, party: Party, journal: Journal, jobs: LoadedJobs, bench: Bench[Any, Any], enrolment: Enrolment,
+        self, party: Party, journal: Journal, jobs: LoadedJobs, executor: KeyedExecutor[Any, Any], enrolment: Enrolment,
         demander: Demander, backlog: Backlog, sender: Sender[None], teller: Teller,
     ) -> None:  # fmt: skip
         self._party = party
         self._journal = journal
         self._jobs = jobs
-        self._bench = bench
+        self._executor = executor
         self._enrolment = enrolment
         self._demander = demander
         self._sender = sender
@@ -104,14 +104,14 @@ class Looker:
         look = Look(audit.id, i)
         if seen is not None:
             self._commit(view, audit, i, seen)
-        elif not len(self._bench) and not self._rests.rests(look, view.now):
+        elif not len(self._executor) and not self._rests.rests(look, view.now):
             job, round_ = round_of(view.ledger, audit)
             record = round_.claims[audit.duties[i].slot]
             params, preimage = view.params[job.id], self._enrolment.preimage(view.ledger, audit, i)
             beacon = audit.state.beacon
             t = draws.step_of(preimage, beacon, i, params.role.transitions)
             place = draws.leaf_word(preimage, beacon, i)
-            self._bench.begin(look, partial(self._replay, params, job, round_, record, t, place))
+            self._executor.begin(look, partial(self._replay, params, job, round_, record, t, place))
 
     def has_asked(self, view: MarketView, audit: AuditLedger, mine: Sequence[int]) -> bool:
         """Tells if the carries of these duties' claims were looked for: what is lacking can be demanded only until
@@ -124,7 +124,7 @@ class Looker:
         """Keep what was seen, or try again later."""
         audit = view.ledger.audits.get(look.audit)
         try:
-            seen: Seen | None = self._bench.take(look)
+            seen: Seen | None = self._executor.take(look)
         except Stopped:
             return
         except LockstepError as error:
@@ -177,7 +177,7 @@ class Looker:
     def _replay(
         self, params: JobParams, job: JobLedger, round_: RoundLedger, record: ClaimRecord, t: int, place: int
     ) -> Seen:
-        """S_1 .. S_t, and the leaf that `place` names. On the bench.
+        """S_1 .. S_t, and the leaf that `place` names. On the worker thread.
 
         The leaf is taken here and not where the Programs run: what a stranger wrote learns nothing of a secret.
         """
@@ -192,7 +192,7 @@ class Looker:
         roots: list[StateRoot] = []
         leaf: StateLeaf | None = None
         for step, state, root in islice(run.states(), t):
-            self._bench.go_on()
+            self._executor.go_on()
             roots.append(root)
             if step == u:
                 leaf = run.leaf(u, state, place)

@@ -16,11 +16,11 @@ import structlog
 
 from lockstep.base.machine import room_on_disk
 from lockstep.chain.events import EventReader
-from lockstep.node.bench import Stopped
 from lockstep.node.byhand import Hand, Known
 from lockstep.node.docket import PartyDocket
 from lockstep.node.feewatch import FeeWatch
 from lockstep.node.gamelog import VERDICTS
+from lockstep.node.keyed_executor import Stopped
 from lockstep.node.ledger import Watcher
 from lockstep.node.outage import Outage
 from lockstep.node.party import Head, Heads, Party
@@ -57,7 +57,7 @@ class Delegate:
         self._games: dict[GameId, ClaimId] = {}
         """Those that are open."""
         self._known: dict[ClaimId, Known] = {}
-        """Their claims, as the ledger had them: the docket's bench reads them while the ledger goes on."""
+        """Their claims, as the ledger had them: the docket's worker thread reads them while the ledger goes on."""
         self._docket = PartyDocket(self._hand.table, party.outbox, Side.DEFENDER, self._made, lambda: None)
         self._outage = Outage(tell)
         self._fees = FeeWatch(party.outbox, tell)
@@ -119,7 +119,7 @@ class Delegate:
             self._hand.forget(claim)
 
     def _held(self, claim: ClaimId) -> HeldClaim | None:
-        """On the docket's bench."""
+        """On the docket's worker thread."""
         known = self._known.get(claim)
         return None if known is None else self._hand.hold(known, Side.DEFENDER)
 

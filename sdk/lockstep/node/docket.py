@@ -17,8 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lockstep.node.backoff import Backoff
-from lockstep.node.bench import Bench
 from lockstep.node.isolation import Isolation
+from lockstep.node.keyed_executor import KeyedExecutor
 from lockstep.node.player import AtHand, Due, GameTable, HeldClaim, NotAtHand, Seat, Side
 from lockstep.protocol.dispute.game import Game
 from lockstep.protocol.dispute.moves import DEFENDERS, GamePhase
@@ -85,7 +85,7 @@ class PartyDocket:
         self._block = -1
         self._now = Seconds(0)
         self._lock = threading.Lock()
-        self._bench: Bench[str, None] = Bench("play", threads=2)
+        self._executor: KeyedExecutor[str, None] = KeyedExecutor("play", threads=2)
         self._rests: Backoff[GameId] = Backoff(*REST_SECONDS)
         self._isolation = Isolation()
 
@@ -94,8 +94,8 @@ class PartyDocket:
 
         `at_hand`: the claim if it is in memory. Raises what a turn raised that no game is the reason of.
         """
-        self._bench.take(PLAY)
-        if PLAY in self._bench:
+        self._executor.take(PLAY)
+        if PLAY in self._executor:
             return
         with self._lock:
             for gone in set(self._entries) - set(games):
@@ -104,9 +104,9 @@ class PartyDocket:
             for game, claim in games.items():
                 self._entries.setdefault(game, _Entry(game, claim))
         if games:
-            self._bench.begin(PLAY, partial(self._pass, block, now, at_hand))
-            self._bench.take(PREPARE)
-            self._bench.begin(PREPARE, partial(self._prepare, at_hand, held_of))
+            self._executor.begin(PLAY, partial(self._pass, block, now, at_hand))
+            self._executor.take(PREPARE)
+            self._executor.begin(PREPARE, partial(self._prepare, at_hand, held_of))
 
     def needs(self) -> dict[ClaimId, frozenset[int]]:
         """The transitions that open games are about, by claim, the claim with the earliest deadline first."""
@@ -124,19 +124,19 @@ class PartyDocket:
 
     def close(self) -> None:
         """Finish the slice in work; what was sent stays sent."""
-        self._bench.close()
+        self._executor.close()
 
     # -- what can be done at once
 
     def _pass(self, block: int, now: Seconds, at_hand: HeldOf) -> None:
         fresh, self._block, self._now = block != self._block, block, now
         for entry in self._by_deadline():
-            self._bench.go_on()
+            self._executor.go_on()
             # What could not be read is read again after a rest, without waiting for a block.
             if fresh or (entry.read != block and not self._rests.rests(entry.id, time.monotonic())):
                 self._guarded(entry, partial(self._read, entry))
         for entry in self._by_deadline():
-            self._bench.go_on()
+            self._executor.go_on()
             waits = entry.sent is not None or entry.hard or entry.quiet == block or entry.read != block
             if entry.game is not None and not waits and not self._rests.rests(entry.id, time.monotonic()):
                 self._guarded(entry, partial(self._turn_at, entry, at_hand))
@@ -205,7 +205,7 @@ class PartyDocket:
     def _prepare(self, at_hand: HeldOf, held_of: HeldOf) -> None:
         """Prepare moves until none is left, the one with the earliest deadline first."""
         while True:
-            self._bench.go_on()
+            self._executor.go_on()
             now = time.monotonic()
             waiting = [e for e in self._by_deadline() if e.hard and e.sent is None and not self._rests.rests(e.id, now)]
             if not waiting:

@@ -245,7 +245,7 @@ class JobLedger:
         return (before, behind) if claim or stands else None
 
     def all_rounds(self) -> Iterator[RoundLedger]:
-        """Yields the rounds of every attempt from a copy: a bench may read while the loop goes on writing."""
+        """Yields the rounds of every attempt from a copy: a worker thread may read while the loop goes on writing."""
         yield from [*self.past, *self.rounds.values()]
 
 

@@ -85,8 +85,8 @@ def delegate(world: World, party: Party) -> Iterator[Delegate]:
 def look(world: World, delegate: Delegate) -> None:
     """A look at a new block, and what was begun beside it is over."""
     delegate.look()
-    bench, end = delegate._docket._bench, time.monotonic() + SECONDS
-    while len(bench) > len(bench.finished()):
+    executor, end = delegate._docket._executor, time.monotonic() + SECONDS
+    while len(executor) > len(executor.finished()):
         assert time.monotonic() < end
         time.sleep(0.001)
     world.devnet.mine(1)

@@ -165,13 +165,13 @@ class Desk:
         return [e for e in self.events if e["event"] == name and fields.items() <= e.items()]
 
     def _settled(self) -> None:
-        """Waits for the benches, and takes what they have."""
+        """Waits for the worker threads, and takes what they have."""
         duties, replayer, seats = self.verifier._duties, self.verifier._replayer, self.verifier._seats
-        lists = [self.verifier._lists._bench] if self.has_lists else []
-        benches = [replayer._bench, seats._docket._bench, *lists, *([duties._bench] if duties else [])]
+        lists = [self.verifier._lists._executor] if self.has_lists else []
+        executors = [replayer._executor, seats._docket._executor, *lists, *([duties._executor] if duties else [])]
         end = time.monotonic() + SECONDS
-        while any(len(b) > len(b.finished()) for b in benches):
-            assert time.monotonic() < end, benches
+        while any(len(b) > len(b.finished()) for b in executors):
+            assert time.monotonic() < end, executors
             time.sleep(0.001)
 
 

@@ -44,7 +44,7 @@ class Opened(Challenger):
     def look(self, view: Any) -> None:
         """A look, and another once what it asked for was fetched."""
         self.step(view)
-        wait(self._lists._bench._work.values())
+        wait(self._lists._executor._work.values())
         self.step(view)
 
     def _challenge(self, wrong: Any, nonce: int) -> None:

@@ -51,7 +51,7 @@ def made(store: Store) -> Iterator[Lists]:
 
 
 def fetched(made: Lists) -> None:
-    wait(made._bench._work.values())
+    wait(made._executor._work.values())
 
 
 def begun(made: Lists, number: int = 0) -> bool:
@@ -95,5 +95,5 @@ def test_lists_that_nobody_asks_for_again_are_let_go(made: Lists) -> None:
     for number in range(lists.KEPT + 9):
         begun(made, number)
         fetched(made)
-    assert len(made._bench) == lists.KEPT + 1
+    assert len(made._executor) == lists.KEPT + 1
     assert made.find(claim(lists.KEPT + 8), 2) == ROOTS, "the latest are there"

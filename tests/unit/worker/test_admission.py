@@ -77,7 +77,7 @@ def fits(admission: Admission, taken: Taken, live: list[Taken], now: int) -> boo
     deadline = time.monotonic() + 10
     while True:
         found = admission.fits(taken, live, Seconds(now))
-        if taken.ledger.id not in admission._bench:
+        if taken.ledger.id not in admission._executor:
             return found
         assert time.monotonic() < deadline
         time.sleep(0.002)

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from lockstep.execution.jobs import ClaimRun, Job, State, trace_root
-from lockstep.node.bench import Stopped
+from lockstep.node.keyed_executor import Stopped
 from lockstep.numerics.trace import StepTrace
 from lockstep.protocol.errors import Mismatch, WrongBits
 from lockstep.protocol.types import Cid, ClaimId

@@ -46,7 +46,7 @@ def worker(parts: WorkerParts) -> Iterator[Worker]:
 
 
 def failed(training: Training, claim: ClaimId) -> None:
-    """Wait until the bench has given the claim up."""
+    """Wait until the worker thread has given the claim up."""
     deadline = time.monotonic() + 60
     while training.trained(claim) is None and claim not in training._failed:
         assert time.monotonic() < deadline

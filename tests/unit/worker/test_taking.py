@@ -61,7 +61,8 @@ def take(jobs: Jobs, ledger: Ledger, now: int = 1000, joins: bool = True) -> Non
     """Begin to load what is new, wait for it, take it."""
     jobs.take(ledger, NOTHING, joins, Seconds(now))
     deadline = time.monotonic() + 10
-    while not all(bench.over(job) for bench in (jobs._loader, jobs._urgent) for job in ledger.jobs if job in bench):
+    both = (jobs._loader, jobs._urgent)
+    while not all(executor.over(job) for executor in both for job in ledger.jobs if job in executor):
         assert time.monotonic() < deadline
         time.sleep(0.002)
     jobs.take(ledger, NOTHING, joins, Seconds(now))

@@ -24,7 +24,7 @@ from worker.computing import ClaimNames, Trained
 from worker.decide import RoundView, stake_wanted
 from worker.defending import Defence
 from worker.merging import Merger
-from worker.parts import Taken, WorkBench, WorkerParts
+from worker.parts import ComputeExecutor, Taken, WorkerParts
 from worker.progress import Material
 from worker.service import Worker
 from worker.training import Training
@@ -91,8 +91,10 @@ class Lies:
 class LyingTraining(Training):
     """Computes one claim from a lying run."""
 
-    def __init__(self, parts: WorkerParts, bench: WorkBench, bases: Bases, defence: Defence, lies: Lies) -> None:
-        super().__init__(parts, bench, bases, defence)
+    def __init__(
+        self, parts: WorkerParts, executor: ComputeExecutor, bases: Bases, defence: Defence, lies: Lies
+    ) -> None:
+        super().__init__(parts, executor, bases, defence)
         self._lies = lies
 
     def train(self, taken: Taken, r: RoundView, slot: int, now: Seconds) -> None:
@@ -158,13 +160,13 @@ def worker_of(name: str, seed: int) -> type[Worker]:
             parts = self.parts
             require_devnet(parts.party.addresses.chain_id)
             told = Told(parts.home)
-            lies, bench = Lies(parts, told, name, seed), WorkBench("train", wake)
+            lies, executor = Lies(parts, told, name, seed), ComputeExecutor("train", wake)
             defence = SilentDefence(parts, wake, told) if name == "silent" else Defence(parts, wake)
-            bases = Bases(parts.store, bench)
-            training = LyingTraining(parts, bench, bases, defence, lies)
+            bases = Bases(parts.store, executor)
+            training = LyingTraining(parts, executor, bases, defence, lies)
             return Skills(
-                bench, Admission(parts, sender, _wanted), bases, training,
-                LyingCommitments(parts, sender, training, lies), Attesting(parts, sender, bench),
+                executor, Admission(parts, sender, _wanted), bases, training,
+                LyingCommitments(parts, sender, training, lies), Attesting(parts, sender, executor),
                 Merger(parts, sender, training, bases, defence), defence,
             )  # fmt: skip
 

@@ -1,10 +1,10 @@
-"""Work beside a loop: begun under a key, asked for at a later look.
+"""Work beside a loop: begun under a key, asked for at a later poll.
 
-    loop:    begin(key, work) ......... take(key) -> the result, once; raises what the work raised
-    bench:                 work()  -> wake()
+    loop:           begin(key, work) ......... take(key) -> the result, once; raises what the work raised
+    worker thread:               work()  -> wake()
 
 Every program of the market talks to the chain in one loop; what computes, reads files or waits for strangers is done on
-a bench, so that no clock runs out meanwhile.
+a worker thread, so that no clock runs out meanwhile.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def _nothing() -> None:
     pass
 
 
-class Bench(Generic[Key, Result]):
-    """Some threads and what they work on, by key."""
+class KeyedExecutor(Generic[Key, Result]):
+    """Worker threads, and the futures of what they work on, by key."""
 
     def __init__(self, name: str, wake: Callable[[], None] = _nothing, *, threads: int = 1) -> None:
-        """`wake` is called from the bench whenever a piece of work ends."""
+        """`wake` is called from the worker thread whenever a piece of work ends."""
         self._pool = ThreadPoolExecutor(threads, name)
         self._wake = wake
         self._work: dict[Key, Future[Result]] = {}
@@ -76,7 +76,7 @@ class Bench(Generic[Key, Result]):
             self._cancelled.add(key)
 
     def go_on(self, key: Key | None = None) -> None:
-        """Called by the work between its steps; raises Stopped once the bench is closed or `key` is cancelled."""
+        """Called by the work between its steps; raises Stopped once all of it is closed or `key` cancelled."""
         if self._stop.is_set() or key in self._cancelled:
             raise Stopped
 
