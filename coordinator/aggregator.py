@@ -9,8 +9,8 @@ import threading
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from lockstep.base.cache import MemoryCache, bytes_of
 from lockstep.base.files import write_atomically
-from lockstep.base.shelf import Shelf, bytes_of
 from lockstep.execution import jobs, merging
 from lockstep.execution.box import loading
 from lockstep.execution.box.handle import Cancelled
@@ -45,15 +45,15 @@ class Aggregator:
     """One job, loaded and checked, with what was fetched for it."""
 
     def __init__(
-        self, job: Job, store: ContentStore, guard: GuardMemory, archive: Path, shelf: Shelf | None = None
+        self, job: Job, store: ContentStore, guard: GuardMemory, archive: Path, cache: MemoryCache | None = None
     ) -> None:
-        """`archive`: a folder for the material of merge claims. `shelf`: what all jobs' claims and payloads take in
+        """`archive`: a folder for the material of merge claims. `cache`: what all jobs' claims and payloads take in
         memory."""
         self.job = job
         self._store = store
         self._guard = guard
         self._archive = archive
-        self._shelf = Shelf() if shelf is None else shelf
+        self._cache = MemoryCache() if cache is None else cache
         self._in_game: frozenset[ClaimId] = frozenset()
         archive.mkdir(parents=True, exist_ok=True)
 
@@ -108,7 +108,7 @@ class Aggregator:
 
     def at_hand(self, claim: ClaimId) -> HeldClaim | None:
         """A merge claim of ours, if it is in memory."""
-        known: HeldClaim | None = self._shelf.get((claim, "claim"))
+        known: HeldClaim | None = self._cache.get((claim, "claim"))
         return known
 
     def need(self, claims: Collection[ClaimId]) -> None:
@@ -117,7 +117,7 @@ class Aggregator:
 
     def forget(self, claim: ClaimId) -> None:
         """Drop the archive of a claim that can no longer be challenged."""
-        self._shelf.drop((claim, "claim"))
+        self._cache.drop((claim, "claim"))
         self._start_file(claim).unlink(missing_ok=True)
 
     def merge_run(self, base: Checkpoint, payloads: Sequence[Tensors | None], seed: Seed, number: int) -> ClaimRun:
@@ -153,17 +153,17 @@ class Aggregator:
             timer.cancel()
 
     def _keep(self, claim: ClaimId, merged: ComputedMerge) -> HeldClaim:
-        held = HeldClaim(merged.run, [merged.root], self._shelf)
-        self._shelf.put((claim, "claim"), held, bytes_of(merged.run.start), lambda: claim in self._in_game)
+        held = HeldClaim(merged.run, [merged.root], self._cache)
+        self._cache.put((claim, "claim"), held, bytes_of(merged.run.start), lambda: claim in self._in_game)
         return held
 
     def _payload(self, ref: merging.Payload) -> Tensors:
         # By its CID too: what one slot stored says nothing about another's, even if they claim the same.
         key = ("payload", self.job.id, ref.cid, ref.out)
-        known: Tensors | None = self._shelf.get(key)
+        known: Tensors | None = self._cache.get(key)
         if known is None:
             known = merging.fetch_payload(self.job, self._store, ref)
-            self._shelf.put(key, known, bytes_of(known))
+            self._cache.put(key, known, bytes_of(known))
         return known
 
     def _start_file(self, claim: ClaimId) -> Path:

@@ -12,7 +12,7 @@ import structlog
 
 from coordinator import reading
 from coordinator.aggregator import Aggregator
-from lockstep.base.shelf import Shelf
+from lockstep.base.cache import MemoryCache
 from lockstep.execution import footprint, jobs
 from lockstep.execution.box import loading
 from lockstep.execution.capacity import AGAIN_SECONDS
@@ -40,7 +40,7 @@ class Aggregators:
         self._refused: set[JobId] = set()
         self._unfit: Backoff[JobId] = Backoff(AGAIN_SECONDS)
         """Jobs that this machine cannot hold: they are looked at again, in case memory comes free."""
-        self._shelf = Shelf(parts.settings.shared.memory_bytes)
+        self._cache = MemoryCache(parts.settings.shared.memory_bytes)
 
     def prepared(self, job: JobId, params: JobParams, now: Seconds) -> bool:
         """Load the job before its first payload comes; False for good if it is not what the chain names, and for a
@@ -99,12 +99,12 @@ class Aggregators:
             store, shared = self._parts.party.store, settings.shared
             loaded = loading.load(job, params, store, shared.threads, shared.path, fits=fits)
             loaded.executable(loaded.programs.merge)
-            self._made[job] = self.make(loaded, settings.home / "claims", self._shelf)
+            self._made[job] = self.make(loaded, settings.home / "claims", self._cache)
         return self._made[job]
 
-    def make(self, job: jobs.Job, archive: Path, shelf: Shelf) -> Aggregator:
+    def make(self, job: jobs.Job, archive: Path, cache: MemoryCache) -> Aggregator:
         """Returns the aggregator of a loaded job; its merges' material is kept in `archive`."""
-        return Aggregator(job, self._parts.party.store, self._parts.guard, archive, shelf)
+        return Aggregator(job, self._parts.party.store, self._parts.guard, archive, cache)
 
     def forget(self, claim: ClaimRow) -> None:
         """Drop what defends a merge that can no longer be challenged."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from lockstep.base.shelf import Shelf
+from lockstep.base.cache import MemoryCache
 from lockstep.execution import footprint
 from lockstep.execution.jobs import Job
 from lockstep.node.party import Party
@@ -19,12 +19,12 @@ Load = Callable[..., Job]
 class LoadedJobs:
     """The jobs that one worker thread works on."""
 
-    def __init__(self, party: Party, load: Load, shelf: Shelf | None = None) -> None:
-        """`shelf`: where checkpoints and payloads lie until the next claim asks for them."""
+    def __init__(self, party: Party, load: Load, cache: MemoryCache | None = None) -> None:
+        """`cache`: where checkpoints and payloads lie until the next claim asks for them."""
         self._load = load
         self._store = party.store
         self._settings = party.settings
-        self._shelf = shelf
+        self._cache = cache
         self._loaded: dict[JobId, PublicData] = {}
 
     def get(self, job: JobId, params: JobParams, fits: footprint.Fits | None = None) -> PublicData:
@@ -34,7 +34,7 @@ class LoadedJobs:
         """
         if job not in self._loaded:
             loaded = self._load(job, params, self._store, self._settings.threads, self._settings.path, fits=fits)
-            self._loaded[job] = PublicData(loaded, self._store, self._shelf)
+            self._loaded[job] = PublicData(loaded, self._store, self._cache)
         return self._loaded[job]
 
     def stop(self, job: JobId, order_of: int) -> None:

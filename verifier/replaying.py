@@ -13,7 +13,7 @@ from functools import partial
 
 import structlog
 
-from lockstep.base.shelf import Shelf
+from lockstep.base.cache import MemoryCache
 from lockstep.execution import footprint
 from lockstep.execution.box.handle import Cancelled
 from lockstep.execution.capacity import SHARE
@@ -60,13 +60,13 @@ class Replayer:
     """One worker thread, and what it works on."""
 
     def __init__(
-        self, store: ContentStore, jobs: LoadedJobs, shelf: Shelf, states: States, backlog: Backlog, seats: Seats,
+        self, store: ContentStore, jobs: LoadedJobs, cache: MemoryCache, states: States, backlog: Backlog, seats: Seats,
         demander: Demander, reporter: Reporter,
     ) -> None:  # fmt: skip
-        """`shelf`, `states`: where states of claims lie, in memory and on disk, until a game asks for them."""
+        """`cache`, `states`: where states of claims lie, in memory and on disk, until a game asks for them."""
         self._store = store
         self._jobs = jobs
-        self._shelf = shelf
+        self._cache = cache
         self._states = states
         self._backlog = backlog
         self._seats = seats
@@ -166,7 +166,7 @@ class Replayer:
         self._executor.go_on(task)
 
         def hold(run: ClaimRun, trace: Sequence[StateRoot]) -> HeldClaim:
-            return HeldClaim(run, trace, self._shelf, ClaimStates(self._states, record.id))
+            return HeldClaim(run, trace, self._cache, ClaimStates(self._states, record.id))
 
         found = audit(run, record, self._store, lambda t, root: self._executor.go_on(task), hold)
         if not found.matches or found.final is None:

@@ -22,9 +22,9 @@ from threading import Event as Flag
 
 import structlog
 
+from lockstep.base.cache import MemoryCache
 from lockstep.base.lines import event
 from lockstep.base.machine import room_on_disk
-from lockstep.base.shelf import Shelf
 from lockstep.base.vitals import VITALS
 from lockstep.chain.finality import Relied
 from lockstep.execution.box import loading
@@ -71,10 +71,10 @@ class Verifier:
 
     def __init__(self, party: Party, journal: Journal, *, witness: bool = False, volunteer: bool = True) -> None:
         """`witness`: look where it is drawn, for the fee. `volunteer`: look at every claim."""
-        shelf = Shelf(party.settings.memory_bytes)
+        cache = MemoryCache(party.settings.memory_bytes)
         states = States(party.settings.home_dir / STATES, party.settings.disk_bytes)
         table = GameTable(party.contracts.game, party.addresses.block, party.contracts.market)
-        self._jobs = jobs = LoadedJobs(party, loading.load, shelf)
+        self._jobs = jobs = LoadedJobs(party, loading.load, cache)
         sender: Sender[None] = Sender(party.outbox)
         # One for all: a claim that is about to be convicted is neither replayed nor challenged meanwhile.
         rests: Backoff[ClaimId] = Backoff(decide.RETRY_SECONDS)
@@ -102,7 +102,7 @@ class Verifier:
         refused = Refusals(party.settings.home_dir)
         self._backlog = Backlog(journal, teller, rests, refused, volunteers=volunteer, witnesses=witness)
         self._replayer = Replayer(
-            party.store, jobs, shelf, states, self._backlog, self._seats, self._demander, self._reporter
+            party.store, jobs, cache, states, self._backlog, self._seats, self._demander, self._reporter
         )
         self._duties = (
             Duties(party, journal, sender, self._wallet, self._demander, self._backlog, self._lists, teller)

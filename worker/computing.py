@@ -17,7 +17,7 @@ from lockstep.execution.jobs import Beside, CarryIn, ClaimRun, Job, State, carry
 from lockstep.execution.merging import RoundRecord, base_checkpoint, fetch_payloads, store_payload
 from lockstep.numerics import reference
 from lockstep.numerics.resident import Resident
-from lockstep.numerics.trace import StepTrace, TensorShelf, layout_root
+from lockstep.numerics.trace import StepTrace, TensorCache, layout_root
 from lockstep.protocol.errors import WrongBits
 from lockstep.protocol.programs.program import CHUNK, Kind, Program
 from lockstep.protocol.types import Cid, ClaimId, Digest, Seed, StateRoot
@@ -174,7 +174,7 @@ def check_step(step: StepTrace, t: int, root: StateRoot, random: Random) -> None
     if step.root != root:
         raise _wrong(f"step {t} gives another state when its tensors are kept")
     for words in _batches(program, sorted(_drawn(program, random) for _ in range(CHECKED_WORDS))):
-        part = replace(step, place=TensorShelf())
+        part = replace(step, place=TensorCache())
         part.hold(frozenset(index for index, _ in words))
         for index, element in words:
             expected, got = _word(part, index, element, random)

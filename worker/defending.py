@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from lockstep.base.cache import MemoryCache, bytes_of
 from lockstep.base.lines import event
-from lockstep.base.shelf import Shelf, bytes_of
 from lockstep.execution.jobs import ClaimRun
 from lockstep.execution.states import ClaimStates, States
 from lockstep.node.docket import PartyDocket
@@ -38,7 +38,7 @@ class Defence:
     def __init__(self, parts: WorkerParts, wake: Callable[[], None]) -> None:
         """`wake` is called whenever a move was prepared."""
         self._parts = parts
-        self._shelf = Shelf(parts.memory_bytes)
+        self._cache = MemoryCache(parts.memory_bytes)
         self.states = States(parts.home / STATES, parts.disk_bytes)
         self._games: dict[GameId, ClaimId] = {}
         self._adopted: dict[JobId, set[ClaimId]] = {}
@@ -50,9 +50,9 @@ class Defence:
     def hold(self, material: Material, run: ClaimRun) -> HeldClaim:
         """Keep a claim's computation at hand. Called from the training thread, too."""
         claim = material.claim
-        held = HeldClaim(run, material.roots, self._shelf, ClaimStates(self.states, claim))
+        held = HeldClaim(run, material.roots, self._cache, ClaimStates(self.states, claim))
         # INVARIANT: a claim with an open game is the last to leave the memory.
-        self._shelf.put((claim, "claim"), held, bytes_of(run.start), lambda: claim in set(self._games.values()))
+        self._cache.put((claim, "claim"), held, bytes_of(run.start), lambda: claim in set(self._games.values()))
         return held
 
     def adopt(self, job: JobLedger) -> None:
@@ -96,7 +96,7 @@ class Defence:
 
     def forget(self, claim: ClaimId) -> None:
         """Remove what defends a claim: nobody can challenge it any more."""
-        self._shelf.drop((claim, "claim"))
+        self._cache.drop((claim, "claim"))
         self.states.forget(claim)
         WorkFolder(self._parts.home, claim).remove()
 
@@ -105,7 +105,7 @@ class Defence:
         self._docket.close()
 
     def _at_hand(self, claim: ClaimId) -> HeldClaim | None:
-        held: HeldClaim | None = self._shelf.get((claim, "claim"))
+        held: HeldClaim | None = self._cache.get((claim, "claim"))
         return held
 
     def _adopt(self, r: RoundLedger, merge: ClaimRecord) -> None:

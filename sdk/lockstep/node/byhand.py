@@ -15,8 +15,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from lockstep.base.amounts import tokens
+from lockstep.base.cache import MemoryCache
 from lockstep.base.files import write_atomically
-from lockstep.base.shelf import Shelf
 from lockstep.chain import games
 from lockstep.chain.events import EventReader
 from lockstep.execution.box import loading
@@ -340,8 +340,8 @@ class Hand:
         return found
 
     def _hold(self, claim: ClaimId) -> Callable[[ClaimRun, Sequence[StateRoot]], HeldClaim]:
-        shelf = Shelf(self.party.settings.memory_bytes)
-        return lambda run, trace: HeldClaim(run, trace, shelf, ClaimStates(self.states, claim))
+        cache = MemoryCache(self.party.settings.memory_bytes)
+        return lambda run, trace: HeldClaim(run, trace, cache, ClaimStates(self.states, claim))
 
     def _run(self, known: Known) -> ClaimRun:
         ledger, round_, record = known

@@ -14,11 +14,11 @@ from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING
 
-from lockstep.base.shelf import Shelf, bytes_of
+from lockstep.base.cache import MemoryCache, bytes_of
 from lockstep.chain import games
 from lockstep.execution.jobs import ClaimRun, State
 from lockstep.numerics.arrays import Array
-from lockstep.numerics.trace import StepTrace, TensorShelf
+from lockstep.numerics.trace import StepTrace, TensorCache
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import honest, moves
 from lockstep.protocol.dispute.game import Game
@@ -50,14 +50,14 @@ class NotAtHand(Exception):
 class HeldClaim:
     """A claim as one party computed it, its steps materialised on demand.
 
-    What that takes (states, single tensors of steps) lies on a shelf and can be made again; states that games argue
+    What that takes (states, single tensors of steps) lies in a cache and can be made again; states that games argue
     from are on disk too, where `states` says so. A step's tree, once made, stays.
     """
 
     run: ClaimRun
     trace: Sequence[StateRoot]
     """S_1 .. S_T of this computation."""
-    shelf: Shelf = field(default_factory=Shelf, repr=False)
+    cache: MemoryCache = field(default_factory=MemoryCache, repr=False)
     """Shared by all claims of a process."""
     states: ClaimStates | None = field(default=None, repr=False)
     wanted: frozenset[int] = frozenset()
@@ -101,11 +101,11 @@ class HeldClaim:
 
     def has(self, t: int) -> bool:
         """Tells if transition t can be shown without a replay: S_{t-1} is in memory."""
-        return t in self._pinned or any((self, kind, t) in self.shelf for kind in ("step", "state"))
+        return t in self._pinned or any((self, kind, t) in self.cache for kind in ("step", "state"))
 
     def whole(self, t: int) -> StepTrace:
         """Transition t from the tensors of S_{t-1}, which are computed again if they had to go."""
-        known: StepTrace | None = self.shelf.get((self, "step", t))
+        known: StepTrace | None = self.cache.get((self, "step", t))
         if known is not None:
             return known
         before = self.approach(t)
@@ -119,13 +119,13 @@ class HeldClaim:
         if t not in self._trees:
             self._trees[t] = Tree(step.program, step.graph, step.prev)
         # Its state is the one that was kept just now, and takes no memory of its own.
-        self.shelf.drop((self, "state", t))
-        self.shelf.put((self, "step", t), step, bytes_of(before, self.run.start), lambda: t in self.wanted)
+        self.cache.drop((self, "state", t))
+        self.cache.put((self, "step", t), step, bytes_of(before, self.run.start), lambda: t in self.wanted)
         return step
 
-    def place(self, t: int) -> TensorShelf:
-        """Returns the shelf that holds the tensors of transition t between moves."""
-        return TensorShelf(self.shelf, (self, "tensors", t), lambda: t in self.wanted)
+    def place(self, t: int) -> TensorCache:
+        """Returns the cache that holds the tensors of transition t between moves."""
+        return TensorCache(self.cache, (self, "tensors", t), lambda: t in self.wanted)
 
     def keep(self, t: int, step: MaterialisedStep) -> None:
         """Keep a transition that was materialised elsewhere."""
@@ -167,19 +167,19 @@ class HeldClaim:
         return 1, self.run.start
 
     def _in_memory(self, t: int) -> StepTrace:
-        known: StepTrace | None = self.shelf.get((self, "step", t))
+        known: StepTrace | None = self.cache.get((self, "step", t))
         if known is None:
             raise NotAtHand
         return replace(known, made=InMemory())
 
     def _shelved(self, t: int) -> State | None:
         """The tensors of S_{t-1}, if they are in memory."""
-        step: StepTrace | None = self.shelf.get((self, "step", t))
-        state: State | None = self.shelf.get((self, "state", t)) if step is None else list(step.before)
+        step: StepTrace | None = self.cache.get((self, "step", t))
+        state: State | None = self.cache.get((self, "state", t)) if step is None else list(step.before)
         return state
 
     def _keep_state(self, t: int, before: State) -> None:
-        """S_{t-1} on the shelf if a game is about t, on disk if there is one."""
+        """S_{t-1} in the cache if a game is about t, on disk if there is one."""
         if t == 1:
             return
         on_disk = self.states is not None and self.states.save(self.run, t - 1, before)
@@ -187,10 +187,10 @@ class HeldClaim:
             self._put_state(t, before)
 
     def _put_state(self, t: int, before: State) -> None:
-        if t > 1 and (self, "step", t) not in self.shelf:
+        if t > 1 and (self, "step", t) not in self.cache:
             before = list(before)  # a device's memory is for what it computes
             size = bytes_of(before, self.run.start)
-            self.shelf.put((self, "state", t), before, size, lambda: t in self.wanted)
+            self.cache.put((self, "state", t), before, size, lambda: t in self.wanted)
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ class InMemory:
 class ShownStep:
     """A step as one move sees it: its tree, and tensors from where they lie; the step itself only if one is missing."""
 
-    def __init__(self, tree: Tree, place: TensorShelf, find: Callable[[], StepTrace]) -> None:
+    def __init__(self, tree: Tree, place: TensorCache, find: Callable[[], StepTrace]) -> None:
         self.program = tree.program
         self.graph = tree.graph
         self.prev = tree.prev

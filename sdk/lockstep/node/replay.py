@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lockstep.base.shelf import Shelf, bytes_of
+from lockstep.base.cache import MemoryCache, bytes_of
 from lockstep.execution.jobs import (
     CarryIn,
     ClaimRun,
@@ -115,11 +115,11 @@ class Replay:
 class PublicData:
     """A job's checkpoints and payloads: fetched and checked, or computed again."""
 
-    def __init__(self, job: Job, store: ContentStore, shelf: Shelf | None = None) -> None:
-        """`shelf`: where they lie until the next claim asks for them."""
+    def __init__(self, job: Job, store: ContentStore, cache: MemoryCache | None = None) -> None:
+        """`cache`: where they lie until the next claim asks for them."""
         self.job = job
         self.store = store
-        self._shelf = Shelf() if shelf is None else shelf
+        self._cache = MemoryCache() if cache is None else cache
 
     def run_of(self, ledger: JobLedger, round_: RoundLedger, claim: ClaimRecord) -> ClaimRun:
         """The claim as a computation.
@@ -165,7 +165,7 @@ class PublicData:
         return self._replayed(ledger, round_, record)[1] if stored is None else stored
 
     def _stored_carry(self, record: ClaimRecord) -> Tensors | None:
-        known: Tensors | None = self._shelf.get(("carry", record.out2))
+        known: Tensors | None = self._cache.get(("carry", record.out2))
         if known is not None:
             return known
         try:
@@ -190,7 +190,7 @@ class PublicData:
     def base(self, ledger: JobLedger, round_: RoundLedger) -> Checkpoint:
         """The checkpoint that a round starts from."""
         key = round_.base, round_.outer
-        checkpoint: Checkpoint | None = self._shelf.get(("checkpoint", *key))
+        checkpoint: Checkpoint | None = self._cache.get(("checkpoint", *key))
         if checkpoint is None:
             checkpoint = self._fetched_base(ledger, round_)
             # INVARIANT: what is replayed starts where the chain says.
@@ -262,14 +262,14 @@ class PublicData:
         return payload
 
     def _known_payload(self, out: bytes) -> Tensors | None:
-        known: Tensors | None = self._shelf.get(("payload", out))
+        known: Tensors | None = self._cache.get(("payload", out))
         return known
 
     def _keep_checkpoint(self, key: tuple[bytes, bytes], checkpoint: Checkpoint) -> None:
-        self._shelf.put(("checkpoint", *key), checkpoint, bytes_of((*checkpoint.shared, *checkpoint.outer)))
+        self._cache.put(("checkpoint", *key), checkpoint, bytes_of((*checkpoint.shared, *checkpoint.outer)))
 
     def _keep(self, key: tuple[str, bytes], tensors: Tensors) -> None:
-        self._shelf.put(key, tensors, bytes_of(tensors))
+        self._cache.put(key, tensors, bytes_of(tensors))
 
 
 def published_trace(store: ContentStore, claim: ClaimRecord, transitions: int) -> tuple[StateRoot, ...] | None:

@@ -22,7 +22,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from lockstep.base.shelf import Shelf
+from lockstep.base.cache import MemoryCache
 from lockstep.numerics import reference
 from lockstep.numerics.arrays import DTYPES, Array, StepContext, is_frozen, to_array
 from lockstep.numerics.built import kernels as _native
@@ -172,23 +172,23 @@ class Recomputed:
 
 
 @dataclass(frozen=True)
-class TensorShelf:
+class TensorCache:
     """A cache of a step's tensors between two moves that ask for them."""
 
-    shelf: Shelf = field(default_factory=Shelf, repr=False)
+    cache: MemoryCache = field(default_factory=MemoryCache, repr=False)
     key: Hashable = field(default_factory=object)
-    """The key of the step among all whose tensors lie on the shelf."""
+    """The key of the step among all whose tensors lie in the cache."""
     needed: Callable[[], bool] = lambda: False
     """Returns True if a move still waits for the tensors."""
 
     def get(self, op: int) -> HashedContents | None:
         """The output of an op, if it is still there."""
-        found: HashedContents | None = self.shelf.get((self.key, op))
+        found: HashedContents | None = self.cache.get((self.key, op))
         return found
 
     def put(self, op: int, contents: HashedContents) -> None:
         """Keeps the output of an op for a while."""
-        self.shelf.put((self.key, op), contents, contents.nbytes, self.needed)
+        self.cache.put((self.key, op), contents, contents.nbytes, self.needed)
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ class StepTrace:
     context: StepContext
     rows: Array | None = field(default=None, repr=False)
     """The dataset, i32 (N, L)."""
-    place: TensorShelf = field(default_factory=TensorShelf, repr=False, compare=False)
+    place: TensorCache = field(default_factory=TensorCache, repr=False, compare=False)
     _held: dict[int, HashedContents] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Contents that one move holds, so that nothing drops them in the middle of it."""
 

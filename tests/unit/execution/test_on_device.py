@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lockstep.base.shelf import Shelf
+from lockstep.base.cache import MemoryCache
 from lockstep.execution import capacity, comparing
 from lockstep.execution.jobs import ClaimRun, Job, checkpoint_of, merge_run, payload_of, slot_run
 from lockstep.execution.states import ClaimStates, States
@@ -123,8 +123,8 @@ def test_a_state_of_another_layout_is_refused(load: Load) -> None:
 
 def test_what_a_game_asks_is_the_processors(load: Load, processor: Job, tmp_path: Path) -> None:
     run, due = slot(load(Emulator())), slot(processor)
-    shelf = Shelf()
-    held = HeldClaim(run, roots(run), shelf, ClaimStates(States(tmp_path / "states", 1 << 20), CLAIM))
+    cache = MemoryCache()
+    held = HeldClaim(run, roots(run), cache, ClaimStates(States(tmp_path / "states", 1 << 20), CLAIM))
     for t in (3, run.transitions):
         before = held.approach(t)
         assert before is not None
@@ -133,7 +133,7 @@ def test_what_a_game_asks_is_the_processors(load: Load, processor: Job, tmp_path
         assert (step.graph, step.prev) == (other.graph, other.prev)
     assert held.states is not None
     assert held.states.kept(), "states that a game argues from are on disk"
-    kept = [item.value for key, item in shelf._items.items() if key[1] == "state"]  # type: ignore[index]
+    kept = [item.value for key, item in cache._items.items() if key[1] == "state"]  # type: ignore[index]
     assert not any(isinstance(state, Resident) for state in kept), "a device's memory is for what it computes"
 
 

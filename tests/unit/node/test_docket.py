@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.base.shelf import Shelf
+from lockstep.base.cache import MemoryCache
 from lockstep.execution.jobs import Job, slot_run
 from lockstep.execution.states import ClaimStates, States
 from lockstep.node import docket as module
@@ -175,14 +175,14 @@ def desk_of(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         court = Court(
             dict(zip(ids, claims, strict=True)), dict(zip(ids, ts, strict=True)), dict(zip(ids, ends, strict=True))
         )
-        shelf, states = Shelf(memory), States(tmp_path / "states", 1 << 30)
+        cache, states = MemoryCache(memory), States(tmp_path / "states", 1 << 30)
         rebuilt: list[ClaimId] = []
         made: list[GameId] = []
 
         def held_of(claim: ClaimId) -> HeldClaim | None:
             rebuilt.append(claim)
             i = claims.index(claim)
-            return HeldClaim(runs[i], roots[i], shelf, ClaimStates(states, claim))
+            return HeldClaim(runs[i], roots[i], cache, ClaimStates(states, claim))
 
         made_one = lambda game, due, seconds: made.append(game)  # noqa: E731
         docket = PartyDocket(court, court, Side.DEFENDER, made_one, lambda: None)  # type: ignore[arg-type]

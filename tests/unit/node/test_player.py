@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from lockstep.base.shelf import Shelf
+from lockstep.base.cache import MemoryCache
 from lockstep.chain.contracts import Call
 from lockstep.execution.jobs import ClaimRun, Job, State, slot_run, trace_root
 from lockstep.node.player import AtHand, HeldClaim, NotAtHand, Side
@@ -130,7 +130,7 @@ def test_held_claim_materialises_each_step_as_it_was_computed(job: Job) -> None:
 def test_a_step_that_had_to_go_leaves_its_tree_and_is_made_again(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory for one step alone: what lies in the tree is answered without its tensors."""
     held = HeldClaim.of(slot_run(job, job.genesis, toyjob.SEED, 0, 0))
-    held.shelf = Shelf(1)
+    held.cache = MemoryCache(1)
     first = held.step(1)
     held.step(2)
     again, advanced = held.step(1), counted(monkeypatch)

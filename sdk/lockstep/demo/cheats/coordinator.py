@@ -9,8 +9,8 @@ from coordinator.aggregator import Aggregator
 from coordinator.loading import Aggregators
 from coordinator.parts import CoordinatorParts
 from coordinator.service import Coordinator
+from lockstep.base.cache import MemoryCache
 from lockstep.base.lines import event
-from lockstep.base.shelf import Shelf
 from lockstep.demo.cheats.lies import Cheat, cheat_of, require_devnet
 from lockstep.execution.jobs import ClaimRun, Job, Tensors
 from lockstep.protocol.types import Seed
@@ -35,12 +35,12 @@ class LyingAggregators(Aggregators):
         self._name = name
         self._seed = seed
 
-    def make(self, job: Job, archive: Path, shelf: Shelf) -> Aggregator:
+    def make(self, job: Job, archive: Path, cache: MemoryCache) -> Aggregator:
         """An aggregator that tells which lie it is about to tell."""
         party = self._parts.party
         cheat = cheat_of(self._name, job.programs, job.params, self._seed, party.addresses.chain_id)
         event("lie", time=party.head().time, cheat=cheat.name, expectation=cheat.expectation.to_dict())
-        lying = LyingAggregator(job, party.store, self._parts.guard, archive, shelf)
+        lying = LyingAggregator(job, party.store, self._parts.guard, archive, cache)
         lying.cheat = cheat
         return lying
 

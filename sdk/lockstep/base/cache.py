@@ -31,7 +31,7 @@ class _Item:
     needed: Callable[[], bool]
 
 
-class Shelf:
+class MemoryCache:
     """A cache bounded in bytes. Safe for threads."""
 
     def __init__(self, limit: int | None = None) -> None:
