@@ -1,7 +1,7 @@
 """Defending our merges: every move that is due in the games about them, what is in memory first.
 
-A task looks at one job while it holds that job's lease, and ends: it plays the games itself, in order. `node.docket`,
-which plays beside the loops of worker and verifier, would send after the lease is given back.
+A task looks at one job while it holds that job's lease, and ends: it plays the games itself, in order.
+`node.game_queue`, which plays beside the loops of worker and verifier, would send after the lease is given back.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Plays own games: sits down at them, makes their moves through the docket, tells how they end."""
+"""Plays own games: sits down at them, makes their moves through the game queue, tells how they end."""
 
 from __future__ import annotations
 
 from lockstep.execution.states import States
-from lockstep.node.docket import PartyDocket
+from lockstep.node.game_queue import GameQueue
 from lockstep.node.ledger import GameRecord
 from lockstep.node.party import Party
 from lockstep.node.player import Due, GameTable, HeldClaim, Side
@@ -23,7 +23,7 @@ class Seats:
         self._table = table
         self._states = states
         self._teller = teller
-        self._docket = PartyDocket(table, party.outbox, Side.CHALLENGER, self._moved, lambda: None)
+        self._queue = GameQueue(table, party.outbox, Side.CHALLENGER, self._moved, lambda: None)
         self._claims: dict[GameId, ClaimId] = {}
         """Of the games that are sat at."""
         self._held: dict[ClaimId, HeldClaim] = {}
@@ -63,9 +63,9 @@ class Seats:
 
     def play(self, view: MarketView) -> None:
         """Make every move that is due, the earliest deadline first; returns at once."""
-        needs = self._docket.needs()
+        needs = self._queue.needs()
         self._states.need({claim: {t - 1 for t in ts} for claim, ts in needs.items()})
-        self._docket.play(dict(self._claims), view.head.number, view.now, self._held.get, self._held.get)
+        self._queue.play(dict(self._claims), view.head.number, view.now, self._held.get, self._held.get)
 
     def at_rest(self, view: MarketView) -> bool:
         """Tells if no own game runs."""
@@ -73,7 +73,7 @@ class Seats:
 
     def close(self) -> None:
         """Finish the slice in work; what was sent stays sent."""
-        self._docket.close()
+        self._queue.close()
 
     def _moved(self, game: GameId, due: Due, seconds: float) -> None:
         self._teller.tell(

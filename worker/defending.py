@@ -12,7 +12,7 @@ from lockstep.base.cache import MemoryCache, bytes_of
 from lockstep.base.lines import event
 from lockstep.execution.jobs import ClaimRun
 from lockstep.execution.states import ClaimStates, States
-from lockstep.node.docket import PartyDocket
+from lockstep.node.game_queue import GameQueue
 from lockstep.node.guard.memory import Place
 from lockstep.node.ledger import ClaimRecord, GameRecord, JobLedger, Ledger, RoundLedger
 from lockstep.node.player import Due, GameTable, HeldClaim, Side
@@ -45,7 +45,7 @@ class Defence:
         """Own merges that were looked for in this home, of the jobs that are not left."""
         self._now = Seconds(0)
         table = GameTable(parts.contracts.game, parts.contracts.addresses.block)
-        self._docket = PartyDocket(table, parts.outbox, Side.DEFENDER, self._made, wake)
+        self._queue = GameQueue(table, parts.outbox, Side.DEFENDER, self._made, wake)
 
     def hold(self, material: Material, run: ClaimRun) -> HeldClaim:
         """Keep a claim's computation at hand. Called from the training thread, too."""
@@ -78,7 +78,7 @@ class Defence:
 
     def busy(self, ledger: Ledger) -> bool:
         """Tells if a game still needs this worker."""
-        return bool(self.mine(ledger)) or not self._docket.idle
+        return bool(self.mine(ledger)) or not self._queue.idle
 
     def answered(self, ledger: Ledger) -> dict[GameId, ClaimId]:
         """The games in which this worker moves: all of its own."""
@@ -88,11 +88,9 @@ class Defence:
         """Make every move that is due, as soon as it can be made; returns at once."""
         self._games = self.answered(ledger)
         self._now = head.time
-        needs = self._docket.needs()
+        needs = self._queue.needs()
         self.states.need({claim: {t - 1 for t in ts} for claim, ts in needs.items()})
-        self._docket.play(
-            self._games, head.number, head.time, self._at_hand, lambda claim: self._held_of(claim, run_of)
-        )
+        self._queue.play(self._games, head.number, head.time, self._at_hand, lambda claim: self._held_of(claim, run_of))
 
     def forget(self, claim: ClaimId) -> None:
         """Remove what defends a claim: nobody can challenge it any more."""
@@ -102,7 +100,7 @@ class Defence:
 
     def close(self) -> None:
         """Finish the move in work."""
-        self._docket.close()
+        self._queue.close()
 
     def _at_hand(self, claim: ClaimId) -> HeldClaim | None:
         held: HeldClaim | None = self._cache.get((claim, "claim"))

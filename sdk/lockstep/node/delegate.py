@@ -17,8 +17,8 @@ import structlog
 from lockstep.base.machine import room_on_disk
 from lockstep.chain.events import EventReader
 from lockstep.node.byhand import Hand, Known
-from lockstep.node.docket import PartyDocket
 from lockstep.node.feewatch import FeeWatch
+from lockstep.node.game_queue import GameQueue
 from lockstep.node.gamelog import VERDICTS
 from lockstep.node.keyed_executor import Stopped
 from lockstep.node.ledger import Watcher
@@ -57,8 +57,8 @@ class Delegate:
         self._games: dict[GameId, ClaimId] = {}
         """Those that are open."""
         self._known: dict[ClaimId, Known] = {}
-        """Their claims, as the ledger had them: the docket's worker thread reads them while the ledger goes on."""
-        self._docket = PartyDocket(self._hand.table, party.outbox, Side.DEFENDER, self._made, lambda: None)
+        """Their claims, as the ledger had them: the game queue's worker thread reads them while the ledger goes on."""
+        self._queue = GameQueue(self._hand.table, party.outbox, Side.DEFENDER, self._made, lambda: None)
         self._outage = Outage(tell)
         self._fees = FeeWatch(party.outbox, tell)
 
@@ -71,7 +71,7 @@ class Delegate:
                     with room_on_disk():
                         self.look()
                     self._outage.over()
-                    if stop.is_set() and not self._games and self._docket.idle:
+                    if stop.is_set() and not self._games and self._queue.idle:
                         return
                     pause = POLL_SECONDS
                 except (Unreachable, TryLater) as error:
@@ -89,16 +89,16 @@ class Delegate:
             self._watcher.poll()
             self._sit()
             self._taken = head
-        needs = self._docket.needs()
+        needs = self._queue.needs()
         self._hand.states.need({claim: {t - 1 for t in ts} for claim, ts in needs.items()})
-        self._docket.play(self._games, head.number, head.time, self._hand.at_hand, self._held)
+        self._queue.play(self._games, head.number, head.time, self._hand.at_hand, self._held)
         # After the moves: a provider that is slow to name a fee holds none of them up.
         self._fees.look(head)
 
     def close(self) -> None:
         """Stop the replay after its step; what was sent stays sent."""
         self._closing.set()
-        self._docket.close()
+        self._queue.close()
         self._hand.close()
         self._cache.close()
 
@@ -119,7 +119,7 @@ class Delegate:
             self._hand.forget(claim)
 
     def _held(self, claim: ClaimId) -> HeldClaim | None:
-        """On the docket's worker thread."""
+        """On the game queue's worker thread."""
         known = self._known.get(claim)
         return None if known is None else self._hand.hold(known, Side.DEFENDER)
 

@@ -98,7 +98,7 @@ def test_own_games_and_those_of_rounds_that_are_over_are_left_alone(court: Court
     game = court.open_at(claims[0], 1, "mallory")
     late = Seconds(court.table().game(game).deadline + LATE)
     for side in ("mallory", court.owner(0)):
-        assert not list(Abandoned(court.table(), court.address(side)).due(court.ledger(), late)), "its docket plays it"
+        assert not list(Abandoned(court.table(), court.address(side)).due(court.ledger(), late)), "its queue plays it"
     other, ledger = Abandoned(court.table(), court.address("worker-1")), court.ledger()
     assert len(list(other.due(ledger, late))) == 1
     found = ledger.find(claims[0])

@@ -85,7 +85,7 @@ def delegate(world: World, party: Party) -> Iterator[Delegate]:
 def look(world: World, delegate: Delegate) -> None:
     """A look at a new block, and what was begun beside it is over."""
     delegate.look()
-    executor, end = delegate._docket._executor, time.monotonic() + SECONDS
+    executor, end = delegate._queue._executor, time.monotonic() + SECONDS
     while len(executor) > len(executor.finished()):
         assert time.monotonic() < end
         time.sleep(0.001)

@@ -168,7 +168,7 @@ class Desk:
         """Waits for the worker threads, and takes what they have."""
         duties, replayer, seats = self.verifier._duties, self.verifier._replayer, self.verifier._seats
         lists = [self.verifier._lists._executor] if self.has_lists else []
-        executors = [replayer._executor, seats._docket._executor, *lists, *([duties._executor] if duties else [])]
+        executors = [replayer._executor, seats._queue._executor, *lists, *([duties._executor] if duties else [])]
         end = time.monotonic() + SECONDS
         while any(len(b) > len(b.finished()) for b in executors):
             assert time.monotonic() < end, executors

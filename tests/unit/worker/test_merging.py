@@ -18,7 +18,7 @@ from lockstep.execution import merging
 from lockstep.execution.jobs import ClaimRun, Job
 from lockstep.execution.merging import Payload
 from lockstep.node.acts import Act, Do
-from lockstep.node.docket import HeldOf
+from lockstep.node.game_queue import HeldOf
 from lockstep.node.guard.doppelganger import Watch
 from lockstep.node.guard.memory import GuardMemory, Place
 from lockstep.node.ledger import ClaimRecord, GameRecord, Ledger
@@ -137,8 +137,8 @@ class HomeWorker(Worker):
         """Finds the claim that its moves are made from."""
         sender: Any = self._sender
         sender.submit = lambda key, call, act=None: self.sent.setdefault(key, call)
-        docket: Any = SimpleNamespace(needs=dict, play=self._played, idle=True, close=lambda: None)
-        self._skills.defence._docket = docket
+        queue: Any = SimpleNamespace(needs=dict, play=self._played, idle=True, close=lambda: None)
+        self._skills.defence._queue = queue
 
     def merge(self, field: Field, number: int, phase: Phase, attempt: int) -> Any:
         """The call that merges a round, when the look was made in this attempt of the job."""

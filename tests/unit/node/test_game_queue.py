@@ -1,4 +1,4 @@
-"""The docket: games side by side, earliest deadline first; no game's replay or failure holds up another's move."""
+"""The game queue: games side by side, earliest deadline first; no game's replay or failure holds up another's move."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from lockstep.base.cache import MemoryCache
 from lockstep.execution.jobs import Job, slot_run
 from lockstep.execution.states import ClaimStates, States
-from lockstep.node import docket as module
-from lockstep.node.docket import PartyDocket
+from lockstep.node import game_queue as module
+from lockstep.node.game_queue import GameQueue
 from lockstep.node.player import HeldClaim, Side
 from lockstep.protocol.dispute import honest
 from lockstep.protocol.dispute.game import NOBODY, Game
@@ -125,10 +125,10 @@ def answer(game: Game, events: Any, own: honest.MaterialisedClaim) -> Move:
 
 @dataclass
 class Desk:
-    """A docket and the claims behind it."""
+    """A game queue and the claims behind it."""
 
     court: Court
-    docket: PartyDocket
+    queue: GameQueue
     held_of: Callable[[ClaimId], HeldClaim | None]
     rebuilt: list[ClaimId]
     made: list[GameId]
@@ -156,7 +156,7 @@ class Desk:
         """A new block is seen, and what can be done about it is done."""
         self.block += 1
         for _ in range(3):
-            self.docket.play(self.court.claims, self.block, Seconds(self.block), self.at_hand, self.keep)
+            self.queue.play(self.court.claims, self.block, Seconds(self.block), self.at_hand, self.keep)
             time.sleep(0.01)
 
 
@@ -185,15 +185,15 @@ def desk_of(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
             return HeldClaim(runs[i], roots[i], cache, ClaimStates(states, claim))
 
         made_one = lambda game, due, seconds: made.append(game)  # noqa: E731
-        docket = PartyDocket(court, court, Side.DEFENDER, made_one, lambda: None)  # type: ignore[arg-type]
-        desks.append(Desk(court, docket, held_of, rebuilt, made))
+        queue = GameQueue(court, court, Side.DEFENDER, made_one, lambda: None)  # type: ignore[arg-type]
+        desks.append(Desk(court, queue, held_of, rebuilt, made))
         return desks[-1]
 
     monkeypatch.setattr("lockstep.chain.games.call", lambda contract, move, game: move)
     monkeypatch.setattr(Court, "contract", None, raising=False)
     yield build
     for desk in desks:
-        desk.docket.close()
+        desk.queue.close()
 
 
 @pytest.mark.sampled(4)

@@ -44,7 +44,7 @@ Made = Callable[[GameId, Due, float], None]
 
 @dataclass
 class _Entry:
-    """One game on the docket."""
+    """One game in the queue."""
 
     id: GameId
     claim: ClaimId
@@ -71,7 +71,7 @@ class _Entry:
         return {"game": self.id.hex(), "claim": self.claim.hex()}
 
 
-class PartyDocket:
+class GameQueue:
     """Every open game in which a party plays one side."""
 
     def __init__(self, table: GameTable, outbox: Outbox, side: Side, made: Made, wake: Callable[[], None]) -> None:
