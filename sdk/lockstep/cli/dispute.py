@@ -28,9 +28,9 @@ from lockstep.cli.output import emit
 from lockstep.protocol.errors import Mismatch, UsageError
 
 if TYPE_CHECKING:
-    from lockstep.node.byhand import Hand, Played
     from lockstep.node.disputes import DisputeReader
     from lockstep.node.following import Follower, Sighting
+    from lockstep.node.manual import ManualPlayer, Played
     from lockstep.node.party import Head
     from lockstep.protocol.dispute import moves
     from lockstep.protocol.dispute.game import DisputedClaim
@@ -249,9 +249,9 @@ def open_(
             raise UsageError("a game takes a bond, and nobody can be asked", hint="--yes opens it without asking")
         return typer.confirm("open the game?", err=True)
 
-    with _hand(flags, computing) as hand:
-        wanted = hand.find(claim)
-        done = hand.open(wanted, agree)
+    with _player(flags, computing) as player:
+        wanted = player.find(claim)
+        done = player.open(wanted, agree)
     data = {
         "claim": wanted.hex(), "verdict": "match" if done.t is None else "mismatch", "step": done.t,
         "game": None if done.game is None else done.game.hex(), "already_open": done.already,
@@ -272,24 +272,24 @@ def open_(
 def respond(game: GameArgument, flags: PartyFlags, computing: ComputingFlags, as_json: Json = False) -> None:
     """Make the move that is due of this account, as challenger, defender or its delegate. Exit 75: it is the other
     side's turn."""
-    with _hand(flags, computing) as hand:
-        _made(hand.respond(_reader_of(hand).find(game)), as_json)
+    with _player(flags, computing) as player:
+        _made(player.respond(_reader_of(player).find(game)), as_json)
 
 
 @app.command("prove")
 def prove(game: GameArgument, flags: PartyFlags, computing: ComputingFlags, as_json: Json = False) -> None:
     """Have the contract compute the number that is left, which convicts a wrong claim. Exit 75: the game has not come
     so far."""
-    with _hand(flags, computing) as hand:
-        _made(hand.prove(_reader_of(hand).find(game)), as_json)
+    with _player(flags, computing) as player:
+        _made(player.prove(_reader_of(player).find(game)), as_json)
 
 
 @app.command("resolve")
 def resolve_(game: GameArgument, flags: PartyFlags, as_json: Json = False) -> None:
     """End a game whose mover's clock has run out, or whose claim was decided elsewhere; anybody may. Exit 75: the clock
     still runs."""
-    with _hand(flags, None) as hand:
-        _made(hand.resolve(_reader_of(hand).find(game)), as_json)
+    with _player(flags, None) as player:
+        _made(player.resolve(_reader_of(player).find(game)), as_json)
 
 
 @app.command("defend")
@@ -314,8 +314,8 @@ def defend(
     from lockstep.base.signals import ignore_stops, stop_by_signals
     from lockstep.cli.device import tell
     from lockstep.node import logs
-    from lockstep.node.byhand import locked
     from lockstep.node.delegate import Delegate
+    from lockstep.node.manual import locked
     from lockstep.node.party import Party
 
     whose = address_of(account, "the account")
@@ -357,10 +357,10 @@ def _made(done: Played, as_json: bool) -> None:
 
 
 @contextmanager
-def _hand(flags: PartyFlags, computing: ComputingFlags | None) -> Iterator[Hand]:
+def _player(flags: PartyFlags, computing: ComputingFlags | None) -> Iterator[ManualPlayer]:
     """This home's key at the table, alone in its home. `computing`: where it replays, if it does."""
     settings = flags.settings("verifier", computing or ComputingFlags())
-    from lockstep.node.byhand import Hand, locked
+    from lockstep.node.manual import ManualPlayer, locked
     from lockstep.node.party import Party
 
     _require_key(settings)
@@ -369,13 +369,13 @@ def _hand(flags: PartyFlags, computing: ComputingFlags | None) -> Iterator[Hand]
     with (
         locked(settings.home_dir),
         Party.open(settings, stored=computing is not None) as party,
-        closing(Hand(party, say)) as hand,
+        closing(ManualPlayer(party, say)) as player,
     ):
-        hand.settle()
-        yield hand
+        player.settle()
+        yield player
 
 
-def _reader_of(hand: Hand) -> DisputeReader:
+def _reader_of(player: ManualPlayer) -> DisputeReader:
     from lockstep.node.disputes import DisputeReader
 
-    return DisputeReader(hand.party.contracts)
+    return DisputeReader(player.party.contracts)

@@ -16,12 +16,12 @@ import structlog
 
 from lockstep.base.machine import room_on_disk
 from lockstep.chain.events import EventReader
-from lockstep.node.byhand import Hand, Known
 from lockstep.node.feewatch import FeeWatch
 from lockstep.node.game_queue import GameQueue
 from lockstep.node.gamelog import VERDICTS
 from lockstep.node.keyed_executor import Stopped
 from lockstep.node.ledger import Watcher
+from lockstep.node.manual import Known, ManualPlayer
 from lockstep.node.outage import Outage
 from lockstep.node.party import Head, Heads, Party
 from lockstep.node.player import Due, HeldClaim, Side
@@ -47,7 +47,7 @@ class Delegate:
             )
         self._account, self._tell = account, tell
         self._closing = Flag()
-        self._hand = Hand(party, log.info, self._go_on)
+        self._player = ManualPlayer(party, log.info, self._go_on)
         self._cache = party.log_cache()
         self._watcher = Watcher(EventReader(party.w3, party.addresses, cache=self._cache, check=party.check))
         self._heads = Heads(lambda: party.head(), POLL_SECONDS)
@@ -58,13 +58,13 @@ class Delegate:
         """Those that are open."""
         self._known: dict[ClaimId, Known] = {}
         """Their claims, as the ledger had them: the game queue's worker thread reads them while the ledger goes on."""
-        self._queue = GameQueue(self._hand.table, party.outbox, Side.DEFENDER, self._made, lambda: None)
+        self._queue = GameQueue(self._player.table, party.outbox, Side.DEFENDER, self._made, lambda: None)
         self._outage = Outage(tell)
         self._fees = FeeWatch(party.outbox, tell)
 
     def run(self, stop: Flag) -> None:
         """Until `stop` is set and no game against the account is open."""
-        self._hand.settle()
+        self._player.settle()
         try:
             while True:
                 try:
@@ -90,8 +90,8 @@ class Delegate:
             self._sit()
             self._taken = head
         needs = self._queue.needs()
-        self._hand.states.need({claim: {t - 1 for t in ts} for claim, ts in needs.items()})
-        self._queue.play(self._games, head.number, head.time, self._hand.at_hand, self._held)
+        self._player.states.need({claim: {t - 1 for t in ts} for claim, ts in needs.items()})
+        self._queue.play(self._games, head.number, head.time, self._player.at_hand, self._held)
         # After the moves: a provider that is slow to name a fee holds none of them up.
         self._fees.look(head)
 
@@ -99,7 +99,7 @@ class Delegate:
         """Stop the replay after its step; what was sent stays sent."""
         self._closing.set()
         self._queue.close()
-        self._hand.close()
+        self._player.close()
         self._cache.close()
 
     def _sit(self) -> None:
@@ -116,12 +116,12 @@ class Delegate:
                 self._tell("resolved", time=self._now, game=game.hex(), claim=claim.hex(), verdict=verdict)
         for claim in set(before.values()) - set(self._games.values()):
             self._known.pop(claim, None)
-            self._hand.forget(claim)
+            self._player.forget(claim)
 
     def _held(self, claim: ClaimId) -> HeldClaim | None:
         """On the game queue's worker thread."""
         known = self._known.get(claim)
-        return None if known is None else self._hand.hold(known, Side.DEFENDER)
+        return None if known is None else self._player.hold(known, Side.DEFENDER)
 
     def _go_on(self) -> None:
         if self._closing.is_set():

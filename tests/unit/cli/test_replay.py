@@ -1,4 +1,4 @@
-"""What a person has replayed runs in a child, by `lockstep replay` and by the hand that plays games."""
+"""What a person has replayed runs in a child, by `lockstep replay` and by the manual player."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from lockstep.cli.replay import prepared
 from lockstep.execution.box.executable import BoxedExecutable
 from lockstep.execution.box.handle import Box
-from lockstep.node.byhand import Hand
+from lockstep.node.manual import ManualPlayer
 from lockstep.node.player import Side
 from lockstep.node.replay import audit
 from lockstep.protocol.errors import Crashed, Inconclusive
@@ -34,12 +34,12 @@ def claim(court: Court) -> ClaimId:
     return court.claim()[0]
 
 
-def hand(court: Court, home: Path) -> Hand:
+def player(court: Court, home: Path) -> ManualPlayer:
     settings = SimpleNamespace(
         threads=1, path="auto", home_dir=home, memory_bytes=None, disk_bytes=1 << 30
     )  # fmt: skip
     party: Any = SimpleNamespace(settings=settings, store=court.store, contracts=court.contracts)
-    return Hand(party, lambda _: None)
+    return ManualPlayer(party, lambda _: None)
 
 
 def test_a_replay_runs_in_a_child_that_ends_with_it(court: Court, claim: ClaimId) -> None:
@@ -54,7 +54,7 @@ def test_a_replay_runs_in_a_child_that_ends_with_it(court: Court, claim: ClaimId
 
 def test_a_replay_by_hand_runs_in_a_child_that_ends_with_it(court: Court, claim: ClaimId, tmp_path: Path) -> None:
     known = court.ledger().claim_named(claim.hex())
-    with closing(hand(court, tmp_path)) as mine:
+    with closing(player(court, tmp_path)) as mine:
         held = mine.hold(known, Side.DEFENDER)
         assert isinstance(held.run.job.executable(held.run.program(1)), BoxedExecutable)
         box = held.run.job.box
@@ -80,5 +80,5 @@ def test_a_claim_whose_programs_end_what_runs_them_is_undecided(
     known = court.ledger().claim_named(claim.hex())
     with pytest.raises(Inconclusive, match="SIGSEGV"), prepared(court.contracts, court.store, known, 1, "auto"):
         pytest.fail("nothing is replayed")
-    with closing(hand(court, tmp_path)) as mine, pytest.raises(Inconclusive, match="SIGSEGV"):
+    with closing(player(court, tmp_path)) as mine, pytest.raises(Inconclusive, match="SIGSEGV"):
         mine.hold(known, Side.DEFENDER)

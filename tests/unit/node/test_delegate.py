@@ -16,8 +16,8 @@ from lockstep.base.lines import event
 from lockstep.base.settings import Settings
 from lockstep.chain import games
 from lockstep.chain.outbox import Outbox
-from lockstep.node.byhand import Hand, Known
 from lockstep.node.delegate import Delegate
+from lockstep.node.manual import Known, ManualPlayer
 from lockstep.node.party import Party
 from lockstep.node.player import GameTable, Seat, Side
 from lockstep.protocol.dispute import honest
@@ -115,12 +115,12 @@ def test_a_false_challenge_is_answered_to_the_end_and_its_bond_is_the_account_s(
 ) -> None:
     held: list[Side] = []
 
-    def hold(hand: Hand, known: Known, side: Side) -> Any:
+    def hold(player: ManualPlayer, known: Known, side: Side) -> Any:
         held.append(side)
-        kept = hand._at_hand[known[2].id] = Kept(world.held[known[2].id])  # type: ignore[assignment]
+        kept = player._at_hand[known[2].id] = Kept(world.held[known[2].id])  # type: ignore[assignment]
         return kept
 
-    monkeypatch.setattr(Hand, "hold", hold)
+    monkeypatch.setattr(ManualPlayer, "hold", hold)
     seat, vault, account = attack(world), world.contracts.vault, world.address(DEFENDER)
     before, stuck = vault.credits(account), False
     for _ in range(60):
@@ -144,7 +144,7 @@ def test_a_false_challenge_is_answered_to_the_end_and_its_bond_is_the_account_s(
     assert len(moved) > 2, moved
     (end,) = [e for e in events if e["event"] == "resolved"]
     assert (end["game"], end["verdict"]) == (seat.game.hex(), "rejected")
-    assert (delegate._games, delegate._hand._at_hand) == ({}, {}), "nothing is kept of it"
+    assert (delegate._games, delegate._player._at_hand) == ({}, {}), "nothing is kept of it"
 
 
 def test_nothing_is_shown_of_a_claim_that_is_computed_otherwise(
@@ -152,11 +152,11 @@ def test_nothing_is_shown_of_a_claim_that_is_computed_otherwise(
 ) -> None:
     tried: list[Known] = []
 
-    def hold(hand: Hand, known: Known, side: Side) -> Any:
+    def hold(player: ManualPlayer, known: Known, side: Side) -> Any:
         tried.append(known)
         raise Mismatch("the claim is not what this machine computes", "")
 
-    monkeypatch.setattr(Hand, "hold", hold)
+    monkeypatch.setattr(ManualPlayer, "hold", hold)
     seat = attack(world)
     for _ in range(3):
         look(world, delegate)
@@ -168,7 +168,7 @@ def test_nothing_is_shown_of_a_claim_that_is_computed_otherwise(
 def test_games_about_other_accounts_are_left_to_them(
     world: World, delegate: Delegate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Hand, "hold", lambda *_: pytest.fail("it is no claim of the account"))
+    monkeypatch.setattr(ManualPlayer, "hold", lambda *_: pytest.fail("it is no claim of the account"))
     delegate._account = world.address("worker-1")
     attack(world)
     look(world, delegate)

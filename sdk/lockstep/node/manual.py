@@ -66,7 +66,7 @@ def locked(home: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class OpenedGame:
-    """The outcome of `Hand.open`."""
+    """The outcome of `ManualPlayer.open`."""
 
     record: ClaimRecord
     t: int | None = None
@@ -95,8 +95,8 @@ class Played:
 
 
 @dataclass
-class Hand:
-    """One home's key at the table."""
+class ManualPlayer:
+    """Plays games with one home's key, a command a move."""
 
     party: Party
     say: Say
