@@ -31,7 +31,7 @@ from lockstep.base.lines import event
 from lockstep.node.backoff import Backoff
 from lockstep.node.feewatch import FeeWatch
 from lockstep.node.isolation import Isolation
-from lockstep.node.party import Head, Heads
+from lockstep.node.party import Head, HeadTracker
 from lockstep.node.sender import Sender
 from lockstep.protocol.errors import TryLater, Unreachable
 from lockstep.protocol.jobs import JobParams, JobStatus
@@ -74,7 +74,7 @@ class Coordinator:
         """By job: the block in which nothing was due, and how many receipts were held then."""
         self._indexed = 0
         self._fees = FeeWatch(parts.party.outbox, event)
-        self._heads = Heads(lambda: parts.party.head(), HEAD_SECONDS)
+        self._head_tracker = HeadTracker(lambda: parts.party.head(), HEAD_SECONDS)
         self._differ = False
         """True while the last step was not agreed on."""
         self._taken: Head | None = None
@@ -96,7 +96,7 @@ class Coordinator:
 
     def index(self) -> list[str]:
         """Take in new blocks; returns the jobs to look at."""
-        head = self._heads.look()
+        head = self._head_tracker.look()
         if head == self._taken:
             self._indexer.touch()
         else:
@@ -134,7 +134,7 @@ class Coordinator:
 
     def _looked(self, job: str) -> None:
         with leases.held(self._parts.database, f"job:{job}", self._holder) as taken:
-            if not taken or self._idle.get(job) == (self._heads.look().number, self._held(job)):
+            if not taken or self._idle.get(job) == (self._head_tracker.look().number, self._held(job)):
                 return
             for _ in range(LOOKS):
                 block, held = self._parts.party.head().number, self._held(job)

@@ -26,7 +26,7 @@ from lockstep.base.cache import MemoryCache
 from lockstep.base.lines import event
 from lockstep.base.machine import room_on_disk
 from lockstep.base.vitals import VITALS
-from lockstep.chain.finality import Relied
+from lockstep.chain.finality import FinalityTracker
 from lockstep.execution.box import loading
 from lockstep.execution.box.handle import end_all
 from lockstep.execution.states import States
@@ -35,7 +35,7 @@ from lockstep.node.backoff import Backoff
 from lockstep.node.feewatch import FeeWatch
 from lockstep.node.isolation import Isolation
 from lockstep.node.outage import Outage
-from lockstep.node.party import Head, Heads, Party
+from lockstep.node.party import Head, HeadTracker, Party
 from lockstep.node.player import GameTable
 from lockstep.node.refusals import Refusals
 from lockstep.node.resting import Resting
@@ -80,7 +80,7 @@ class Verifier:
         rests: Backoff[ClaimId] = Backoff(decide.RETRY_SECONDS)
         equivocations = Equivocations(urls_of(party.settings.coordinator), party.contracts, journal)
         self._party = party
-        self._heads = Heads(lambda: party.head(), POLL_SECONDS)
+        self._head_tracker = HeadTracker(lambda: party.head(), POLL_SECONDS)
         self._seen = Head(-1, Seconds(0))
         """The block that was acted on last."""
         self._waiting = 0
@@ -88,7 +88,7 @@ class Verifier:
         self._isolation = Isolation()
         self._outage = Outage(event)
         self._resting = Resting(fresh=not party.outbox.keys(""))
-        self._relied = Relied(lambda number: party.relied(number))
+        self._finality = FinalityTracker(lambda number: party.relied(number))
         self._fees = FeeWatch(party.outbox, event)
         self._teller = teller = Teller()
         self._wallet = Wallet(party, sender, teller)
@@ -135,7 +135,7 @@ class Verifier:
 
     def look(self, draining: bool = False) -> MarketView:
         """Look once: act if the chain has a new block, then take what was done beside. Returns what it acted on."""
-        head = self._heads.look()
+        head = self._head_tracker.look()
         # While it ends, every look counts: the last one pays the credits out.
         fresh = head != self._seen or draining
         if fresh:
@@ -250,4 +250,4 @@ class Verifier:
         done = self._duties is None or self._duties.at_rest(view)
         if not done or not self._seats.at_rest(view) or len(self._challenger) or not self._sender.idle:
             return False
-        return self._resting.at(self._relied.look(view.head.number))
+        return self._resting.at(self._finality.look(view.head.number))

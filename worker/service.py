@@ -17,7 +17,7 @@ import structlog
 from lockstep.base.lines import event
 from lockstep.base.machine import room_on_disk
 from lockstep.base.vitals import VITALS
-from lockstep.chain.finality import Relied
+from lockstep.chain.finality import FinalityTracker
 from lockstep.execution.box.handle import end_all
 from lockstep.execution.jobs import ClaimRun
 from lockstep.node.abandoned import Abandoned
@@ -27,7 +27,7 @@ from lockstep.node.feewatch import FeeWatch, waiting_for_fee
 from lockstep.node.isolation import Isolation
 from lockstep.node.ledger import Ledger
 from lockstep.node.outage import Outage
-from lockstep.node.party import Head, Heads
+from lockstep.node.party import Head, HeadTracker
 from lockstep.node.player import GameTable
 from lockstep.node.purse import moment
 from lockstep.node.resting import Resting
@@ -77,12 +77,12 @@ class Worker:
         self._isolation = Isolation()
         self._outage = Outage(event)
         self._fees = FeeWatch(parts.outbox, event)
-        self._heads = Heads(lambda: parts.party.head(), POLL_SECONDS)
+        self._head_tracker = HeadTracker(lambda: parts.party.head(), POLL_SECONDS)
         self._loaded = self._head
         """The block that was taken in to the end."""
         self._told_why = False
         self._resting = Resting(fresh=not parts.outbox.keys(""))
-        self._relied = Relied(lambda number: parts.party.relied(number))
+        self._finality = FinalityTracker(lambda number: parts.party.relied(number))
 
     def skills(self, sender: Sender[Act], wake: Callable[[], None]) -> Skills:
         """Returns the parts that carry out this worker's acts."""
@@ -165,7 +165,7 @@ class Worker:
         return head.number
 
     def _tick(self, began: int) -> None:
-        head = self._heads.look()
+        head = self._head_tracker.look()
         if head != self._loaded:
             self._load(began, head)
         # INVARIANT: nothing is signed before the home knows that nobody else signs for its key.
@@ -175,7 +175,7 @@ class Worker:
                     self._guarded(taken, partial(self._act, taken, taken.view))
         self._skills.defence.play(self._ledger, self._head, self._run_of)
         # After the moves: a provider that is slow to name a block holds none of them up.
-        self._relied.look(head.number)
+        self._finality.look(head.number)
 
     def _at_stake(self) -> tuple[int, int]:
         """Own stakes that are locked, and games about own claims."""
@@ -214,7 +214,7 @@ class Worker:
         if self._asked_to_leave:
             staked, games = self._at_stake()
             held = f"{staked} stakes, {games} games" if staked or games else "nothing is"
-            if not (staked or games) and not self._resting.at(self._relied.block):
+            if not (staked or games) and not self._resting.at(self._finality.block):
                 held += f", which is relied on once that block is {self.parts.party.settings.finality_told}"
             return Note(
                 "draining", f"it joins nothing more, and leaves once nothing is at stake: {held}", self._until()
@@ -286,7 +286,7 @@ class Worker:
             ready,
             fit and taken.staked,
             held,
-            self._relied.block,
+            self._finality.block,
             refusal is not None,
         )
 
@@ -360,4 +360,4 @@ class Worker:
             log.warning(f"it stays until nothing is at stake: {free}", stakes=staked, games=games)
         if staked or games or self._skills.defence.busy(self._ledger):
             return False
-        return self._resting.at(self._relied.block)
+        return self._resting.at(self._finality.block)

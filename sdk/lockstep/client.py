@@ -30,7 +30,7 @@ from lockstep.base.settings import resolve
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.events import Event, EventReader
-from lockstep.chain.finality import Relied, relied_block
+from lockstep.chain.finality import FinalityTracker, relied_block
 from lockstep.chain.keys import KEYSTORE, load_account
 from lockstep.chain.rpc import connect as connect_rpc
 from lockstep.execution.jobs import Job, TrainingJob, load, subtree_root
@@ -334,7 +334,7 @@ class JobHandle:
     def _events(self, poll_seconds: float) -> Iterator[Event]:
         reader = EventReader(self.net.w3, self.net.contracts.addresses)
         cursor, done = reader.start(), None
-        relied = Relied(partial(relied_block, self.net.w3, self.net.finality))
+        finality = FinalityTracker(partial(relied_block, self.net.w3, self.net.finality))
         while True:
             batch = reader.poll(cursor)
             cursor = batch.cursor
@@ -345,7 +345,7 @@ class JobHandle:
                     yield event
                     done = event.block if event.name == "JobDone" else None
             # INVARIANT: a job is over once the block that says so is relied on.
-            if done is not None and done <= relied.look(cursor.next_block - 1):
+            if done is not None and done <= finality.look(cursor.next_block - 1):
                 return
             if not batch.events:
                 time.sleep(poll_seconds)

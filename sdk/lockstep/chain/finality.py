@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-class Relied:
+class FinalityTracker:
     """One process's record of the last block that is relied on: asked for once a head; what was named last stands.
 
-    >>> relied = Relied(lambda head: head - 3)
-    >>> relied.block, relied.look(10), relied.look(10), relied.block
+    >>> finality = FinalityTracker(lambda head: head - 3)
+    >>> finality.block, finality.look(10), finality.look(10), finality.block
     (-1, 7, 7, 7)
     """
 

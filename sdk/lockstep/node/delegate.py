@@ -23,7 +23,7 @@ from lockstep.node.keyed_executor import Stopped
 from lockstep.node.ledger import Watcher
 from lockstep.node.manual import Known, ManualPlayer
 from lockstep.node.outage import Outage
-from lockstep.node.party import Head, Heads, Party
+from lockstep.node.party import Head, HeadTracker, Party
 from lockstep.node.player import Due, HeldClaim, Side
 from lockstep.protocol.errors import TryLater, Unreachable, UsageError
 from lockstep.protocol.types import Address, ClaimId, GameId, Seconds
@@ -50,7 +50,7 @@ class Delegate:
         self._player = ManualPlayer(party, log.info, self._go_on)
         self._cache = party.log_cache()
         self._watcher = Watcher(EventReader(party.w3, party.addresses, cache=self._cache, check=party.check))
-        self._heads = Heads(lambda: party.head(), POLL_SECONDS)
+        self._head_tracker = HeadTracker(lambda: party.head(), POLL_SECONDS)
         self._taken: Head | None = None
         """The block that was taken in to the end."""
         self._now = Seconds(0)
@@ -83,7 +83,7 @@ class Delegate:
 
     def look(self) -> None:
         """Look once: every move that is due is made as soon as it can be."""
-        head = self._heads.look()
+        head = self._head_tracker.look()
         self._now = head.time
         if head != self._taken:
             self._watcher.poll()

@@ -57,7 +57,7 @@ class Head:
     """Tells apart two blocks of one height."""
 
 
-class Heads:
+class HeadTracker:
     """The latest block, asked for no more often than a chain of its pace is worth."""
 
     def __init__(

@@ -77,7 +77,7 @@ def delegate(world: World, party: Party) -> Iterator[Delegate]:
     world.send(world.contracts.vault.set_delegate(party.address), DEFENDER)
     made = Delegate(party, world.address(DEFENDER), event)
     # A test's blocks come faster than any chain's: each look sees the latest.
-    made._heads = SimpleNamespace(look=party.head)  # type: ignore[assignment]
+    made._head_tracker = SimpleNamespace(look=party.head)  # type: ignore[assignment]
     yield made
     made.close()
 

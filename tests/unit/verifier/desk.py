@@ -131,7 +131,7 @@ class Desk:
         self.journal = Journal(self.home)
         self.verifier = Verifier(self.party, self.journal, **self.options)
         # A test's blocks come faster than any chain's: each look sees the latest.
-        self.verifier._heads = SimpleNamespace(look=self.party.head)  # type: ignore[assignment]
+        self.verifier._head_tracker = SimpleNamespace(look=self.party.head)  # type: ignore[assignment]
 
     def stop(self) -> None:
         """It is over, as far as it came."""

@@ -108,7 +108,7 @@ def test_a_provider_that_names_no_final_block_keeps_nothing_from_being_done(work
         return answer
 
     worker.parts.party = SimpleNamespace(relied=relied)  # type: ignore[misc, assignment]
-    seen = [worker._relied.look(number) for number in (100, 100, 101, 102, 103)]
+    seen = [worker._finality.look(number) for number in (100, 100, 101, 102, 103)]
     assert seen == [40, 40, 40, 40, 44], "what was said last stands"
     assert asked == [100, 101, 102, 103], "once a head"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.node.party import LOOK_SECONDS, Head, Heads
+from lockstep.node.party import LOOK_SECONDS, Head, HeadTracker
 from lockstep.protocol.types import Seconds
 
 
@@ -17,9 +17,9 @@ def requests(block_seconds: float, hours: float = 1.0, tick: float = 0.25) -> tu
         asked += 1
         return Head(int(now / block_seconds), Seconds(0))
 
-    heads, seen, start = Heads(ask, tick, lambda: now), 0, 0
+    tracker, seen, start = HeadTracker(ask, tick, lambda: now), 0, 0
     while now < 60 + 3600 * hours:
-        number = heads.look().number
+        number = tracker.look().number
         if number != seen:
             late = max(late, now - number * block_seconds)
             seen = number
@@ -41,11 +41,11 @@ def test_requests_of_an_hour(block_seconds: float, most: int, latest: float) -> 
 
 def test_a_chain_whose_pace_is_unknown_is_asked_ever_more_rarely() -> None:
     now = 0.0
-    heads = Heads(lambda: Head(7, Seconds(0)), 0.25, lambda: now)
+    tracker = HeadTracker(lambda: Head(7, Seconds(0)), 0.25, lambda: now)
     waits = []
     for now in (0.0, 2.0, 6.0, 10_000.0):
-        heads.look()
-        waits.append(heads._next - now)
+        tracker.look()
+        waits.append(tracker._next - now)
     assert waits == [0.25, 0.5, 1.5, LOOK_SECONDS]
 
 
