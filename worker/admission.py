@@ -196,16 +196,14 @@ class Admission:
         job, box, chain = taken.job, taken.job.box, self._parts.party.chain_pace()
         fetched = footprint.fetched_bytes(job.programs, job.params, job.wire_format)
         capacity.require_fetched(job.params, fetched, self._parts.download_bytes)
-        if box is None:
-            pace = capacity.keep_up(job, capacity.require_claimant, chain)
-            comparing.check_job(job)
-            return pace
-        pace = box.measure(job, capacity.require_claimant, chain, at_most=at_most)
-        box.compare(job, at_most)
-        if job.path not in PROCESSOR_PATHS:
+        if box is not None:
+            pace = box.measure(job, capacity.require_claimant, chain, at_most=at_most)
+            box.compare(job, at_most)
+        if box is None or job.path not in PROCESSOR_PATHS:
             # A device's Programs run here, once a child has run them on the processor.
             pace = capacity.keep_up(job, capacity.require_claimant, chain)
             comparing.check_job(job)
+        capacity.require_prompt(job.params, pace)
         return pace
 
     def _has_room(self, taken: Taken, live: Iterable[Taken], now: Seconds) -> bool:

@@ -255,6 +255,7 @@ class _Look:
             if measured:
                 pace, how = measured[0], "measured"
         checked(lambda: capacity.require_claimant(params, pace, self.chain))
+        checked(lambda: capacity.require_prompt(params, pace))
         fetched = footprint.fetched_bytes(programs, params, wire)
         checked(lambda: capacity.require_fetched(params, fetched, self.settings.download_bytes))
         live = [

@@ -65,9 +65,11 @@ library JobRules {
                 && _isWindow(p.merge.turnSeconds, inclusion) && _isWindow(windows.challengeSeconds, inclusion),
             "windows"
         );
-        // INVARIANT: who is late or silent in a round holds the others' stakes no longer than a challenger may.
+        // INVARIANT: who is silent when a reveal, a receipt or a merge is due holds the others' stakes no longer than a challenger may.
         _require(
-            role.attestSeconds <= windows.challengeSeconds && p.merge.turnSeconds <= windows.challengeSeconds, "windows"
+            role.revealSeconds <= windows.challengeSeconds && role.attestSeconds <= windows.challengeSeconds
+                && p.merge.turnSeconds <= windows.challengeSeconds,
+            "windows"
         );
         // INVARIANT: every game that is open lengthens the defender's clock in the next: many games starve nobody. A clock covers every
         // move of a game on this chain, and its steps are small against it.

@@ -217,7 +217,7 @@ def maps(process: Process) -> str:
 
 WITHOUT_AGGREGATOR: dict[str, Any] = {
     **toyjob.UNHURRIED,
-    **dict.fromkeys(("attest_seconds", "merge_seconds", "challenge_seconds"), Seconds(300)),
+    **dict.fromkeys(("reveal_seconds", "attest_seconds", "merge_seconds", "challenge_seconds"), Seconds(300)),
 }
 """`--once` leaves after the last window, which `Passing` passes."""
 WATCHED = {**WITHOUT_AGGREGATOR, "challenge_seconds": toyjob.UNHURRIED["challenge_seconds"]}

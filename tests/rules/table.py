@@ -213,7 +213,7 @@ INVALID: tuple[dict[str, int], ...] = (
     {"shared_depth": 1, "payload_depth": 2}, {"answer_seconds": 3, "row_length": 63 * 256 + 2},
     {"witnesses": 3, "witness_stake": 254}, {"max_lead": 11, "witness_stake": 241},
     {"answer_seconds": 33, "row_length": MAX_ROW}, {"answer_seconds": 600, "row_length": MAX_ROW, **DEAR},
-    {"turn_seconds": 301}, {"attest_seconds": 301, "witnesses": 0},
+    {"turn_seconds": 301}, {"attest_seconds": 301, "witnesses": 0}, {"reveal_seconds": 301, "witnesses": 0},
 )  # fmt: skip
 """Terms that nobody takes together."""
 VALID: tuple[dict[str, int], ...] = (
@@ -224,6 +224,7 @@ VALID: tuple[dict[str, int], ...] = (
     {"carry_period": 15, "max_lead": 16, "witness_stake": 352},
     {"shared_depth": 24, "payload_depth": 22, "carry_period": 0}, {"answer_seconds": 2, "row_length": 63 * 256 + 1},
     {"answer_seconds": 34, "row_length": MAX_ROW}, DEAR, {"turn_seconds": 300}, {"attest_seconds": 300, "witnesses": 0},
+    {"reveal_seconds": 300, "witnesses": 0},
 )  # fmt: skip
 """Terms at their bounds."""
 

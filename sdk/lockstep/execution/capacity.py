@@ -23,6 +23,10 @@ from lockstep.protocol.types import Seconds, Seed
 SHARE = 0.5
 """The share of a window or a clock that work may take: transactions, disks and other processes need the rest."""
 SAMPLES = 3
+IDLE_SECONDS = Seconds(86_400)
+"""A stake may be locked for a day by owners that are silent, however soon training is over."""
+IDLE_FACTOR = 16
+"""A window to train may be so many times what this machine needs: at twice its need, one an eighth as fast joins."""
 AGAIN_SECONDS = Seconds(300)
 """Chain time after which a job that this machine was too slow for is tried again."""
 LONG_SECONDS = 10.0
@@ -159,6 +163,22 @@ def require_claimant(params: JobParams, pace: Pace, chain: ChainPace) -> None:
     # After a kill, a defender computes its claim again before its first move.
     _require(trained, SHARE * params.windows.clock_seconds, "to defend a claim", "half of clock_seconds")
     _require(chain.game + trained, params.windows.clock_seconds, "to defend a claim on this chain", "clock_seconds")
+
+
+def require_prompt(params: JobParams, pace: Pace) -> None:
+    """Raises Unfit if owners that join and are silent then could lock a worker's stake for much longer than a
+    challenger may and its own training takes."""
+    # INVARIANT: a worker stakes on no round in which a silent owner locks it for much longer than its training takes.
+    needed = IDLE_FACTOR * (params.role.transitions * pace.step + pace.shown)
+    given = max(IDLE_SECONDS, params.windows.challenge_seconds, needed)
+    windows = {"join_seconds": params.windows.join_seconds, "train_seconds": params.role.train_seconds}
+    for window, seconds in windows.items():
+        if seconds > given:
+            raise Unfit(
+                f"{window} is {seconds} s, in which a stake may wait for owners that are silent, and this machine "
+                f"gives {given:.3g} s: a day, challenge_seconds or {IDLE_FACTOR} times its own training",
+                hint=f"leave this job to slower machines, or ask its requester for a shorter {window}",
+            )
 
 
 def require_fetched(params: JobParams, fetched: int, rate: int | None) -> None:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from lockstep.base.amounts import tokens
 from lockstep.base.machine import Memory, memory, readable
 from lockstep.execution import footprint
-from lockstep.execution.capacity import ChainPace, Pace, require_claimant, require_witness
+from lockstep.execution.capacity import ChainPace, Pace, require_claimant, require_prompt, require_witness
 from lockstep.execution.footprint import PROCESS_BYTES, ROLES, Need
 from lockstep.execution.jobs import ClaimSchedule, Job, TrainingJob, slot_run
 from lockstep.execution.rates import ProgramWork, rates, work_of
@@ -249,7 +249,9 @@ def _verdicts(
         return RoleVerdict(True)
 
     return {
-        "worker": judged("worker", lambda: require_claimant(params, pace, promised)),
+        "worker": judged(
+            "worker", lambda: require_claimant(params, pace, promised), lambda: require_prompt(params, pace)
+        ),
         "verifier": judged(
             "verifier", lambda: require_witness(params, pace, promised) if params.role.witnesses else None
         ),

@@ -23,6 +23,7 @@ from lockstep.execution.capacity import (
     require_claimant,
     require_fetched,
     require_nothing,
+    require_prompt,
     require_witness,
 )
 from lockstep.execution.jobs import Job
@@ -131,6 +132,21 @@ def test_payloads_are_here_in_half_of_the_time_for_receipts(toy: Job) -> None:
     with pytest.raises(Unfit, match="half of attest_seconds") as refused:
         require_fetched(toy.params, 1000 * half + 1, 1000)
     assert "--download" in refused.value.hint
+
+
+def test_no_stake_waits_for_silent_owners_much_longer_than_training_takes() -> None:
+    day, fast = capacity.IDLE_SECONDS, Pace(1.0, 4.0)
+    for window in ("join_seconds", "train_seconds"):
+        require_prompt(amended(TERMS, **{window: day}), fast)
+        long = amended(TERMS, **{window: Seconds(day + 1)})
+        with pytest.raises(Unfit, match=window) as refused:
+            require_prompt(long, fast)
+        assert window in refused.value.hint
+        require_prompt(amended(long, challenge_seconds=Seconds(day + 1)), fast)
+        slow = Pace(step=day / (16 * TERMS.role.transitions), shown=1.0)
+        require_prompt(amended(TERMS, **{window: Seconds(day + 16)}), slow)
+        with pytest.raises(Unfit, match="16 times its own training"):
+            require_prompt(amended(TERMS, **{window: Seconds(day + 17)}), slow)
 
 
 def test_a_step_whose_tensors_do_not_fit_is_not_tried(

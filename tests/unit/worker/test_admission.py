@@ -21,6 +21,7 @@ from lockstep.node.refusals import Refusals
 from lockstep.protocol.errors import FundsError, Unfit, Unreachable, WrongBits
 from lockstep.protocol.types import JobId, Seconds, Wei
 from lockstep.storage import ContentStore
+from tests.support.params import amended
 from tests.support.waiting import wait
 from tests.support.workers import OTHER, bare_parts, taken_of
 from worker import admission as admission_module
@@ -211,6 +212,16 @@ def test_a_job_whose_payloads_come_too_late_is_not_measured(
     note = parts.notes.jobs[toy.id]
     assert (note.code, "half of attest_seconds" in note.message) == ("unfit", True)
     assert note.next == NOW + AGAIN_SECONDS
+
+
+def test_a_job_in_which_silence_locks_stakes_for_days_is_refused(
+    admission: Admission, parts: WorkerParts, toy: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capacity, "keep_up", lambda *_: Pace(0.001, 0.001))
+    long = replace(toy, params=amended(toy.params, train_seconds=Seconds(30 * 86_400)))
+    assert not fits(admission, taken_of(long), [], NOW)
+    note = parts.notes.jobs[toy.id]
+    assert (note.code, "train_seconds is 2592000 s" in note.message) == ("unfit", True)
 
 
 def test_a_requester_whose_rounds_did_not_pay_is_served_no_more_and_after_a_restart_neither(

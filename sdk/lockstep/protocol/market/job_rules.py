@@ -111,11 +111,12 @@ def check_params(p: JobParams, unbond_seconds: Seconds, chain: ChainTimes) -> No
                 "challenge": windows.challenge_seconds,
             }.items()
         ),
-        # INVARIANT: who is late or silent in a round holds the others' stakes no longer than a challenger may.
+        # INVARIANT: who is silent when a reveal, a receipt or a merge is due holds the others' stakes no longer than a
+        # challenger may.
         (
             "windows",
-            max(role.attest_seconds, p.merge.turn_seconds) <= windows.challenge_seconds,
-            "attest_seconds and turn_seconds at most challenge_seconds",
+            max(role.reveal_seconds, role.attest_seconds, p.merge.turn_seconds) <= windows.challenge_seconds,
+            "reveal_seconds, attest_seconds and turn_seconds at most challenge_seconds",
         ),
         # INVARIANT: every game that is open lengthens the defender's clock in the next: many games starve nobody. A
         # clock covers every move of a game on this chain, and its steps are small against it.
