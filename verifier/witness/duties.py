@@ -17,9 +17,10 @@ from lockstep.node.ledger import AuditLedger, ClaimRecord, JobLedger
 from lockstep.node.party import Party
 from lockstep.node.replay import Replay
 from lockstep.node.sender import Sender
-from lockstep.node.turns import COURTESY_SECONDS, Turns
+from lockstep.node.turns import COURTESY_SECONDS, DRAWN, SLACK_SHARE, TURN_SECONDS, Turns
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.market import ids
+from lockstep.protocol.market.receipts import demands_end
 from lockstep.protocol.market.types import AuditStatus, DutyStatus
 from lockstep.protocol.types import AuditId, JobId, Seconds
 from verifier.choosing import Backlog
@@ -60,6 +61,9 @@ class Duties:
         self._speaker = Speaker(party, journal, self._enrolment, backlog, lists, sender, teller)
         self._attester = Attester(party, loaded, self._executor, demander, sender)
         self._turns = Turns(party.address)
+        self._inclusion: Seconds | None = None
+        self._drawable: dict[bytes, Seconds] = {}
+        """When it was seen that an audit can be opened, or drawn."""
         self._settling: Backoff[tuple[AuditId, int]] = Backoff(RETRY_SECONDS)
 
     def step(self, view: MarketView) -> None:
@@ -142,6 +146,22 @@ class Duties:
         for r in to_draw(view.ledger, job, view.head.number):
             if self._market.phase(job.id, r) == Phase.ATTESTING:
                 attempt = job.rounds[r].attempt
-                opened = ids.audit_id(job.id, r, attempt) in view.ledger.audits
-                key = f"witness/draw/{job.id.hex()}/{r}/{attempt}/{view.head.number if opened else 'open'}"
-                self._sender.try_again(key, self._contract.draw(job.id, r))
+                audit = ids.audit_id(job.id, r, attempt)
+                opened = audit in view.ledger.audits
+                if self._may_draw(view, job, r, audit + (b"draw" if opened else b"open")):
+                    key = f"witness/draw/{job.id.hex()}/{r}/{attempt}/{view.head.number if opened else 'open'}"
+                    self._sender.try_again(key, self._contract.draw(job.id, r))
+
+    def _may_draw(self, view: MarketView, job: JobLedger, r: int, subject: bytes) -> bool:
+        """Tells if it is this account's turn among all that have enrolled; in half of the least time that receipts are
+        given, it is everybody's."""
+        if self._inclusion is None:
+            self._inclusion = self._market.chain_times().inclusion
+        stored = self._market.round(job.id, r)
+        window = demands_end(stored.reveal_ends, stored.attest_ends, self._inclusion) - stored.reveal_ends
+        # INVARIANT: no round goes without witnesses because those who may have it drawn wait for one another.
+        if view.now >= stored.reveal_ends + SLACK_SHARE * window:
+            return True
+        since = self._drawable.setdefault(subject, view.now)
+        line = {account for of, account in view.ledger.heads if of == job.id}
+        return self._turns.mine(subject, since, view.now, line, turn=min(TURN_SECONDS, window / DRAWN))

@@ -19,7 +19,7 @@ from lockstep.chain.contracts import Call, Contracts
 from lockstep.execution.jobs import Job
 from lockstep.execution.merging import fetch_carry, fetch_payload
 from lockstep.node.ledger import DemandRecord, Ledger
-from lockstep.node.turns import COURTESY_SECONDS, DRAWN, TURN_SECONDS, Turns
+from lockstep.node.turns import COURTESY_SECONDS, DRAWN, SLACK_SHARE, TURN_SECONDS, Turns
 from lockstep.protocol.errors import BlobMissing, Mismatch, RowMissing, Unreachable
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import JobParams, Round
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from lockstep.storage import ContentStore
 
 log = structlog.get_logger(__name__)
-
-SLACK_SHARE = 0.5
-"""The share that waiting for turns may take of what a window has beyond the longest answer."""
 
 
 class Asks:

@@ -21,6 +21,8 @@ TURN_SECONDS = 24.0
 """Two blocks of twelve seconds: in the first the one before has sent, in the second it is seen to be done."""
 DRAWN = 32
 """Places of those who do not know one another: of sixteen at once, one or two draw the first that is taken."""
+SLACK_SHARE = 0.5
+"""The share that waiting for turns may take of the time that a thing can wait."""
 KEPT = 4096
 """Subjects of which the first look is remembered."""
 

@@ -19,6 +19,7 @@ from lockstep.protocol.errors import BlobMissing, RowMissing
 from lockstep.protocol.jobs import Phase, Round
 from lockstep.protocol.market import receipts
 from lockstep.protocol.market.availability import CARRY, payload_demand_id, row_demand_id
+from lockstep.protocol.market.calls import HASH_BLOCKS
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.market.prices import PROVER_PERCENT
 from lockstep.protocol.market.receipts import Report
@@ -202,6 +203,43 @@ def test_ones_own_demand_for_a_carry_is_looked_for_among_all_others_once() -> No
     assert asks.carry_demand(claim) is made[0]
     del made[:]
     assert asks.carry_demand(claim) is None
+
+
+def test_who_asked_keeps_the_word_of_its_leaves_before_the_chain_forgets_it() -> None:
+    world = World.start(answer_seconds=1_000)
+    world.to(Phase.ATTESTING)
+    asker, owner = (Answers(world.contracts, None, world.address(name)) for name in ("verifier", "worker-1"))  # type: ignore[arg-type]
+    world.send(demanded(world, "verifier")[1], "verifier")
+    (demand,), demands = world.ledger().demands.values(), world.contracts.demands
+    stored = demands.demand(demand.id)
+    assert stored is not None
+
+    def kept_at(age: int) -> list[str]:
+        """The keys of what is due of the demand to its asker, in the last block before one of this age."""
+        world.devnet.mine(stored.beacon + age - 1 - world.head)
+        assert world.now < demand.deadline
+        assert not list(owner.due(world.ledger(), lambda _: None, world.now)), "nobody else keeps it"
+        return [key for key, _ in asker.due(world.ledger(), lambda _: None, world.now)]
+
+    keep = [f"keep/{demand.id.hex()}"]
+    assert [kept_at(age) for age in (1, HASH_BLOCKS // 2)] == [[], []], "the chain still knows it for long"
+    assert [kept_at(age) for age in (HASH_BLOCKS // 2 + 1, HASH_BLOCKS)] == [keep, keep]
+    word = demands.seed_of(demand.id)
+    ((_, call),) = asker.due(world.ledger(), lambda _: None, world.now)
+    world.send(call, "verifier")
+    assert kept_at(HASH_BLOCKS + 1) == [], "it is kept once"
+    world.devnet.mine(HASH_BLOCKS)
+    assert demands.seed_of(demand.id) == word, "and names the leaves ever after"
+
+
+def test_a_word_that_the_chain_has_forgotten_is_not_kept() -> None:
+    world = World.start(answer_seconds=1_000)
+    world.to(Phase.ATTESTING)
+    world.send(demanded(world, "verifier")[1], "verifier")
+    (demand,), demands = world.ledger().demands.values(), world.contracts.demands
+    world.devnet.mine(HASH_BLOCKS + 2)
+    assert not demands.fading(demand.id)
+    assert world.refused(demands.keep_seed(demand.id), "verifier") == "DemandClosed"
 
 
 def test_what_others_ask_of_others_costs_no_reads_of_the_chain() -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from lockstep.chain.events import EventReader
 from lockstep.node.refusals import Refusals
 from lockstep.node.replay import WrongSource
+from lockstep.node.turns import COURTESY_SECONDS, TURN_SECONDS, place_of
 from lockstep.protocol.errors import BlobMissing, Crashed, LockstepError, ProgramInvalid, Unfit, Unreachable
 from lockstep.protocol.jobs import ClaimStatus, Phase
-from lockstep.protocol.market import availability
-from lockstep.protocol.market.types import Demand, DutyStatus, Standing, Status
-from lockstep.protocol.types import ClaimId, Digest
+from lockstep.protocol.market import availability, ids
+from lockstep.protocol.market.types import AuditStatus, Demand, DutyStatus, Standing, Status
+from lockstep.protocol.types import ClaimId, Digest, Seconds
 from lockstep.storage.cid import cid_of_block
 from tests.support.constant import Lie
 from tests.support.world import World
@@ -173,6 +176,91 @@ def test_a_job_that_ends_what_runs_it_is_tried_once_by_any_process_of_its_home(
     assert not desk.told("enrolled")
     Refusals(desk.home).forget(desk.world.job)
     assert desk.until("enrolled"), "its owner has it tried again"
+
+
+# -- what anybody may do
+
+
+LONG = {"attest_seconds": 400, "challenge_seconds": 580}
+"""Of which a quarter is for demands: turns of three seconds among those who may have it drawn."""
+
+
+def enrolled(world: World, name: str) -> None:
+    world.send(world.contracts.witnesses.enrol(world.job, Digest(name.encode().ljust(32))), name)
+
+
+def seconds_until_drawn(desk: Desk, most: int = 60) -> list[int]:
+    """Of chain time, from the reveals until an audit is opened, and from its beacon until it is drawn."""
+    world, found, began = desk.world, [], desk.world.now
+    while len(found) < 2:
+        assert world.now - began < most
+        desk.look()
+        audits = list(world.ledger().audits.values())
+        done = len(audits) if not found else audits[0].state.status == AuditStatus.DRAWN
+        if done:
+            found.append(world.now - began)
+            began = world.now
+    return found
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["its turn", "another's turn"])
+def test_of_those_who_enrolled_the_first_in_line_has_a_round_drawn(desk_of: Any, first: bool) -> None:
+    world = World.start(**WITNESSED, **LONG)
+    world.to(Phase.JOINING)
+    desk: Desk = desk_of(world, witness=True, volunteer=False)
+    desk.until("enrolled")
+    me, audit = desk.party.address, ids.audit_id(world.job, 0, 0)
+
+    def behind(name: str) -> set[bool]:
+        line = {me, world.address(name)}
+        return {place_of(audit + stage, me, line) == 0 for stage in (b"open", b"draw")}
+
+    others = ("witness", "mallory", "requester", "aggregator", "worker-0", "worker-1")
+    enrolled(world, next(name for name in others if behind(name) == {first}))
+    world.to(Phase.ATTESTING)
+    opened, drawn = seconds_until_drawn(desk)
+    if first:
+        assert max(opened, drawn) <= 3
+    else:
+        assert min(opened, drawn) >= 4, "a turn passes first"
+        assert opened + drawn < 20, "but somebody has it drawn"
+
+
+def test_at_half_of_the_time_for_demands_everybody_has_a_round_drawn(desk_of: Any) -> None:
+    world = World.start(**WITNESSED, **LONG)
+    world.to(Phase.JOINING)
+    desk: Desk = desk_of(world, witness=True, volunteer=False)
+    desk.until("enrolled")
+    desk.verifier._duties._turns = SimpleNamespace(mine=lambda *_, **__: False)  # type: ignore[union-attr, assignment]
+    world.to(Phase.ATTESTING)
+    desk.look(6)
+    assert not world.ledger().audits, "it is never its turn"
+    world.pass_to(world.contracts.market.round(world.job, 0).reveal_ends + LONG["attest_seconds"] // 8)
+    assert max(seconds_until_drawn(desk)) <= 4
+
+
+def test_a_late_duty_of_another_is_settled_by_turns(desk_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World.start(**WITNESSED)
+    world.to(Phase.JOINING)
+    enrolled(world, "witness")
+    desk: Desk = desk_of(world, witness=True, volunteer=False)
+    monkeypatch.setattr(enrolling.capacity, "keep_up", Mock(side_effect=Unfit("too slow")))
+    world.to(Phase.ATTESTING)
+    for _ in range(2):
+        world.send(world.contracts.witnesses.draw(world.job, 0), "witness")
+        world.devnet.mine(1)
+    (audit,) = world.ledger().audits.values()
+    assert audit.duties[0].account == world.address("witness")
+    late = audit.state.reveal_ends + COURTESY_SECONDS
+    place = place_of(audit.id + bytes(2), desk.party.address)
+    assert place > 0
+    world.pass_to(Seconds(late))
+    desk.look(5)
+    world.pass_to(Seconds(late + int(TURN_SECONDS * place) - 6))
+    desk.look(3)
+    assert status(desk) == DutyStatus.DRAWN, "others have the first turns"
+    desk.look(6)
+    assert status(desk) == DutyStatus.CLOSED
 
 
 def test_a_duty_whose_data_cannot_be_had_is_looked_into_again(desk: Desk) -> None:
