@@ -475,7 +475,10 @@ def wire_of(spec: JobSpec) -> str:
 
 
 def load_programs(params: JobParams, store: ContentStore) -> tuple[JobSpec, ClaimSchedule]:
-    """A job's spec and its Programs, checked as `load` checks them; nothing large is fetched."""
+    """A job's spec and its Programs, checked as `load` checks them, without its dataset and base.
+
+    Constants of a Program that lie beside it are fetched, as far as the memory of this machine holds them.
+    """
     spec = JobSpec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
     roots = {"step": params.role.step_program, "encode": params.role.encode_program, "merge": params.merge.program}
     # A fourth one, `loss`, is for who looks on (execution/losses.py): no claim is about it.

@@ -308,6 +308,7 @@ def _dataset(cid: str, manifest: Manifest, words: bytes | memoryview) -> Dataset
 def _tokens(store: ContentStore, manifest: Manifest, cid: Cid, rows: int) -> Iterator[memoryview]:
     dtype = _TOKEN_DTYPES[manifest.dtype]
     due, found, rest = rows * manifest.row_tokens * dtype.itemsize, 0, b""
+    # INVARIANT: no shard is held whole: its tokens go to their place piece by piece.
     for piece in store.get_stream(cid, max_bytes=due):
         found += len(piece)
         data = rest + piece
