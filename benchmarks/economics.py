@@ -30,6 +30,7 @@ import numpy as np
 from benchmarks.attacks import INTEREST, Harm, Market
 from benchmarks.charts import Chart, Line
 from benchmarks.coalitions import SEAT_GAS, Way, WitnessList, coalitions
+from benchmarks.griefing import Use, uses
 from benchmarks.society import Kind, Play, Rules, Society
 from lockstep import economics
 from lockstep.economics import AuditPlan
@@ -306,14 +307,29 @@ def capital_lines() -> list[str]:
 def attack_lines() -> list[str]:
     """Prices that each attack costs and takes, without its rule and with it."""
 
-    def shown(harm: Harm | None) -> tuple[str, str, str]:
-        if harm is None:
-            return ("", "", "")
-        factor = ("free" if harm.cost == 0 else "gain") if harm.factor == inf else f"{harm.factor:.2f}"
-        return (f"{harm.cost:,.2f}", f"{harm.damage:,.2f}", factor)
-
-    cells = [(a.name, *shown(a.without), *shown(a.now)) for a in Market().attacks()]
+    cells = [(a.name, *_harm(a.without), *_harm(a.now)) for a in Market().attacks()]
     return table("attack, without the rule: cost, damage, factor, with it: cost, damage, factor", cells)
+
+
+def verb_lines() -> list[str]:
+    """The worst uses of every verb."""
+
+    def listed(use: Use) -> str:
+        contracts = dict.fromkeys(contract for contract, _ in use.verbs)
+        return "; ".join(f"{c}: {', '.join(v for of, v in use.verbs if of == c)}" for c in contracts)
+
+    cells = [
+        (listed(use), use.what, *(("gas", "0.00", "0.00") if use.harm is None else _harm(use.harm)))
+        for use in uses(Market())
+    ]
+    return table("verbs, their worst use, cost, damage, factor", cells)
+
+
+def _harm(harm: Harm | None) -> tuple[str, str, str]:
+    if harm is None:
+        return ("", "", "")
+    factor = ("free" if harm.cost == 0 else "gain") if harm.factor == inf else f"{harm.factor:.2f}"
+    return (f"{harm.cost:,.2f}", f"{harm.damage:,.2f}", factor)
 
 
 def choice_lines(seed: int) -> list[str]:
@@ -487,6 +503,7 @@ def main() -> None:
         "audits": audit_lines(),
         "capital": capital_lines(),
         "attacks": attack_lines(),
+        "verbs": verb_lines(),
         "coalitions": coalition_lines(given.seed),
         "replies": reply_lines(),
         "choice": choice_lines(given.seed),

@@ -279,7 +279,12 @@ def test_what_the_rules_meet_costs_more_than_it_harms() -> None:
 
 @pytest.mark.parametrize(
     ("block", "lines"),
-    [("capital", command.capital_lines), ("attacks", command.attack_lines), ("chains", command.chain_lines)],
+    [
+        ("capital", command.capital_lines),
+        ("attacks", command.attack_lines),
+        ("verbs", command.verb_lines),
+        ("chains", command.chain_lines),
+    ],
 )
 def test_the_document_shows_what_is_computed(repository: Path, block: str, lines: Callable[[], list[str]]) -> None:
     text = (repository / "docs/economics.md").read_text()
