@@ -253,7 +253,7 @@ def folder_settings(home: str | None = None) -> dict[str, Any]:
     path = Path(FOLDER_FILE)
     data, values = read_settings(path)
     refuse_unknown((n for n in values if not n.startswith("coordinator_")), [*DEFAULTS, NETWORK, *RENAMED], FOLDER_FILE)
-    trust.require(path, data, values, home or os.environ.get("LOCKSTEP_HOME"))
+    trust.require(path, data, values, home or os.environ.get("LOCKSTEP_HOME") or DEFAULTS["home"])
     return values
 
 

@@ -1,7 +1,8 @@
 """Trust in the `lockstep.toml` of a folder: in a cloned example it would choose keys, chain and money.
 
-A file may set what costs its user nothing (HARMLESS), and everything in a folder that is its own home: the keys are
-those that lie there. For the rest its user has read it and said so (`lockstep trust`), of the file as it was.
+A file may set what costs its user nothing (HARMLESS), and everything in a folder that its user has named as the home:
+the keys are those that lie there. For the rest its user has read it and said so (`lockstep trust`), of the file as it
+was.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ MOST = 1024
 """Files that are remembered; the oldest is forgotten."""
 
 
-def require(path: Path, data: bytes, values: Mapping[str, Any], home: str | None) -> None:
+def require(path: Path, data: bytes, values: Mapping[str, Any], home: str) -> None:
     """Raises UsageError if a file sets more than is harmless and nobody has trusted it.
 
-    `home`: the home that the command or the environment names.
+    `home`: the home that the command or the environment names, else the user's default one; never the file's own word.
     """
     grave = sorted(set(values) - HARMLESS)
-    if not grave or _is_own_home(path, values, home) or _line(path, data) in _lines():
+    if not grave or _is_home(path, home) or _line(path, data) in _lines():
         return
-    # INVARIANT: no file that came with a folder decides over a user's keys, chain or money.
+    # INVARIANT: no file that came with a folder decides over a user's keys, chain or money, whatever home it names.
     raise UsageError(
         f"{path} of this folder sets {', '.join(grave)}, and nobody has said that it may",
         hint="read it, then `lockstep trust`; or work in another folder",
@@ -44,9 +45,8 @@ def accept(path: Path, data: bytes) -> None:
     write_atomically(folder / "trusted", ["".join(f"{line}\n" for line in [*kept, _line(path, data)][-MOST:]).encode()])
 
 
-def _is_own_home(path: Path, values: Mapping[str, Any], home: str | None) -> bool:
-    named = home or values.get("home")
-    return isinstance(named, str) and Path(named).expanduser().resolve() == path.resolve().parent
+def _is_home(path: Path, home: str) -> bool:
+    return Path(home).expanduser().resolve() == path.absolute().parent.resolve()
 
 
 def _line(path: Path, data: bytes) -> str:

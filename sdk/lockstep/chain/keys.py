@@ -135,8 +135,15 @@ def load_node_key(path: Path) -> SigningKey:
 
 def _read(path: Path) -> bytes:
     try:
+        place = Path(os.path.realpath(path, strict=True))
+        # INVARIANT: a home's keys lie in it: no link in a folder that somebody else made leads to those of another
+        # home.
+        if not place.is_relative_to(path.absolute().parent.resolve()):
+            raise KeyStoreError(
+                f"{path} is a link out of its folder", f"name the key's own home: --home {place.parent}"
+            )
         with refusing(KeyStoreError, str(path), "restore the file from its backup"):
-            return file_bytes(path)
+            return file_bytes(place)
     except FileNotFoundError as failure:
         raise KeyStoreError(f"no key at {path}", "make one: `lockstep key new`") from failure
     except OSError as failure:

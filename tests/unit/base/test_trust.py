@@ -69,13 +69,36 @@ def test_the_same_text_in_another_folder_is_not_trusted(folder: Path, monkeypatc
         resolve()
 
 
-def test_a_folder_that_is_its_own_home_is_taken(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = written(folder, f'rpc = "http://of-home"\nhome = "{folder}"\n')
-    assert resolve().rpc == "http://of-home"
-    file.write_text('rpc = "http://of-home"\nhome = "~/.lockstep"\n')
+@pytest.mark.parametrize("named", [".", "{folder}", "../clone", "~/.lockstep"])
+def test_a_folder_that_calls_itself_the_home_is_refused(folder: Path, named: str) -> None:
+    home = named.format(folder=folder)
+    written(folder, f'rpc = "http://of-folder"\nhome = "{home}"\n')
     with pytest.raises(UsageError, match="sets home, rpc"):
         resolve()
-    file.write_text('rpc = "http://of-home"\n')
+    with pytest.raises(UsageError, match="sets home, rpc"):
+        resolve_coordinator()
+
+
+def test_a_folder_that_its_user_names_as_the_home_is_taken(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(folder, f'rpc = "http://of-home"\nhome = "{folder}"\n')
     assert resolve(home=str(folder)).rpc == "http://of-home"
-    monkeypatch.setenv("LOCKSTEP_HOME", str(folder))
-    assert resolve().rpc == "http://of-home"
+    assert resolve(home=".").rpc == "http://of-home"
+    with pytest.raises(UsageError, match="sets home, rpc"):
+        resolve(home=str(folder.parent))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("LOCKSTEP_HOME", str(folder))
+        assert resolve().rpc == "http://of-home"
+        file.write_text('rpc = "http://of-home"\n')
+        assert resolve().rpc == "http://of-home"
+    (default := folder.parent / "user/.lockstep").mkdir(parents=True)
+    written(default, 'rpc = "http://of-default"\n')
+    monkeypatch.setenv("HOME", str(default.parent))
+    monkeypatch.chdir(default)
+    assert resolve().rpc == "http://of-default", "the user's default home"
+
+
+def test_a_link_to_a_file_of_the_home_makes_no_folder_the_home(folder: Path) -> None:
+    (home := folder.parent / "home").mkdir()
+    (folder / FOLDER_FILE).symlink_to(written(home, 'rpc = "http://of-home"\n'))
+    with pytest.raises(UsageError, match="sets rpc"):
+        resolve(home=str(home))

@@ -71,6 +71,34 @@ def test_node_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
     assert "chmod 600" in caught.value.hint
 
 
+def test_a_link_out_of_its_folder_is_no_key_of_a_home(tmp_path: Path) -> None:
+    (home := tmp_path / "home").mkdir()
+    (clone := tmp_path / "clone").mkdir()
+    account = keys.create_account(home / "keystore.json", "right", work=WORK)
+    keys.create_node_key(home / "node.key")
+    for name, read in (
+        ("keystore.json", lambda path: keys.load_account(path, "right")),
+        ("keystore.json", keys.account_address),
+        ("node.key", keys.load_node_key),
+    ):
+        for target in (home / name, Path("..") / "home" / name):
+            (clone / name).symlink_to(target)
+            with pytest.raises(KeyStoreError, match="link out of its folder") as refused:
+                read(clone / name)
+            assert str(home) in refused.value.hint
+            (clone / name).unlink()
+    (clone / "keystore.json").symlink_to("keystore.json")
+    with pytest.raises(KeyStoreError, match="cannot read"):
+        keys.account_address(clone / "keystore.json")
+    (tmp_path / "way").symlink_to(home)
+    assert keys.load_account(tmp_path / "way/keystore.json", "right").key == account.key, (
+        "its folder is named by a link"
+    )
+    (home / "keystore.json").rename(home / "1.json")
+    (home / "keystore.json").symlink_to("1.json")
+    assert keys.load_account(home / "keystore.json", "right").key == account.key, "as mounted secrets are"
+
+
 @pytest.mark.parametrize(
     "changed",
     [

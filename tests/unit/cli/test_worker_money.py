@@ -294,6 +294,7 @@ def test_a_unit_is_hardened_patient_and_without_a_secret(lockstep: Lockstep, uni
     assert int(service["TimeoutStopSec"]) >= 7 * 86_400
     assert (service["ProtectSystem"], service["NoNewPrivileges"], service["KillMode"]) == ("strict", "yes", "mixed")
     assert service["WorkingDirectory"] == str(rig)
+    assert f"LOCKSTEP_HOME={rig}" in service["Environment"].split(), "else the file in it is a stranger's"
     assert str(rig) in service["ReadWritePaths"].split()
     assert f"{role} up --password-file {rig}/password" in service["ExecStart"]
     assert URL_KEY not in file.read_text()
