@@ -1,7 +1,8 @@
 """Events become rows: a fold over the chain's log, the same whenever it is run.
 
 `apply` is called once per event in (block, log index) order, inside the transaction that stores the event. It reads
-nothing but the event and the rows of earlier ones, so `rebuild` after a reorganisation gives what a fresh index would.
+nothing but the event and the rows of earlier ones, so `rebuild` gives what a fresh index would, and so does a
+reorganisation that undoes what its events changed (coordinator.undoing).
 An event that fits no row changes nothing: its savepoint is rolled back, it is counted, logged and skipped.
 """
 
@@ -15,7 +16,19 @@ from sqlalchemy import delete, select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from coordinator.models import AccountRow, ClaimRow, EventRow, FlowRow, GameRow, JobRow, LockRow, NodeRow, RoundRow
+from coordinator.models import (
+    AccountRow,
+    ClaimRow,
+    EventRow,
+    FlowRow,
+    GameRow,
+    JobRow,
+    LockRow,
+    NodeRow,
+    RoundRow,
+    UndoRow,
+)
+from coordinator.undoing import near, recording
 
 MARKET, VAULT, GAME = "JobMarket", "StakeVault", "DisputeGame"
 PROJECTED = (NodeRow, JobRow, RoundRow, ClaimRow, GameRow, AccountRow, LockRow, FlowRow)
@@ -27,8 +40,20 @@ PROJECTIONS: dict[tuple[str, str], list[Projection]] = {}
 """By (contract, event)."""
 
 
-def apply(session: Session, event: EventRow) -> bool:
-    """Bring the projections from before `event` to after it; False: it does not fit them and was skipped."""
+def apply(session: Session, event: EventRow, head: int | None = None) -> bool:
+    """Bring the projections from before `event` to after it; False: it does not fit them and was skipped.
+
+    `head`: the chain's, near which events are kept so that they can be undone.
+    """
+    if head is None or not near(event.block, head):
+        return _applied_by_all(session, event)
+    with recording(session, event) as undo:
+        done = _applied_by_all(session, event)
+        undo.skipped = not done
+    return done
+
+
+def _applied_by_all(session: Session, event: EventRow) -> bool:
     # INVARIANT: the index stops at no event; only a database that fails stops it.
     done = [_applied(session, event, one) for one in PROJECTIONS.get((event.contract, event.name), ())]
     return all(done)
@@ -52,11 +77,11 @@ def _applied(session: Session, event: EventRow, projection: Projection) -> bool:
 
 def rebuild(session: Session) -> int:
     """Fold anew over every stored event; returns how many of them were skipped."""
-    for table in PROJECTED:
+    for table in (*PROJECTED, UndoRow):
         session.execute(delete(table))
     session.expire_all()
     events = session.scalars(select(EventRow).order_by(EventRow.block, EventRow.log_index)).all()
-    return sum(not apply(session, event) for event in events)
+    return sum(not apply(session, event, events[-1].block) for event in events)
 
 
 def on(contract: str, *names: str) -> Callable[[Projection], Projection]:

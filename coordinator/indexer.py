@@ -1,7 +1,7 @@
 """The chain's events into SQL: each once, in order, with the cursor in the same transaction.
 
-A crash leaves either both or neither; a block that the chain has dropped takes its events with it, and the projections
-are folded anew. Nothing here is needed to go on: `reindex` brings the whole of it back.
+A crash leaves either both or neither; a block that the chain has dropped takes its events with it, and what they
+changed is undone. Nothing here is needed to go on: `reindex` brings the whole of it back.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from coordinator.db import Database
 from coordinator.folds import MARKET, apply, rebuild
 from coordinator.models import CursorRow, EventRow, JobRow
+from coordinator.undoing import forget, undone
 from lockstep.chain import events as chain_events
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Market
@@ -74,13 +75,12 @@ class Indexer:
             # Another indexer took this step in the meantime: its rows are these.
             if not _unmoved(session, cursor):
                 return Indexed((), number, int(last["timestamp"]), int(head["number"]) - number)
-            unprojected = _roll_back(session, batch)
-            if unprojected is None:
-                unprojected = cursor.unprojected if cursor else 0
+            unprojected = _roll_back(session, batch, cursor.unprojected if cursor else 0)
             for row in rows:
                 session.add(row)
                 session.flush()
-                unprojected += not apply(session, row)
+                unprojected += not apply(session, row, int(head["number"]))
+            forget(session, int(head["number"]))
             session.merge(
                 CursorRow(
                     id=1, chain_id=self._addresses.chain_id, market=self._addresses.market, block=number,
@@ -175,15 +175,17 @@ def _unmoved(session: Session, before: CursorRow | None) -> bool:
     return (now.reader if now else None) == (before.reader if before else None)
 
 
-def _roll_back(session: Session, batch: EventBatch) -> int | None:
-    """Fold anew without what the chain has dropped; returns how many events were skipped, None: nothing to do."""
+def _roll_back(session: Session, batch: EventBatch, unprojected: int) -> int:
+    """Undo what the chain has dropped; returns how many events that stay were skipped, of `unprojected` so far."""
     if batch.rolled_back_to is None:
-        return None
-    gone = session.scalar(select(func.count()).select_from(EventRow).where(EventRow.block > batch.rolled_back_to))
-    # INVARIANT: a head that flaps costs what the chain has dropped of the events, and nothing where it dropped none.
+        return unprojected
+    dropped = EventRow.block > batch.rolled_back_to
+    gone = session.scalar(select(func.count()).select_from(EventRow).where(dropped)) or 0
     if not gone:
-        return None
-    session.execute(delete(EventRow).where(EventRow.block > batch.rolled_back_to))
-    skipped = rebuild(session)
+        return unprojected
+    # INVARIANT: a head that flaps costs what its dropped events had changed, and nothing where it dropped none: no
+    # other event is folded anew.
+    skipped = undone(session, batch.rolled_back_to, gone)
+    session.execute(delete(EventRow).where(dropped))
     log.warning("the chain was reorganised", to_block=batch.rolled_back_to, events_gone=gone)
-    return skipped
+    return rebuild(session) if skipped is None else unprojected - skipped

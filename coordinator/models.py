@@ -81,6 +81,18 @@ class EventRow(IndexTable):
     args: Mapped[dict[str, Any]]
 
 
+class UndoRow(IndexTable):
+    """One of the latest events, and the rows that it changed as they were before it."""
+
+    __tablename__ = "undo"
+    block: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    log_index: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    skipped: Mapped[bool]
+    """True for an event that fitted no row."""
+    rows: Mapped[list[Any]] = mapped_column(JSON)
+    """[table, key, row or None] of each."""
+
+
 # -- Projections: folds over `events` -------------------------------------------------------------------
 
 

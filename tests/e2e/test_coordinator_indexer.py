@@ -92,12 +92,12 @@ def test_a_step_that_fails_midway_leaves_nothing(
 ) -> None:
     seen = 0
 
-    def crash(session: Session, event: EventRow) -> None:
+    def crash(session: Session, event: EventRow, head: int) -> None:
         nonlocal seen
         seen += 1
         if seen == 5:
             raise KeyboardInterrupt
-        folds.apply(session, event)
+        folds.apply(session, event, head)
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "apply", crash)

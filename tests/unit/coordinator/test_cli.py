@@ -98,7 +98,7 @@ def test_doctor_names_what_is_missing(home: Path, capsys: pytest.CaptureFixture[
 def test_migrate_makes_the_index(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     exit_code, envelope = lockstep(capsys, "migrate", "--home", str(home))
     assert (exit_code, envelope["ok"]) == (0, True)
-    assert envelope["data"]["revision"] == "0006"
+    assert envelope["data"]["revision"] == "0007"
     assert (home / "index.sqlite").exists()
 
 
