@@ -1,7 +1,7 @@
 """The loss of this coordinator's own jobs after each merge that stands, computed from public data, for the pages.
 
-Nothing depends on it: it is computed when nothing else is due, one loss a look, and given up for a job whose losses
-take too long here. The bits are those of `lockstep train metrics`: the same Program, checkpoint and seed.
+Nothing depends on it: it is computed when nothing else is due, one loss a look, and given up for good for a job whose
+losses take too long here. The bits are those of `lockstep train metrics`: the same Program, checkpoint and seed.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -21,6 +22,7 @@ from coordinator.views import STANDING
 from lockstep.execution.losses import Losses
 from lockstep.execution.merging import load_checkpoint
 from lockstep.node.backoff import Backoff
+from lockstep.node.refusals import Refusals
 from lockstep.protocol.errors import Crashed, LockstepError
 from lockstep.protocol.types import MERGE_SLOT, Cid, JobId, Seed
 
@@ -30,7 +32,10 @@ if TYPE_CHECKING:
     from lockstep.storage import ContentStore
 
 DEAR_SECONDS = 10.0
-"""A job one of whose losses takes longer is shown without: the worker has deadlines."""
+"""A job one of whose losses takes longer, over all slots, is shown without: the thread that computes it has deadlines
+to meet in other jobs."""
+REFUSED = "refused-losses"
+"""The home's folder of jobs that are shown without for good (`node.refusals`)."""
 REST_SECONDS = (5.0, 600.0)
 
 log = structlog.get_logger(__name__)
@@ -78,8 +83,9 @@ class RunLosses:
     """The losses of a coordinator's jobs."""
 
     def __init__(
-        self, database: Database, store: ContentStore, clock: Callable[[], float] = time.monotonic
+        self, database: Database, store: ContentStore, home: Path, clock: Callable[[], float] = time.monotonic
     ) -> None:  # fmt: skip
+        self._given_up = Refusals(home, REFUSED)
         self._database = database
         self._store = store
         self._clock = clock
@@ -96,9 +102,12 @@ class RunLosses:
         if wanted is None:
             return False
         try:
-            found = self._computed(job, loaded(), wanted)
+            found = self._computed(job, loaded, wanted)
         except Crashed as error:
             log.warning("losses of a job end what computes them", job=hex32(job), why=error.message)
+            # INVARIANT: a loss holds up what a coordinator owes other jobs once, for one deadline over all slots, and
+            # in no later process again.
+            self._given_up.record(job, error)
             self._compiled[job] = None
             return False
         except LockstepError as error:
@@ -118,7 +127,11 @@ class RunLosses:
         """Let a job go that is over."""
         self._compiled.pop(job, None)
 
-    def _computed(self, job: JobId, loaded: Job, wanted: DueLoss) -> float | None:
+    def _computed(self, job: JobId, load: Callable[[], Job], wanted: DueLoss) -> float | None:
+        if job not in self._compiled and self._given_up.of(job) is not None:
+            self._compiled[job] = None
+            return None
+        loaded = load()
         if job not in self._compiled:
             self._compiled[job] = Losses.of(loaded, self._store)
         losses = self._compiled[job]
@@ -127,9 +140,4 @@ class RunLosses:
         checkpoint = loaded.genesis
         if wanted.claim:
             checkpoint = load_checkpoint(loaded, self._store, wanted.checkpoint, wanted.out, wanted.out2)
-        begun = self._clock()
-        found = losses.at(checkpoint, wanted.seed, wanted.merges)
-        if self._clock() - begun > DEAR_SECONDS:
-            log.warning("losses of a job take too long here", job=hex32(job), seconds=round(self._clock() - begun, 1))
-            self._compiled[job] = None
-        return found
+        return losses.at(checkpoint, wanted.seed, wanted.merges, DEAR_SECONDS)

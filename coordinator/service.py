@@ -64,7 +64,7 @@ class Coordinator:
         self._actions = Actions(parts, self._sender, self._aggregators, self._beside)
         self._demands = DemandsOfJobs(parts, self._sender, self._aggregators)
         self._defence = MergeDefence(parts, self._sender, self._aggregators)
-        self._losses = RunLosses(parts.database, parts.party.store)
+        self._losses = RunLosses(parts.database, parts.party.store, parts.settings.home)
         self._holder = f"{parts.settings.home_name}/{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._params: dict[JobId, JobParams] = {}
         self._closed: set[str] = set()

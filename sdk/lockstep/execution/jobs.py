@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
@@ -170,6 +171,9 @@ class Confined(Protocol):
 
     def hold(self, program: Program) -> None:
         """Says that it was decoded here, too."""
+
+    def losses_until(self, ends: float | None) -> AbstractContextManager[None]:
+        """Bounds what is computed of those meanwhile, by time.monotonic()."""
 
     def stop(self, order_of: int | None = None) -> None:
         """Ends the process and its work, or that of one thread alone; the next use starts another."""

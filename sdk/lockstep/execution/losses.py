@@ -10,6 +10,8 @@ and nobody can state another. No training has seen the rows in that order, and n
 from __future__ import annotations
 
 import math
+import time
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,7 @@ from lockstep.base.naming import short
 from lockstep.execution.jobs import Job, slot_run
 from lockstep.numerics import paths
 from lockstep.numerics.validate import validate
-from lockstep.protocol.errors import ProgramInvalid
+from lockstep.protocol.errors import Crashed, ProgramInvalid
 from lockstep.protocol.programs.program import F32, Program
 from lockstep.protocol.types import Seed
 from lockstep.storage.containers import load_program
@@ -98,12 +100,19 @@ class Losses:
             )
         return Losses(job, program)
 
-    def at(self, checkpoint: Checkpoint, seed: Seed, merges: int) -> float:
-        """Returns the loss of a checkpoint with `merges` merges behind it."""
+    def at(self, checkpoint: Checkpoint, seed: Seed, merges: int, seconds: float | None = None) -> float:
+        """Returns the loss of a checkpoint with `merges` merges behind it.
+
+        `seconds`: of all slots together; raises Crashed once they are over, also where a slot is under way in a child.
+        """
+        ends = None if seconds is None else time.monotonic() + seconds
         found = []
         for slot in range(self._job.params.role.slots):
+            if ends is not None and time.monotonic() >= ends:
+                raise Crashed(f"its loss takes longer than {seconds:.0f} s", hint="the job is shown without")
             run = slot_run(self._job, checkpoint, seed, merges, slot)
-            state = self._executable.run(run.start, run.context(STEP), self._job.dataset)
+            with nullcontext() if self._job.box is None else self._job.box.losses_until(ends):
+                state = self._executable.run(run.start, run.context(STEP), self._job.dataset)
             found += [float(tensor.reshape(-1)[0]) for tensor in state if tensor is not None]
         self._executable.rest()
         return math.fsum(found) / len(found)

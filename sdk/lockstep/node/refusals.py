@@ -39,9 +39,9 @@ class Refusal:
 class Refusals:
     """The refused jobs of one home. It holds nothing in memory: a command clears what a running worker reads."""
 
-    def __init__(self, home: Path) -> None:
-        """Nothing is created before something is refused."""
-        self._folder = home / FOLDER
+    def __init__(self, home: Path, folder: str = FOLDER) -> None:
+        """Nothing is created before something is refused. `folder`: another one where less than a job is refused."""
+        self._folder = home / folder
 
     def record(self, job: JobId, error: WrongBits | Crashed, claim: ClaimId | None = None) -> None:
         """Refuse a job; on disk, whatever happens next, when this returns."""

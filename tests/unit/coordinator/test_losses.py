@@ -15,7 +15,9 @@ from coordinator.losses import RunLosses, due
 from coordinator.models import ClaimRow, LossRow, RoundRow
 from lockstep.execution.jobs import Job
 from lockstep.execution.losses import Losses
+from lockstep.node.refusals import Refusals
 from lockstep.numerics.builder import ProgramBuilder
+from lockstep.protocol.errors import Crashed
 from lockstep.protocol.programs.program import F32, I32, Program
 from lockstep.protocol.types import MERGE_SLOT, Seed
 from lockstep.storage import ContentStore
@@ -71,9 +73,11 @@ def kept(database: Database) -> dict[int, str]:
         return {row.merges: row.loss for row in session.scalars(select(LossRow))}
 
 
-def test_the_losses_are_those_of_the_program_bit_for_bit(database: Database, store: ContentStore, job: Job) -> None:
+def test_the_losses_are_those_of_the_program_bit_for_bit(
+    database: Database, store: ContentStore, job: Job, tmp_path: Path
+) -> None:
     fill(database, job, ("final", "convicted", "merged"))
-    runs = RunLosses(database, store)
+    runs = RunLosses(database, store, tmp_path)
     assert [runs.look(toyjob.ID, lambda: job) for _ in range(4)] == [True, True, True, False], "one a look"
     whole = Losses.of(job, store)
     assert whole is not None
@@ -82,9 +86,9 @@ def test_the_losses_are_those_of_the_program_bit_for_bit(database: Database, sto
     assert kept(database) == {merges: repr(loss) for merges, loss in wanted.items()}
 
 
-def test_a_merge_that_fell_is_replaced(database: Database, store: ContentStore, job: Job) -> None:
+def test_a_merge_that_fell_is_replaced(database: Database, store: ContentStore, job: Job, tmp_path: Path) -> None:
     fill(database, job, ("final", "final"))
-    runs = RunLosses(database, store)
+    runs = RunLosses(database, store, tmp_path)
     while runs.look(toyjob.ID, lambda: job):
         pass
     with database.session() as session:
@@ -98,14 +102,18 @@ def test_a_merge_that_fell_is_replaced(database: Database, store: ContentStore, 
     assert rows == {"": 0, f"0x{1:064x}": 1}
 
 
-def test_nothing_is_due_before_the_first_seed(database: Database, store: ContentStore, job: Job) -> None:
-    assert not RunLosses(database, store).look(toyjob.ID, lambda: job)
+def test_nothing_is_due_before_the_first_seed(
+    database: Database, store: ContentStore, job: Job, tmp_path: Path
+) -> None:
+    assert not RunLosses(database, store, tmp_path).look(toyjob.ID, lambda: job)
     with database.session() as session:
         session.add(RoundRow(job=NAME, number=0, attempt=0, state="joining", started=1, updated=2))
-    assert not RunLosses(database, store).look(toyjob.ID, lambda: job)
+    assert not RunLosses(database, store, tmp_path).look(toyjob.ID, lambda: job)
 
 
-def test_a_job_without_a_loss_is_looked_at_once(database: Database, store: ContentStore, job: Job) -> None:
+def test_a_job_without_a_loss_is_looked_at_once(
+    database: Database, store: ContentStore, job: Job, tmp_path: Path
+) -> None:
     fill(database, job, ("final",))
     plain = replace(job, spec=replace(job.spec, programs={k: v for k, v in job.spec.programs.items() if k != "loss"}))
     asked: list[int] = []
@@ -114,35 +122,70 @@ def test_a_job_without_a_loss_is_looked_at_once(database: Database, store: Conte
         asked.append(1)
         return plain
 
-    runs = RunLosses(database, store)
+    runs = RunLosses(database, store, tmp_path)
     assert [runs.look(toyjob.ID, loaded) for _ in range(3)] == [False] * 3
     assert len(asked) == 1
     runs.drop(toyjob.ID)
 
 
-def test_a_dear_job_is_shown_without(
-    database: Database, store: ContentStore, job: Job, monkeypatch: pytest.MonkeyPatch
+def test_a_dear_job_is_shown_without_in_every_later_process(
+    database: Database, store: ContentStore, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(database, job, ("final", "final"))
-    now = [0.0]
+    assert RunLosses(database, store, tmp_path).look(toyjob.ID, lambda: job), "the first one is cheap"
+    monkeypatch.setattr(losses, "DEAR_SECONDS", 0.0)
+    asked: list[int] = []
 
-    def clock() -> float:
-        now[0] += 1.0
-        return now[0]
+    def loaded() -> Job:
+        asked.append(1)
+        return job
 
-    monkeypatch.setattr(losses, "DEAR_SECONDS", 0.5)
-    runs = RunLosses(database, store, clock)
-    assert runs.look(toyjob.ID, lambda: job), "the first one is kept"
-    assert not runs.look(toyjob.ID, lambda: job)
+    runs = RunLosses(database, store, tmp_path)
+    assert [runs.look(toyjob.ID, loaded) for _ in range(2)] == [False, False]
+    assert asked
+    asked.clear()
+    runs.drop(toyjob.ID)
+    assert not runs.look(toyjob.ID, loaded), "the job is looked at again"
+    monkeypatch.undo()
+    later = RunLosses(database, store, tmp_path)
+    assert [later.look(toyjob.ID, loaded) for _ in range(2)] == [False, False]
+    assert asked == [], "it is not even loaded"
+    assert Refusals(tmp_path).all() == {}, "its merges are made as before"
     assert list(kept(database)) == [0]
 
 
-def test_a_checkpoint_that_cannot_be_had_rests(database: Database, store: ContentStore, job: Job) -> None:
+def test_all_slots_of_a_loss_have_one_deadline(store: ContentStore, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = replace(job, params=replace(job.params, roles=(replace(job.params.role, slots=64),)))
+    whole = Losses.of(wide, store)
+    assert whole is not None
+    now, runs, executable = [0.0], list[float](), whole._executable
+
+    class Slow:
+        """Takes three seconds a slot."""
+
+        def run(self, *given: Any) -> Any:
+            now[0] += 3.0
+            runs.append(now[0])
+            return executable.run(*given)
+
+        def rest(self) -> None:
+            pass
+
+    monkeypatch.setattr(whole, "_executable", Slow())
+    monkeypatch.setattr("lockstep.execution.losses.time.monotonic", lambda: now[0])
+    with pytest.raises(Crashed, match="longer than 10 s"):
+        whole.at(wide.genesis, Seed(SEEDS[0]), 0, losses.DEAR_SECONDS)
+    assert runs == [3.0, 6.0, 9.0, 12.0], "no slot begins beyond it"
+
+
+def test_a_checkpoint_that_cannot_be_had_rests(
+    database: Database, store: ContentStore, job: Job, tmp_path: Path
+) -> None:
     fill(database, job, ("final",))
     with database.session() as session:
         session.get_one(ClaimRow, f"0x{0:064x}").payload_cid = "bafkrei" + "a" * 52
     now = [100.0]
-    runs = RunLosses(database, store, lambda: now[0])
+    runs = RunLosses(database, store, tmp_path, lambda: now[0])
     asked: list[int] = []
 
     def loaded() -> Any:

@@ -10,6 +10,7 @@ The parent decodes the same bytes once the child has done so within its limits, 
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -169,6 +170,8 @@ class JobBox:
         """Roots of the Programs that the child has."""
         self._beside: set[bytes] = set()
         """Those of them that no claim is about."""
+        self._beside_until: float | None = None
+        """The time, by time.monotonic(), until which they are computed; None: each run has its own."""
         self._state = threading.Lock()
         self._turn = threading.RLock()
         """Held while the child works: segments are laid out by one thread at a time."""
@@ -219,7 +222,7 @@ class JobBox:
         with self._ordering():
             self._losses.append(cid)
             try:
-                self._call(self._at_work(), "decode", seconds=self._plan_seconds, cid=cid, read=table({}))
+                self._call(self._at_work(), "decode", seconds=self._loss_plan_seconds, cid=cid, read=table({}))
             except BaseException:
                 self._losses.remove(cid)
                 raise
@@ -228,6 +231,15 @@ class JobBox:
         """Says that a Program which the child has was decoded here, too."""
         self.roots.add(program.root)
         self._beside.add(program.root)
+
+    @contextmanager
+    def losses_until(self, ends: float | None) -> Iterator[None]:
+        """Bounds the losses that are computed meanwhile, by time.monotonic(): the child is ended that is late."""
+        self._beside_until, before = ends, self._beside_until
+        try:
+            yield
+        finally:
+            self._beside_until = before
 
     # -- transitions
 
@@ -252,7 +264,7 @@ class JobBox:
             if forms is not None:
                 places, made = box.segments.room([form for _, form in forms])
                 given["into"] = {op: spot for (op, _), spot in zip(forms, places, strict=True)}
-            seconds = LOSS_SECONDS if program in self._beside else self._step_seconds
+            seconds = self._loss_seconds if program in self._beside else self._step_seconds
             found = self._call(box, verb, seconds=seconds, read=read, **given)
             del held
             return found, made
@@ -388,7 +400,7 @@ class JobBox:
             raise ShownBroken(on_one_line(found["broken"]), on_one_line(found["hint"]))
         self._planned = Planned(_natural(found["operations"]), found["memory"], found["results"])
         for cid in self._losses:
-            self._call(box, "decode", seconds=self._plan_seconds, cid=cid, read=table({}))
+            self._call(box, "decode", seconds=self._loss_plan_seconds, cid=cid, read=table({}))
 
     def _look(
         self, job: Job, verb: str, given: dict[str, Any], read: Callable[[Any, str], Any], at_most: float
@@ -420,6 +432,16 @@ class JobBox:
     def _plan_seconds(self) -> float:
         """A plan that takes half of the time to train is none."""
         return max(LEAST_SECONDS, min(SHARE * self._params.role.train_seconds, PLAN_SECONDS))
+
+    @property
+    def _loss_plan_seconds(self) -> float:
+        """Nothing depends on a loss: its plan is waited for no longer than one of a slot."""
+        return min(self._plan_seconds, LOSS_SECONDS)
+
+    @property
+    def _loss_seconds(self) -> float:
+        left = LOSS_SECONDS if self._beside_until is None else self._beside_until - time.monotonic()
+        return max(0.0, min(LOSS_SECONDS, left))
 
     @property
     def _look_seconds(self) -> float:

@@ -421,6 +421,20 @@ def test_a_loss_is_computed_in_the_child_and_given_up_when_it_is_late(
     assert there is not None
     assert isinstance(there._executable, BoxedExecutable)
     assert here.at(toy.genesis, toyjob.SEED, 0) == there.at(toy.genesis, toyjob.SEED, 0)
+    given: list[float] = []
+    call = Box.call
+
+    def called(box: Box, verb: str, *, seconds: float, **more: Any) -> Any:
+        given.append(seconds)
+        # The second slot has what the first one left of one deadline.
+        return call(box, verb, seconds=0.0 if len(given) == 2 else seconds, **more)
+
+    assert toy.params.role.slots > 1
+    with monkeypatch.context() as patched:
+        patched.setattr(Box, "call", called)
+        with pytest.raises(Crashed, match="was not done after"):
+            there.at(toy.genesis, toyjob.SEED, 0, seconds=20.0)
+    assert 20.0 >= given[0] > given[1]
     monkeypatch.setattr(loading, "LOSS_SECONDS", 0.0)
     with pytest.raises(Crashed, match="was not done after"):
         there.at(toy.genesis, toyjob.SEED, 0)
