@@ -31,6 +31,10 @@ class Slower(AdamW):
         return replace(AdamW(self.learning_rate / 2), warmup=self.warmup).table(steps, restart)
 
 
+SEEDS = {"cnn": 3, "encoder": 3, "lenet-5": 3}
+"""Models that one seed moves by more than half a percent (docs/numerics.md): the mean of so many is compared."""
+
+
 def compared(inner: AdamW):
     model = GPT(CONFIG)
     start = initial_parameters(model, 0)
@@ -74,8 +78,8 @@ def test_two_hundred_steps_end_within_one_percent_of_torch(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in CASES if name not in ("cnn", "lora")])
+@pytest.mark.parametrize("name", [name for name in CASES if name != "lora"])
 def test_two_hundred_steps_of_integer_products_end_within_half_a_percent_of_torch(name: str) -> None:
-    row = result(name, products="int8")
+    row = result(name, products="int8", seeds=SEEDS.get(name, 1))
     assert row["torch"] < 0.999 * row["start"], "the steps teach something"
     assert abs(row["ratio"] - 1) < 0.005
