@@ -158,6 +158,10 @@ coverage: setup ## lines and branches that the Python tests reach but for whole 
 test-words: setup ## every path of every unary primitive on all 2^32 words: about an hour
 	$(BIN)/pytest -n 0 -s -m words $(PYTEST_ARGS)
 
+.PHONY: test-long
+test-long: setup ## a thousand steps on the emulated device, every planted defect of the kernels: minutes of a processor each
+	@$(SHARDS) long -- $(PYTEST_ARGS)
+
 .PHONY: test-faults
 test-faults: setup ## markets whose processes are killed, cut off, and short of disk, on twenty schedules: half an hour
 	$(BIN)/pytest -n $(JOBS) -s -m faults $(PYTEST_ARGS)

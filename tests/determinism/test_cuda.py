@@ -21,6 +21,8 @@ from tests.determinism.training_run import GOLDEN, SEED, gpt, start, train
 from tests.unit.numerics.test_cuda_codes import FORMS, take
 
 MODELS = ("gpt", "llama", "encoder", "cnn", "lora")
+LENGTHS = [pytest.param(steps, marks=pytest.mark.long if steps > 100 else ()) for steps in GOLDEN]
+"""Steps on the emulated device."""
 
 
 @pytest.fixture(scope="module")
@@ -123,14 +125,14 @@ def test_three_emulated_steps_of_integers_in_every_form(
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("steps", GOLDEN)
+@pytest.mark.parametrize("steps", LENGTHS)
 def test_emulated_training_of_integers_ends_in_the_processors_state(integers: Program, steps: int) -> None:
     assert trained(integers, Emulator(), steps, *start(integers)) == train(integers, steps, "auto", 1, "off")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("steps", GOLDEN)
+@pytest.mark.parametrize("steps", LENGTHS)
 def test_emulated_training_ends_in_the_golden_state(program: Program, steps: int) -> None:
     assert trained(program, Emulator(), steps, *start(program)) == GOLDEN[steps]
 

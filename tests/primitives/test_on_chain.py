@@ -1,4 +1,4 @@
-"""Float32.sol against the integer reference: small reduced formats in full always, the large ones in the slow tests."""
+"""Float32.sol against the integer reference: small formats in full always, large ones in `make test-words`."""
 
 from __future__ import annotations
 
@@ -67,6 +67,7 @@ def test_a_small_format_in_full_and_some_vectors(chain: Evm, reference: Referenc
 
 
 @pytest.mark.slow
+@pytest.mark.words
 @pytest.mark.timeout(HOURS)
 @pytest.mark.parametrize("op", OPS, **BY_NAME)
 def test_the_reduced_format_in_full(chain: Evm, reference: Reference, op: Op) -> None:
@@ -75,6 +76,7 @@ def test_the_reduced_format_in_full(chain: Evm, reference: Reference, op: Op) ->
 
 
 @pytest.mark.slow
+@pytest.mark.words
 @pytest.mark.timeout(HOURS)
 @pytest.mark.parametrize("op", OPS, **BY_NAME)
 def test_a_million_vectors(chain: Evm, reference: Reference, op: Op) -> None:

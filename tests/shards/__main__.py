@@ -2,6 +2,7 @@
 
     python -m tests.shards quick [PATH ..] [--jobs J] [--resume] [--record] [-- PYTEST ARGUMENTS]
     python -m tests.shards slow
+    python -m tests.shards long            what takes minutes each
     python -m tests.shards coverage        the quick ones and every case of theirs, with branch coverage: twice the time
 
 With `--resume` only what has not passed on this commit and these changes runs. `--record` writes what each file took to
@@ -35,7 +36,8 @@ OUT = ROOT / "out/shards"
 SECONDS = Path(__file__).with_name("seconds.json")
 KINDS = {
     "quick": "not slow",
-    "slow": "slow and not size and not faults and not words and not pages",
+    "slow": "slow and not size and not faults and not words and not long and not pages",
+    "long": "long",
     "coverage": "not slow or sampled",
 }
 """Selections of pytest, by markers."""
