@@ -1,4 +1,5 @@
-"""Chooses what is replayed next: first claims that own games are about, then those whose window ends first.
+"""Chooses what is replayed next: first claims that own games are about, then those whose window ends first, in turns of
+jobs: a replay that takes long makes room for jobs that had fewer turns, and begins anew with twice the time.
 
 Every claim is told of once when it needs no more replaying, and once when its data cannot be had.
 """
@@ -25,6 +26,9 @@ from verifier.reading import MarketView
 from verifier.telling import Teller
 
 log = structlog.get_logger(__name__)
+
+TURN_SECONDS = 60.0
+"""A job has so many of this machine at its first turn while other jobs wait; each turn in vain doubles the next."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,10 @@ class Backlog:
         self._unavailable: set[ClaimId] = set()
         self._too_large: Backoff[JobId] = Backoff(AGAIN_SECONDS)
         """Jobs that this machine cannot hold."""
+        self._turns: dict[JobId, int] = {}
+        """Turns since a claim of the job was replayed to its end."""
+        self._late: dict[JobId, tuple[int, Seconds]] = {}
+        """Jobs that used up a replay's whole budget: how often, and until when they rest."""
         self._left_alone: set[JobId] = set()
         """Jobs with claims to replay that were refused at the last look."""
 
@@ -73,13 +81,21 @@ class Backlog:
                 return Task(known[2], game)
         if view.draining and (self._volunteers or not self._suspects):
             return None
-        found = [c for c in self._candidates(view) if not self._too_large.rests(c.record.job, view.now)]
-        resting = {c.record.id for c in found if self._rests.rests(c.record.id, view.now)}
-        while (chosen := decide.next_claim(found, self._settled, resting, view.now)) is not None:
+        found = self._candidates(view)
+        while (chosen := self._next_of(found, view.now)) is not None:
             if not self._is_known(chosen.record):
                 return Task(chosen.record)
             self._settle(chosen.record, AuditResult.MATCH)
         return None
+
+    def turn_is_over(self, view: MarketView, job: JobId, spent: float) -> bool:
+        """Tells if a replay makes room: it has had its job's turn, and a job that had no more of them waits."""
+        turns = self._turns.get(job, 0)
+        if spent <= TURN_SECONDS * 2**turns:
+            return False
+        others = [c for c in self._candidates(view) if c.record.job != job]
+        waits = self._next_of(others, view.now)
+        return waits is not None and self._turns.get(waits.record.job, 0) <= turns
 
     def urgent(self, view: MarketView, games: Iterable[GameRecord]) -> bool:
         """Tells if an own game waits for a replay; `games` are own ones whose claim is not held."""
@@ -108,11 +124,13 @@ class Backlog:
 
     def matched(self, record: ClaimRecord, seconds: float, payload: str | None) -> None:
         """A claim is right; `payload` is what is wrong with its stored payload."""
+        self._turns.pop(record.job, None)
         self._journal.remember(record.id, record.trace_root)
         self._settle(record, AuditResult.MATCH, seconds=round(seconds, 3), payload=payload)
 
     def mismatched(self, record: ClaimRecord, t: int | None, seconds: float) -> None:
         """A claim is wrong, from transition t on."""
+        self._turns.pop(record.job, None)
         self._settle(record, AuditResult.MISMATCH, t=t, seconds=round(seconds, 3))
 
     def failed(self, record: ClaimRecord, error: LockstepError, now: Seconds) -> None:
@@ -130,6 +148,21 @@ class Backlog:
             self._teller.tell("refused", job=job.hex(), code=error.code, message=error.message)
         self._too_large.failed(job, now)
 
+    def turned(self, job: JobId) -> None:
+        """A replay of a job has made room for others: it begins anew, once those had as many turns."""
+        self._turns[job] = self._turns.get(job, 0) + 1
+
+    def late(self, job: JobId, error: Unfit, now: Seconds, most: Seconds) -> None:
+        """A replay of a job used up its budget: the job rests, twice as long each time, for `most` at the most, and is
+        told of once."""
+        # INVARIANT: jobs take turns on a verifier's bench: none is replayed for long while one with fewer turns waits,
+        # and one that used up its budget rests longer each time.
+        times, _ = self._late.get(job, (0, now))
+        if not times:
+            self._teller.tell("refused", job=job.hex(), code=error.code, message=error.message)
+        self._late[job] = times + 1, Seconds(now + min(AGAIN_SECONDS * 2 ** min(times, 32), most))
+        self.turned(job)
+
     def crashed(self, job: JobId, error: Crashed) -> None:
         """A job ended what ran it: its claims are left alone for good, but for those that own games are about."""
         # INVARIANT: a job whose Programs end what runs them is not looked at again, in no later process either.
@@ -145,9 +178,17 @@ class Backlog:
     @property
     def refusals(self) -> int:
         """The number of jobs that this machine cannot hold, or that ended what ran them with claims still to replay."""
-        return self._too_large.failing + len(self._left_alone)
+        return self._too_large.failing + len(self._late) + len(self._left_alone)
 
     # -- inside
+
+    def _next_of(self, found: list[Candidate], now: Seconds) -> Candidate | None:
+        awake = [c for c in found if not self._is_resting(c.record.job, now)]
+        resting = {c.record.id for c in awake if self._rests.rests(c.record.id, now)}
+        return decide.next_claim(awake, self._settled, resting, now, self._turns)
+
+    def _is_resting(self, job: JobId, now: Seconds) -> bool:
+        return self._too_large.rests(job, now) or (job in self._late and now < self._late[job][1])
 
     def _candidates(self, view: MarketView) -> list[Candidate]:
         found = decide.candidates(view.ledger, view.params)

@@ -78,11 +78,16 @@ def _candidate(job: JobLedger, round_: RoundLedger, record: ClaimRecord, params:
 
 
 def next_claim(
-    found: Iterable[Candidate], settled: Mapping[ClaimId, TraceRoot], resting: Collection[ClaimId], now: Seconds
-) -> Candidate | None:
-    """The claim to replay now: of those neither settled nor resting, the one whose window ends first."""
+    found: Iterable[Candidate], settled: Mapping[ClaimId, TraceRoot], resting: Collection[ClaimId], now: Seconds,
+    turns: Mapping[JobId, int] | None = None,
+) -> Candidate | None:  # fmt: skip
+    """The claim to replay now: of those neither settled nor resting, one of a job that had the fewest turns in vain,
+    and of those the one whose window ends first."""
     waiting = [c for c in found if c.open_at(now) and not c.is_settled(settled) and c.record.id not in resting]
-    return min(waiting, key=lambda c: (c.window_ends, c.record.round, c.record.slot), default=None)
+    had = turns or {}
+    return min(
+        waiting, key=lambda c: (had.get(c.record.job, 0), c.window_ends, c.record.round, c.record.slot), default=None
+    )
 
 
 def missed(found: Iterable[Candidate], settled: Mapping[ClaimId, TraceRoot], now: Seconds) -> list[Candidate]:

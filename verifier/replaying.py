@@ -26,7 +26,7 @@ from lockstep.node.player import HeldClaim
 from lockstep.node.replay import Replay, WrongSource, audit
 from lockstep.protocol.errors import Crashed, LockstepError, RowMissing, Unfit
 from lockstep.protocol.jobs import JobParams
-from lockstep.protocol.types import JobId, StateRoot
+from lockstep.protocol.types import JobId, Seconds, StateRoot
 from lockstep.storage import ContentStore
 from verifier.choosing import Backlog, Task
 from verifier.demanding import Demander
@@ -80,6 +80,8 @@ class Replayer:
         self._began = 0.0
         self._late = False
         """True once the work has used up its budget."""
+        self._turned = False
+        """True once it makes room for other jobs."""
 
     def step(self, view: MarketView) -> None:
         """Begin the next replay, if none runs; while this process ends, only those for games and duties."""
@@ -88,10 +90,11 @@ class Replayer:
             # INVARIANT: a game that runs is answered before anything new is looked at: no replay keeps the thread from
             # it, and none keeps it from other claims for longer than its budget.
             owed = self._backlog.owes(task)
-            spent = time.monotonic() - self._began
-            self._late = self._late or (not owed and spent > budget(view.params[task.claim.job]))
+            spent, job = time.monotonic() - self._began, task.claim.job
+            self._late = self._late or (not owed and spent > budget(view.params[job]))
+            self._turned = self._turned or (not owed and self._backlog.turn_is_over(view, job, spent))
             waited_for = self._backlog.urgent(view, self._seats.empty(view))
-            if self._late or waited_for or (view.draining and not owed):
+            if self._late or self._turned or waited_for or (view.draining and not owed):
                 self._cancel(task)
         self.begin(view)
 
@@ -106,7 +109,7 @@ class Replayer:
         if self._task is None and (task := self._backlog.next(view, self._seats.empty(view))) is not None:
             known = view.ledger.find(task.claim.id)
             assert known is not None, "a task comes from the ledger"
-            self._task, self._began, self._late = task, time.monotonic(), False
+            self._task, self._began, self._late, self._turned = task, time.monotonic(), False, False
             self._executor.begin(task, partial(self._replay, task, view.params[task.claim.job], *known))
 
     @property
@@ -128,7 +131,10 @@ class Replayer:
             return self._executor.take(task)
         except (Stopped, Cancelled):
             if self._late:
-                self._backlog.refused(record.job, _dear(), view.now)
+                most = Seconds(view.params[record.job].windows.challenge_seconds)
+                self._backlog.late(record.job, _dear(), view.now, most)
+            elif self._turned:
+                self._backlog.turned(record.job)
             return None
         except Crashed as error:
             self._backlog.crashed(record.job, error)
