@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from lockstep.numerics.cuda.launches import reads, writes
 from lockstep.numerics.cuda.memory import plan
 from lockstep.numerics.cuda.selftest import check_device
 from lockstep.numerics.trace import layout_root
-from lockstep.protocol.errors import DoctorError, PayloadInvalid, UsageError
+from lockstep.protocol.errors import Crashed, DoctorError, PayloadInvalid, UsageError
 from lockstep.protocol.programs.program import CHUNK, F32, I32, Fold, Kind, Op, Program, Tag, View
 from tests.support.emulation import Both, Mutant
 from tests.support.random_ops import Maker
@@ -455,3 +456,44 @@ def test_without_the_bindings_the_hint_names_the_extra(monkeypatch: pytest.Monke
     with pytest.raises(UsageError) as refused:
         paths.compile(simple(), path="cuda")
     assert "lockstep-compute[cuda]" in refused.value.hint
+
+
+class Choosy(Emulator):
+    """A device whose compiler takes its own sources, or not even those."""
+
+    def __init__(self, own: bool) -> None:
+        super().__init__()
+        self.own, self.asked = own, list[str]()
+
+    def load(self, source: str) -> Any:
+        self.asked.append(source)
+        if source == loaded.OWN_SOURCE and self.own:
+            return None
+        raise DoctorError("NVRTC compiles no kernels for sm_90: the source nests too deep", hint="")
+
+
+def test_a_program_that_does_not_compile_is_refused_and_ends_nothing() -> None:
+    device = Choosy(own=True)
+    with pytest.raises(Crashed, match=r"do not compile: .*nests too deep") as refused:
+        CudaExecutable(products(SHAPES[:1]), device=device)
+    assert refused.value.code == "crashed", "as a job that ends its child"
+    assert device.asked[1:] == [loaded.OWN_SOURCE]
+    assert Emulator().load(loaded.OWN_SOURCE), "a compiler that works takes it"
+
+
+def test_a_compiler_that_takes_not_even_our_own_source_is_broken() -> None:
+    with pytest.raises(DoctorError) as broken:
+        CudaExecutable(products(SHAPES[:1]), device=Choosy(own=False))
+    assert broken.value.code == "doctor"
+    for own in (True, False):
+        with pytest.raises(DoctorError) as broken:
+            check_device(Choosy(own=own))
+        assert broken.value.code == "doctor", "the self-test's Program is ours"
+
+
+def test_more_source_than_is_compiled_is_left_to_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loaded, "MOST_SOURCE", 1000)
+    device = Choosy(own=True)
+    with pytest.raises(UsageError, match="at most 1,000 are compiled"):
+        CudaExecutable(products(SHAPES[:1]), device=device)
+    assert device.asked == [], "no compiler sees it"

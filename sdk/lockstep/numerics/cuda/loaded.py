@@ -18,6 +18,7 @@ from lockstep.numerics.cuda.generate import generate
 from lockstep.numerics.cuda.launches import Launches, Space, reads
 from lockstep.numerics.cuda.memory import plan
 from lockstep.numerics.resident import DeviceFailed
+from lockstep.protocol.errors import Crashed, DoctorError, UsageError
 from lockstep.protocol.merkle import EMPTY, TensorHeader, tensor_root_of_tree
 from lockstep.protocol.programs.program import Alias, Program
 from lockstep.protocol.types import TensorRoot
@@ -32,6 +33,10 @@ DIGEST_WORDS = 8
 WHOLE = 0.5
 """Part of the free memory that a step may take with all tensors in it; one that takes more computes attention in tiles,
 which takes longer (docs/cuda.md)."""
+MOST_SOURCE = 1 << 20
+"""The most characters of a Program's kernels that are compiled; a GPT's step has a sixteenth."""
+OWN_SOURCE = '#include "kernels.cuh"\n'
+"""A compiler that works takes it, whatever it makes of a stranger's Program."""
 GRAPHS = 8
 """Recorded launches of a step, one for each set of places that its tensors have had twice: a state's buffers are those
 of the state before the last one."""
@@ -131,11 +136,31 @@ class DeviceNeed(NamedTuple):
     """Bytes to show every op's output, one after the other."""
 
 
+def _compiled(device: Device, source: str) -> Kernels:
+    """The kernels of a Program's source; raises UsageError for more of it than is compiled, Crashed where the compiler
+    takes the kernels' own header and not this source, DoctorError where it takes neither."""
+    # INVARIANT: no Program ends a process by what a device's compiler makes of it: the compiler is broken if it refuses
+    # our own source, else the job is refused.
+    if len(source) > MOST_SOURCE:
+        raise UsageError(
+            f"its kernels take {len(source):,} characters, at most {MOST_SOURCE:,} are compiled for {device.label}",
+            hint="the processor runs it",
+        )
+    try:
+        return device.load(source)
+    except DeviceFailed:
+        raise
+    except DoctorError as error:
+        device.load(OWN_SOURCE)
+        raise Crashed(f"its kernels do not compile: {error.message}", hint="use --device cpu for this job") from error
+
+
 class Loaded:
     """A Program ready to be launched, by one thread at a time; its attributes are what lies on the device."""
 
     def __init__(self, program: Program, device: Device) -> None:
-        """Raises DeviceFailed if the device has no room for a step, UsageError for a Program that it cannot run."""
+        """Raises DeviceFailed if the device has no room for a step, UsageError for a Program that it cannot run, and
+        what `_compiled` raises."""
         self._program, self._device = program, device
         self.pool, free = BufferPool(device), available(device)
         for tiles in (False, True):
@@ -151,7 +176,7 @@ class Loaded:
                 f"a step takes {self.need.step:,} bytes of {device.label}, which has {free:,} free",
                 hint="use a device with more memory, or --device cpu",
             )
-        self._kernels = device.load(self._generated.source)
+        self._kernels = _compiled(device, self._generated.source)
         self._consts = [self.pool.filled(to_array(c.header, c.data)) for c in program.consts]
         self._context = self.pool.take(self._generated.context_words)
         self._scratch = self.pool.take(self._generated.scratch_words)

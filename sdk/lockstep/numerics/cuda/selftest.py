@@ -13,7 +13,7 @@ from lockstep.numerics.cuda.device import Device
 from lockstep.numerics.cuda.executable import CudaExecutable
 from lockstep.numerics.scalar import ARITY
 from lockstep.numerics.selftest import CHAINS, GOLDEN, HINT, TERMS, terms
-from lockstep.protocol.errors import DoctorError
+from lockstep.protocol.errors import Crashed, DoctorError
 from lockstep.protocol.programs.program import CHUNK, CODES, F32, I32, MAX_GROUP_WORDS, Program
 
 OPCODES = sorted({golden.op for golden in GOLDEN})
@@ -75,7 +75,11 @@ def check_device(device: Device) -> None:
     state = [
         *operands, *(array.view(np.float32) for array in terms()), codes.ravel().view(np.int32), scales.ravel(), None
     ]  # fmt: skip
-    executable = CudaExecutable(golden_program(), device=device)
+    try:
+        executable = CudaExecutable(golden_program(), device=device)
+    except Crashed as error:
+        # This Program is nobody's but ours.
+        raise DoctorError(f"self-test of {device.label}: {error.message}", hint=HINT) from error
     outputs = executable.run(state, StepContext(bytes(32), 0, 0, 0))
     found = [np.ravel(array).view(np.uint32) for array in outputs if array is not None]
     checks = [(golden.what, int(found[OPCODES.index(golden.op)][i]), golden.result) for i, golden in enumerate(GOLDEN)]
