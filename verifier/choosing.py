@@ -155,7 +155,7 @@ class Backlog:
     def late(self, job: JobId, error: Unfit, now: Seconds, most: Seconds) -> None:
         """A replay of a job used up its budget: the job rests, twice as long each time, for `most` at the most, and is
         told of once."""
-        # INVARIANT: jobs take turns on a verifier's bench: none is replayed for long while one with fewer turns waits,
+        # INVARIANT: jobs take turns on a verifier's thread: none is replayed for long while one with fewer turns waits,
         # and one that used up its budget rests longer each time.
         times, _ = self._late.get(job, (0, now))
         if not times:

@@ -142,7 +142,7 @@ def test_a_changed_word_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None
     last = max(i for i, op in enumerate(case.program.ops) if op.kind == Kind.MAP)
     wrong = [w.copy() for w in due]
     wrong[last][-1] ^= np.uint32(1)
-    monkeypatch.setattr(ways, "due_words", lambda _: wrong)
+    monkeypatch.setattr(ways, "due_words", lambda _, native: wrong)
     found = [d for d in ways.differences(case, 0) if d.op == last]
     assert found
     assert all(isinstance(d, Difference) and d.element == len(due[last]) - 1 for d in found)

@@ -1,4 +1,4 @@
-"""Jobs take turns on a verifier's bench, on a clock of this test: nothing is computed."""
+"""Jobs take turns on a verifier's thread, on a clock of this test: nothing is computed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from lockstep.execution.capacity import AGAIN_SECONDS
 from lockstep.node.backoff import Backoff
-from lockstep.node.bench import Stopped
+from lockstep.node.keyed_executor import Stopped
 from lockstep.node.ledger import ClaimRecord
 from lockstep.node.refusals import Refusals
 from lockstep.protocol.types import Address, Cid, ClaimId, Digest, JobId, Seconds, TraceRoot
@@ -36,7 +36,7 @@ def claim(number: int, at: int = 0) -> ClaimRecord:
 
 @dataclass
 class Bench:
-    """In the place of the bench: work takes what the test says, on the test's clock."""
+    """In the place of the executor: work takes what the test says, on the test's clock."""
 
     day: Day
 
@@ -58,7 +58,7 @@ class Bench:
 
 @dataclass
 class Day:
-    """A verifier's bench and backlog over jobs of one claim each."""
+    """A verifier's executor and backlog over jobs of one claim each."""
 
     home: Path
     takes: dict[JobId, float] = field(default_factory=dict)
@@ -120,8 +120,8 @@ def day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Day:
     )  # fmt: skip
     made = Day(tmp_path)
     monkeypatch.setattr(replaying.time, "monotonic", lambda: made.now)
-    made.replayer._bench.close()
-    made.replayer._bench = Bench(made)  # type: ignore[assignment]
+    made.replayer._executor.close()
+    made.replayer._executor = Bench(made)  # type: ignore[assignment]
     return made
 
 
@@ -130,7 +130,7 @@ def most(day: Day) -> float:
     return budget(next(iter(day.view.params.values())))
 
 
-def test_two_jobs_of_endless_steps_leave_the_bench_to_an_honest_one(day: Day) -> None:
+def test_two_jobs_of_endless_steps_leave_the_thread_to_an_honest_one(day: Day) -> None:
     day.adds(1, SLOW), day.adds(2, SLOW)
     honest = day.adds(3, 45.0)
     day.passes(most(day))
