@@ -22,7 +22,7 @@ from coordinator.views import STANDING
 from lockstep.execution.losses import Losses
 from lockstep.execution.merging import load_checkpoint
 from lockstep.node.backoff import Backoff
-from lockstep.node.refusals import Refusals
+from lockstep.node.refusals import LOSSES, Refusals
 from lockstep.protocol.errors import Crashed, LockstepError
 from lockstep.protocol.types import MERGE_SLOT, Cid, JobId, Seed
 
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 DEAR_SECONDS = 10.0
 """A job one of whose losses takes longer, over all slots, is shown without: the thread that computes it has deadlines
 to meet in other jobs."""
-REFUSED = "refused-losses"
-"""The home's folder of jobs that are shown without for good (`node.refusals`)."""
 REST_SECONDS = (5.0, 600.0)
 
 log = structlog.get_logger(__name__)
@@ -85,17 +83,19 @@ class RunLosses:
     def __init__(
         self, database: Database, store: ContentStore, home: Path, clock: Callable[[], float] = time.monotonic
     ) -> None:  # fmt: skip
-        self._given_up = Refusals(home, REFUSED)
+        self._given_up = Refusals(home, LOSSES)
         self._database = database
         self._store = store
         self._clock = clock
         self._compiled: dict[JobId, Losses | None] = {}
-        """None: the job names no loss, or is too dear."""
+        """None: the job names no loss."""
         self._rests: Backoff[JobId] = Backoff(*REST_SECONDS)
 
     def look(self, job: JobId, loaded: Callable[[], Job]) -> bool:
         """Compute and keep one loss, if one is due; whether one was. `loaded`: the job, when it is needed."""
         if self._rests.rests(job, self._clock()) or self._compiled.get(job, self) is None:
+            return False
+        if self._given_up.of(job) is not None:
             return False
         with self._database.reading() as session:
             wanted = due(session, hex32(job))
@@ -108,7 +108,7 @@ class RunLosses:
             # INVARIANT: a loss holds up what a coordinator owes other jobs once, for one deadline over all slots, and
             # in no later process again.
             self._given_up.record(job, error)
-            self._compiled[job] = None
+            self._compiled.pop(job, None)
             return False
         except LockstepError as error:
             log.info("a loss cannot be computed", job=hex32(job), why=error.message)
@@ -128,9 +128,6 @@ class RunLosses:
         self._compiled.pop(job, None)
 
     def _computed(self, job: JobId, load: Callable[[], Job], wanted: DueLoss) -> float | None:
-        if job not in self._compiled and self._given_up.of(job) is not None:
-            self._compiled[job] = None
-            return None
         loaded = load()
         if job not in self._compiled:
             self._compiled[job] = Losses.of(loaded, self._store)

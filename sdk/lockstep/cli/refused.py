@@ -22,10 +22,11 @@ Clear = Callable[[Path, "Refusal"], None]
 
 
 def forget(home: Path, refusal: Refusal) -> None:
-    """Removes a refusal."""
-    from lockstep.node.refusals import Refusals
+    """Removes a refusal, that of the job's loss among them."""
+    from lockstep.node.refusals import FOLDER, LOSSES, Refusals
 
-    Refusals(home).forget(refusal.job)
+    for folder in (FOLDER, LOSSES):
+        Refusals(home, folder).forget(refusal.job)
 
 
 def add_to(app: typer.Typer, where: str, clear: Clear = forget) -> None:
@@ -41,10 +42,10 @@ def add_to(app: typer.Typer, where: str, clear: Clear = forget) -> None:
         as_json: Json = False,
     ) -> None:
         """Have a job tried again that this home refuses for good; a process that runs does so by itself."""
-        from lockstep.node.refusals import Refusals
+        from lockstep.node.refusals import LOSSES, Refusals
 
         folder = resolve(role_of(context), home=home).home_path
-        found = Refusals(folder).all()
+        found = Refusals(folder, LOSSES).all() | Refusals(folder).all()
         wanted = JobId(identified(job, found, "refused job", where))
         clear(folder, found[wanted])
         said = {"job": wanted.hex(), "was": found[wanted].message}

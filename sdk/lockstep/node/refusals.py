@@ -1,8 +1,8 @@
 """Jobs that a home refuses because its executor computed wrong bits of them, or was ended by them: on disk before
 anything else is done.
 
-One file a job, `refused/<job>.json`. It is in force until its owner clears it (`lockstep worker retry`, `verifier
-retry`) or another build runs in the home: a mended one tries the job again.
+One file a job, `refused/<job>.json`. It is in force until its owner clears it (`retry` of each program) or another
+build runs in the home: a mended one tries the job again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from lockstep.numerics.built import build_name
 from lockstep.protocol.errors import Crashed, Malformed, WrongBits
 from lockstep.protocol.types import ClaimId, JobId
 
-FOLDER = "refused"
+FOLDER, LOSSES = "refused", "refused-losses"
+"""The home's folders: of jobs, and of those of which the loss alone is refused."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.node.refusals import Refusals
+from lockstep.node.refusals import LOSSES, Refusals
 from lockstep.protocol.errors import Crashed
 from lockstep.protocol.types import JobId
 from tests.unit.cli.conftest import Lockstep
@@ -25,3 +25,11 @@ def test_a_refused_job_is_tried_again_and_no_other(lockstep: Lockstep, tmp_path:
     assert (told["job"], "SIGSEGV" in told["was"]) == (JOB.hex(), True)
     assert set(kept.all()) == {OTHER}
     assert lockstep(program, "retry", JOB.hex()[:8], *home).error["code"] == "not_found", "once"
+
+
+def test_a_job_whose_loss_alone_is_refused_is_tried_again(lockstep: Lockstep, tmp_path: Path) -> None:
+    kept = Refusals(tmp_path / "home", LOSSES)
+    kept.record(JOB, Crashed("its loss takes longer than 10 s", ""))
+    told = lockstep("coordinator", "retry", JOB.hex()[:8], "--home", str(tmp_path / "home"), "--json").data
+    assert "10 s" in told["was"]
+    assert kept.all() == {}

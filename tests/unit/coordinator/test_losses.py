@@ -15,7 +15,7 @@ from coordinator.losses import RunLosses, due
 from coordinator.models import ClaimRow, LossRow, RoundRow
 from lockstep.execution.jobs import Job
 from lockstep.execution.losses import Losses
-from lockstep.node.refusals import Refusals
+from lockstep.node.refusals import LOSSES, Refusals
 from lockstep.numerics.builder import ProgramBuilder
 from lockstep.protocol.errors import Crashed
 from lockstep.protocol.programs.program import F32, I32, Program
@@ -152,6 +152,8 @@ def test_a_dear_job_is_shown_without_in_every_later_process(
     assert asked == [], "it is not even loaded"
     assert Refusals(tmp_path).all() == {}, "its merges are made as before"
     assert list(kept(database)) == [0]
+    Refusals(tmp_path, LOSSES).forget(toyjob.ID)
+    assert [later.look(toyjob.ID, loaded), *kept(database)] == [True, 0, 1], "as `lockstep coordinator retry` has it"
 
 
 def test_all_slots_of_a_loss_have_one_deadline(store: ContentStore, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
