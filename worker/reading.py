@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from lockstep.node.ledger import JobLedger, Ledger
 from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, ClaimStatus, JobParams, JobStatus, Phase
 from lockstep.protocol.market.ids import audit_id, claim_id
+from lockstep.protocol.market.views import turns_over
 from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, Seconds
 from worker.decide import JobView, RoundView
 
@@ -55,8 +56,7 @@ def _look_at_round(
     merger, over = ZERO_ADDRESS, False
     if phase == Phase.MERGING:
         merger = market.merger_of(ledger.id, number, block)
-        turn = state.turn + (now - state.merge_opens) // params.merge.turn_seconds
-        over = turn > state.mask.bit_count()
+        over = turns_over(params, state, now)
     elif phase == Phase.LEAD and number + state.backed < started:
         merger = market.merger_of(ledger.id, number, block)
     claims = tuple(

@@ -308,7 +308,7 @@ class Party:
         merger, over = ZERO_ADDRESS, False
         if phase == Phase.MERGING:
             merger = views.merger_of(s, b, job, r)
-            over = state.turn + (b.time - state.merge_opens) // p.merge.turn_seconds > state.mask.bit_count()
+            over = views.turns_over(p, state, b.time)
         elif phase == Phase.LEAD and r + state.backed < s.jobs[job].started:
             merger = views.merger_of(s, b, job, r)
         named = [ids.claim_id(job, r, state.attempt, slot) for slot in range(p.role.slots)]

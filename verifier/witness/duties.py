@@ -62,8 +62,6 @@ class Duties:
         self._attester = Attester(party, loaded, self._executor, demander, sender)
         self._turns = Turns(party.address)
         self._inclusion: Seconds | None = None
-        self._drawable: dict[bytes, Seconds] = {}
-        """When it was seen that an audit can be opened, or drawn."""
         self._settling: Backoff[tuple[AuditId, int]] = Backoff(RETRY_SECONDS)
 
     def step(self, view: MarketView) -> None:
@@ -162,6 +160,5 @@ class Duties:
         # INVARIANT: no round goes without witnesses because those who may have it drawn wait for one another.
         if view.now >= stored.reveal_ends + SLACK_SHARE * window:
             return True
-        since = self._drawable.setdefault(subject, view.now)
         line = {account for of, account in view.ledger.heads if of == job.id}
-        return self._turns.mine(subject, since, view.now, line, turn=min(TURN_SECONDS, window / DRAWN))
+        return self._turns.mine(subject, None, view.now, line, turn=min(TURN_SECONDS, window / DRAWN))

@@ -41,18 +41,20 @@ class Turns:
     def __init__(self, me: Address, clock: Callable[[], float] = time.monotonic) -> None:
         self._me = me
         self._clock = clock
-        self._seen: dict[bytes, float] = {}
+        self._seen: dict[bytes, tuple[float, Seconds]] = {}
+        """The first look at each subject, by this machine's clock and in chain time."""
 
     def mine(
-        self, subject: bytes, since: float, now: Seconds, known: Collection[Address] = (), turn: float = TURN_SECONDS
-    ) -> bool:
-        """Tells if it is this account's turn with a thing that could be done `since`, in chain time.
+        self, subject: bytes, since: float | None, now: Seconds, known: Collection[Address] = (),
+        turn: float = TURN_SECONDS,
+    ) -> bool:  # fmt: skip
+        """Tells if it is this account's turn with a thing that could be done `since`, in chain time; None: since its
+        first look.
 
         A chain whose time stands still until somebody sends something gives nobody a turn: there this machine's does.
         """
         wait = turn * place_of(subject, self._me, known)
-        if now >= since + wait:
-            return True
         while len(self._seen) > KEPT:
             del self._seen[next(iter(self._seen))]
-        return self._clock() - self._seen.setdefault(subject, self._clock()) >= wait
+        looked, first = self._seen.setdefault(subject, (self._clock(), now))
+        return now >= (first if since is None else since) + wait or self._clock() - looked >= wait
