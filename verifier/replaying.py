@@ -74,7 +74,7 @@ class Replayer:
         self._reporter = reporter
         self._executor: KeyedExecutor[Task, Replayed] = KeyedExecutor("replay")
         self._task: Task | None = None
-        """What the worker thread works on, or has ready."""
+        """The replay that the worker thread is at, or has ready."""
         self._thread: int | None = None
         """The worker thread's identifier."""
         self._began = 0.0

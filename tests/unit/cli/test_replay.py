@@ -1,4 +1,4 @@
-"""What a person has replayed runs in a child, by `lockstep replay` and by the manual player."""
+"""A replay that a person asks for runs in a child, by `lockstep replay` and by the manual player."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is computed for one job keeps nothing that has a deadline."""
+"""Nothing that has a deadline waits for what is computed for another job."""
 
 from __future__ import annotations
 

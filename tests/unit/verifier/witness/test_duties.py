@@ -182,7 +182,7 @@ def test_a_job_that_ends_what_runs_it_is_tried_once_by_any_process_of_its_home(
 
 
 LONG = {"attest_seconds": 400, "challenge_seconds": 580}
-"""Of which a quarter is for demands: turns of three seconds among those who may have it drawn."""
+"""A quarter of it is for demands: turns of three seconds among those who may have it drawn."""
 
 
 def enrolled(world: World, name: str) -> None:
@@ -190,7 +190,7 @@ def enrolled(world: World, name: str) -> None:
 
 
 def seconds_until_drawn(desk: Desk, most: int = 60) -> list[int]:
-    """Of chain time, from the reveals until an audit is opened, and from its beacon until it is drawn."""
+    """Seconds of chain time, from the reveals until an audit is opened, and from its beacon until it is drawn."""
     world, found, began = desk.world, [], desk.world.now
     while len(found) < 2:
         assert world.now - began < most
