@@ -226,6 +226,9 @@ class Box:
         self._tell(until, verb=verb, given=given, seconds=seconds)
         while True:
             said = _SAID(wire.answered(self._wire, until), "the answer")
+            # INVARIANT: who has ended the child gets no result: it outlives its end by a moment, and may answer.
+            if self._cancelled.is_set():
+                raise Cancelled
             if "done" in said:
                 return said["done"]
             if "error" in said:

@@ -174,6 +174,19 @@ def test_work_is_cancelled_from_another_thread(box: Box) -> None:
         exploit(box, "found = 1")
 
 
+@pytest.mark.parametrize("said", [{"done": 1}, {"error": {"name": "LockstepError", "message": "", "hint": ""}}])
+def test_what_a_child_says_after_its_end_is_no_result(
+    box: Box, said: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answered(*_: object) -> dict[str, object]:
+        box.cancel()
+        return said
+
+    monkeypatch.setattr(wire, "answered", answered)
+    with pytest.raises(Cancelled):
+        exploit(box, "found = 1")
+
+
 def test_what_a_child_says_is_told_without_control_characters(probed: Box) -> None:
     assert "\x1b" not in exploit(probed, "found = '\\x1b]52;c;aGk=\\x07'")
 
