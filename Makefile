@@ -34,6 +34,8 @@ export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# A fresh environment holds no compiled modules: without them every process of a test or a demo compiles what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## this list

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from threading import Thread
 
@@ -67,7 +68,7 @@ class Evm:
     def __init__(self, url: str, harness: str = "Float32Harness", changed: Mapping[str, str] | None = None) -> None:
         """`changed` has other texts for contracts by their paths."""
         self._url = url
-        self._code, self._selectors = _compile_harness(harness, changed or {})
+        self._harness, self._changed = harness, changed or {}
 
     def with_float32(self, source: str) -> Evm:
         """The same chain with another text in the place of Float32.sol."""
@@ -83,7 +84,8 @@ class Evm:
         assert isinstance(packed, bytes), "the last argument"
         head = [*(int(number) for number in numbers), 32 * len(arguments), len(packed)]  # type: ignore[arg-type]
         data = "".join(f"{word:064x}" for word in head) + (packed + bytes(-len(packed) % 32)).hex()
-        raw = self._answer(self._selectors[function] + data)
+        code, selectors = self._compiled
+        raw = self._answer(code, selectors[function] + data)
         size = int.from_bytes(raw[32:64], "big")
         return np.frombuffer(raw, ">u4", count=size // 4, offset=64).astype(np.uint32)
 
@@ -105,9 +107,13 @@ class Evm:
     def _call(self, function: str, op: Op, operands: Words) -> Words:
         return self.read(function, int(op), operands.astype(">u4").tobytes())
 
-    def _answer(self, data: str) -> bytes:
+    @cached_property
+    def _compiled(self) -> tuple[str, dict[str, str]]:
+        return _compile_harness(self._harness, self._changed)
+
+    def _answer(self, code: str, data: str) -> bytes:
         call = {"to": _ADDRESS, "data": "0x" + data, "gas": hex(10**12)}
-        answer = self._rpc("eth_call", [call, "latest", {_ADDRESS: {"code": self._code}}])
+        answer = self._rpc("eth_call", [call, "latest", {_ADDRESS: {"code": code}}])
         return bytes.fromhex(answer[2:])
 
     def _rpc(self, method: str, params: list[object]) -> str:
@@ -175,11 +181,12 @@ def normal_operands(op: Op, n: int, seed: int) -> tuple[Words, Words, Words]:
 def _compile_harness(name: str, changed: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     harness = f"tests/forge/{name}.sol"
     libraries = [f"contracts/libraries/{library}.sol" for library in ("Codes", "Float32", "Int32")]
+    wanted = ["evm.deployedBytecode.object", "evm.methodIdentifiers"]
     sources = {path: changed.get(path, (ROOT / path).read_text()) for path in (harness, *libraries)}
     request = {
         "language": "Solidity",
         "sources": {path: {"content": text} for path, text in sources.items()},
-        "settings": compiler_settings(),
+        "settings": {**compiler_settings(), "outputSelection": {harness: {name: wanted}}},
     }
     command = [str(ROOT / "tools/solc"), "--standard-json"]
     output = json.loads(subprocess.run(command, input=json.dumps(request), capture_output=True, text=True).stdout)

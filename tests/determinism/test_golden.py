@@ -48,6 +48,7 @@ def assert_golden(ways: Sequence[Way], steps: int) -> None:
     assert not wrong, wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [path for path in PATHS if path != "scalar"] or PATHS)
 def test_fifty_steps_end_in_the_golden_state(program: Program, path: str) -> None:
     assert training_run.train(program, SHORT, path, 2, "off") == GOLDEN[SHORT]

@@ -240,6 +240,7 @@ def test_an_op_of_the_payload_has_the_header_of_its_descriptor() -> None:
     assert ENCODE.output_layout[0] == TensorHeader(F32, (700,))
 
 
+@pytest.mark.slow
 def test_every_transaction_of_these_demands_replays_in_the_twin(chain: arena.Arena) -> None:
     """Events and their bytes, and every stored word."""
     for seed in range(2):

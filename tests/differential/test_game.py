@@ -349,6 +349,7 @@ def test_words_that_were_not_posted_are_refused_with_the_same_rule(stage: Stage)
     stage.arena.devnet.revert(mark)
 
 
+@pytest.mark.slow
 def test_every_transaction_of_these_games_replays_in_the_twin(stage: Stage) -> None:
     """Market, vault and court, to the byte of every event and to every stored word."""
     for seed in range(12):

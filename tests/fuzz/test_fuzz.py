@@ -12,7 +12,7 @@ from tests.fuzz.loading import file_of
 from tests.fuzz.targets import TARGETS
 
 pytestmark = pytest.mark.uncounted
-RUNS = int(os.environ.get("LOCKSTEP_FUZZ_RUNS", "2000"))
+RUNS = int(os.environ.get("LOCKSTEP_FUZZ_RUNS", "1000"))
 SLICE_SECONDS, SLICES = 10, 6
 QUICKLY = ("cbor", "payload", "dagpb")
 """Those whose defect is looked for in every run of the tests."""

@@ -72,11 +72,12 @@ def hints(root: Path) -> Iterator[Text]:
     """Every text that a user may get as a hint: of an error, of a rule of the contracts, of an unpaid round."""
     for file in sources(root):
         for node in ast.walk(parsed(file)):
-            for text in _hints_of(node):
-                yield Text(f"{file.relative_to(root)}:{node.lineno}", text)  # type: ignore[attr-defined]
+            if isinstance(node, (ast.Call, ast.Assign, ast.AnnAssign)):
+                for text in _hints_of(node):
+                    yield Text(f"{file.relative_to(root)}:{node.lineno}", text)
 
 
-def _hints_of(node: ast.AST) -> Iterator[str]:
+def _hints_of(node: ast.Call | ast.Assign | ast.AnnAssign) -> Iterator[str]:
     if isinstance(node, ast.Call):
         for keyword in node.keywords:
             if keyword.arg == "hint":
@@ -86,7 +87,7 @@ def _hints_of(node: ast.AST) -> Iterator[str]:
             yield from strings(node.args[1])
         if called == "Note" and len(node.args) > 1:
             yield from strings(node.args[1])
-    elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+    else:
         target = node.targets[0] if isinstance(node, ast.Assign) else node.target
         if getattr(target, "id", "") in ("HINTS", "MEANINGS") and node.value is not None:
             yield from strings(node.value)
@@ -132,14 +133,19 @@ def blocks(text: str) -> Iterator[str]:
 
 def named_commands(text: str) -> Iterator[str]:
     """Commands that a text has in backquotes, or in its blocks, each from its first word after `lockstep` on."""
-    nouns = {words[0] for words in commands() if len(words) > 1} | {"guard"}
     for span in quoted(text):
         yield from _of_line(span)
         words = span.split()
-        if len(words) > 1 and words[0] in nouns and re.fullmatch(r"[a-z]+", words[1]):
+        if len(words) > 1 and words[0] in _nouns() and re.fullmatch(r"[a-z]+", words[1]):
             yield span
     for line in blocks(text):
         yield from _of_line(line)
+
+
+@cache
+def _nouns() -> frozenset[str]:
+    """First words of commands that have two."""
+    return frozenset({words[0] for words in commands() if len(words) > 1} | {"guard"})
 
 
 def _of_line(line: str) -> Iterator[str]:

@@ -108,7 +108,7 @@ def test_nothing_is_folded_anew_for_blocks_without_events(database: Database, mo
     assert back_to(database, 3, 3) == 3, "they are gone"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_dropped_is_undone_and_nothing_is_folded_anew(database: Database, seed: int, none_anew: None) -> None:
     dice = random.Random(seed)

@@ -234,7 +234,7 @@ def test_every_job_ends_and_its_money_adds_up(
 
 @pytest.mark.uncounted
 @given(st.integers(0, 1 << 32))
-@settings(max_examples=10)
+@settings(max_examples=4)
 def test_honest_awake_workers_are_paid_for_every_slot_of_every_round(seed: int) -> None:
     game = play(seed, 3, 1.0, False, 0.0, 0.0)
     for _ in range(600):
