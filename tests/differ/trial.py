@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import resource
 from zlib import crc32
 
@@ -14,7 +15,7 @@ from tests.differ.ways import Difference, differences, on_device, ways_of
 
 COMPILED = 97
 """One case in so many runs compiled loops, too, which a compiler takes seconds for."""
-FEW = 8
+FEW = 4
 """Ways that a case runs on where it is the planner alone that is looked at."""
 MOST_MEMORY = 6 << 30
 """Bytes of addresses that planning may take, the process's own among them."""
@@ -54,7 +55,7 @@ def refused(case: Case) -> str:
 def first_difference(case: Case, *, quick: bool = False, few: bool = False) -> Difference | None:
     """The first difference of the case on all its ways, or on a few, of most cases from the kernels' own words."""
     seed = seed_of(case.name)
-    ways = ways_of(case, seed, all_ways=False)[:FEW] if few else None
+    ways = random.Random(seed).sample(ways_of(case, seed, all_ways=False), FEW) if few else None
     if (found := next(differences(case, seed, ways, native=few), None)) is not None:
         return found
     if seed % (COMPILED * (FEW if few else 1)) == 0 and not quick:

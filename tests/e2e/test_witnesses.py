@@ -46,6 +46,12 @@ def duties(market: Market) -> list[Duty]:
     return [contract.duty(audit, i) for i in range(contract.audit(audit).duties)]
 
 
+def all_are(market: Market, status: DutyStatus) -> bool:
+    """Tells if witnesses are drawn, and every duty is as far as `status`."""
+    found = duties(market)
+    return bool(found) and all(duty.status == status for duty in found)
+
+
 @pytest.mark.parametrize("terms", [{**TERMS, "witnesses": 2}])
 def test_witnesses_look_survive_a_kill_and_are_paid(market: Market) -> None:
     names = ("witness-0", "witness-1")
@@ -58,13 +64,13 @@ def test_witnesses_look_survive_a_kill_and_are_paid(market: Market) -> None:
     wait(lambda: bool(duties(market)), "witnesses are drawn")
     kill(processes["witness-1"])
     processes["witness-1"] = market.verifier("witness-1", None, "--witness")
-    wait(lambda: all(d.status == DutyStatus.COMMITTED for d in duties(market)), "both have committed")
+    wait(lambda: all_are(market, DutyStatus.COMMITTED), "both have committed")
     assert {d.account for d in duties(market)} == {market.address(name) for name in names}, "none is drawn twice"
     publish(market, claims)
-    wait(lambda: all(d.status == DutyStatus.AGREED for d in duties(market)), "both have spoken")
+    wait(lambda: all_are(market, DutyStatus.AGREED), "both have spoken")
     assert market.contracts.market.round(market.job_id, 0).receipts == 2, "they said which payloads are there"
     to_final(market)
-    wait(lambda: all(d.status == DutyStatus.CLOSED for d in duties(market)), "both are settled")
+    wait(lambda: all_are(market, DutyStatus.CLOSED), "both are settled")
     vault = market.contracts.vault
     assert [vault.credits(market.address(name)) for name in names] == [FEE, FEE]
     closed = [e for e in market.events() if e.name == "DutyClosed"]
@@ -84,7 +90,7 @@ def test_a_witness_without_a_list_replays_to_the_end_and_one_that_differs_convic
     market.defend()
     _, lying = lie(market, "wrong-lr", 1)
     claims = market.claim([market.run(0), lying, market.run(2)], trace_cids=UNPUBLISHED)
-    wait(lambda: all(d.status == DutyStatus.COMMITTED for d in duties(market)) and bool(duties(market)), "looked")
+    wait(lambda: all_are(market, DutyStatus.COMMITTED), "looked")
     by_account = {market.address(process.name): process for process in processes}
     drawn = {d.slot: by_account[d.account] for d in duties(market)}
     assert sorted(drawn) == [0, 1, 2]
@@ -96,7 +102,7 @@ def test_a_witness_without_a_list_replays_to_the_end_and_one_that_differs_convic
         assert wait_for(drawn[slot], "witnessed", slot=slot)["verdict"] == verdict
     assert wait_for(drawn[1], "won", claim=claims[1].hex())["verdict"] == "fraud"
     to_final(market)
-    wait(lambda: all(d.status == DutyStatus.CLOSED for d in duties(market)), "all are settled")
+    wait(lambda: all_are(market, DutyStatus.CLOSED), "all are settled")
     assert [e.outcome for e in market.events() if e.name == "DutyClosed"] == [Outcome.PAID] * 3
 
 
