@@ -103,7 +103,7 @@ def test_every_row_of_the_registry_is_tried() -> None:
         assert all(type(codec) is CODECS[name] and codec.to_dict()["name"] == name for codec, _ in made), name
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("n", [1, pytest.param(255, marks=pytest.mark.slow), 4097])
 @pytest.mark.parametrize("codec", ROWS)
 def test_its_payload_is_what_its_format_carries(codec: Codec, n: int) -> None:
@@ -235,7 +235,7 @@ def test_uniform_is_the_mean_of_its_bin(width: int) -> None:
     assert np.median(np.abs(got - due) / np.abs(due)) < 1e-6
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("label", ["normal", "heavy", "ties", "zeros", "constant"])
 @pytest.mark.parametrize(("block", "kept"), [(4096, 64), (64, 5), (16, 16)])
 def test_topk_keeps_the_largest_and_of_equals_the_first(label: str, block: int, kept: int) -> None:

@@ -124,7 +124,7 @@ def within_limits(outcome: Outcome) -> None:
     assert outcome.worst <= MAX_TRANSACTION_GAS, f"worst transaction: {max(outcome.spent, key=lambda s: s.gas)}"
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("slot", range(1, len(LIES) + 1), ids=lambda slot: str(LIES[slot - 1]))
 def test_a_lying_defender_is_convicted_where_it_lies(stage: Stage, slot: int) -> None:
     lie = LIES[slot - 1]

@@ -141,6 +141,7 @@ def of_kind(lie: bool) -> list[int]:
     return [i for i, case in enumerate(CASES) if (case.lie is not None) == lie]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", of_kind(lie=True), ids=lambda i: str(CASES[i].lie))
 def test_one_flip_is_convicted_on_chain(stage: Stage, case: int) -> None:
     lie = CASES[case].lie

@@ -42,6 +42,7 @@ def test_a_hundred_thousand_games() -> None:
     assert played >= 100_000
 
 
+@pytest.mark.slow
 def test_every_move_and_every_verdict_is_met() -> None:
     records = [record for number in range(400) for record in games.play(number).table.records.values()]
     assert {record.state.verdict for record in records} == set(Verdict) - {Verdict.NONE}

@@ -178,7 +178,7 @@ def test_a_clock_at_the_floor_survives_one_move_held_back_and_none_below() -> No
         assert (command.survived(chain, every), command.survived(chain, Seconds(2 * every))) == (GAME_MOVES, GAME_MOVES)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("shown", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("withheld", [0.05, 1.0])
 def test_what_withheld_carries_cost_is_what_is_drawn_claim_by_claim(withheld: float, shown: float) -> None:

@@ -433,6 +433,7 @@ def test_a_bundle_has_what_helps_and_no_secret_in_any_spelling(
     assert (again.code, again.error["code"]) == (2, "usage"), "nothing is written over"
 
 
+@pytest.mark.slow
 def test_a_bundle_is_made_where_nothing_else_works(lockstep: Lockstep, tmp_path: Path) -> None:
     out = tmp_path / "support.tar.gz"
     ended = lockstep("worker", "support-bundle", "--out", out, "--home", tmp_path / "no home", "--json")

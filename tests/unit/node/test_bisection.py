@@ -73,6 +73,7 @@ def walk(part: Range) -> Iterator[Range]:
         yield from walk(inner)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("listed", [True, False], ids=["listed", "withheld"])
 @pytest.mark.parametrize("lie", LIES, ids=str)
 def test_a_log_is_its_moves_and_leads_to_the_lie(lie: Lie, listed: bool) -> None:
@@ -89,6 +90,7 @@ def test_a_log_is_its_moves_and_leads_to_the_lie(lie: Lie, listed: bool) -> None
     )  # fmt: skip
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("listed", [True, False], ids=["listed", "withheld"])
 @pytest.mark.parametrize("lie", LIES, ids=str)
 def test_every_range_is_cut_whole_and_says_what_is_so(lie: Lie, listed: bool) -> None:

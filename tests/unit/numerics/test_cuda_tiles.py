@@ -175,7 +175,7 @@ def test_attention_and_its_gradients_have_the_processors_words(shape: Shape, ari
         both.agree(state_of(program, data), CONTEXT)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("arithmetic", [FLOATS, CODES])
 @pytest.mark.parametrize("mask", MASKS)
 def test_every_mask(mask: str, arithmetic: str) -> None:

@@ -169,7 +169,7 @@ def test_no_gateway_makes_a_reader_wait_longer_than_for_a_block(after: str) -> N
         assert time.monotonic() - began < LONG
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [

@@ -81,7 +81,7 @@ def computed(program: Program, state: list[Array | None]) -> set[int]:
     return {op.header.elements for op, nanoseconds in zip(program.ops, spent, strict=True) if nanoseconds}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("attend", [causal, whole, grouped, by_hand, window, biased])
 @pytest.mark.parametrize(("B", "T", "H", "D"), [(2, 33, 4, 8), (1, 300, 4, 16)])
 @pytest.mark.parametrize("data", [normal, strange, large])

@@ -64,7 +64,7 @@ class Drawing(nn.Module):
         return self.draw(x)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", DRAWS)
 def test_draw_of_the_host_is_refused_with_module_and_line(name: str) -> None:
     draw, generator = DRAWS[name]

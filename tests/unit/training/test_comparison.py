@@ -51,7 +51,7 @@ def test_a_program_that_trains_otherwise_is_seen() -> None:
     assert compared(Slower(INNER.learning_rate, warmup=INNER.warmup)).ratio > 1.01
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [GPT(CONFIG), Llama(LLAMA)], ids=["gpt", "llama"])
 def test_products_of_integers_learn_the_same_within_half_a_percent(model: nn.Module) -> None:
     start = initial_parameters(model, 0)

@@ -204,16 +204,13 @@ def test_dropout_is_off_and_the_model_stays_as_it_was() -> None:
             return self.drop(super().forward(tokens_BT))
 
     model, plain = Forgetful().train(), GPT(GPT_SMALL)
-    model.drop.eval()
     model.blocks[0].eval()
     flags = [m.training for m in model.modules()]
     settings = {"batch": Batch(2, 17), "batches": 1, "rounds": 1, "slots": 1}
     programs = build_programs(model, next_token_loss, **settings)
     assert [m.training for m in model.modules()] == flags
-    model.drop.train()
-    again = build_programs(model, next_token_loss, **settings)
     expected = build_programs(plain, next_token_loss, **settings)
-    assert programs.step.root == again.step.root == expected.step.root
+    assert programs.step.root == expected.step.root
 
 
 @pytest.mark.parametrize(

@@ -289,7 +289,7 @@ def trained(program: Program, flat: np.ndarray) -> np.ndarray:
     return state[0]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
 def test_job_trains_as_torch_s_adamw_in_float64(name: str) -> None:
     model = KINDS[name].build()

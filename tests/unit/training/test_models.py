@@ -292,6 +292,7 @@ def test_fifteen_percent_are_chosen_and_of_those_eighty_ten_ten() -> None:
     assert others.max() < 1.5 * others.float().mean()
 
 
+@pytest.mark.slow
 def test_masks_differ_between_steps_and_passes_and_are_the_program_s() -> None:
     model, length = small("encoder")
     batch = Batch(2, length, accumulation=2)

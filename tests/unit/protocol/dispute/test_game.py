@@ -50,6 +50,7 @@ def test_outputs_are_the_reference_s_element_by_element(program: Program) -> Non
         assert found == tuple(reference.element(op, e, operands) for e in range(op.header.elements)), index
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("lie", games.LIES, ids=str)
 def test_liar_is_convicted_at_its_lie(lie: Lie) -> None:
     liar = held(lie_at=2, lie=lie)
