@@ -65,11 +65,29 @@ def test_a_chain_that_goes_down_is_unreachable_everywhere_and_loses_nothing(tmp_
 # -- several endpoints
 
 
+class StoodStill:
+    """A clock that moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        """As time.monotonic()."""
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> StoodStill:
+    """The clock by which endpoints rest."""
+    clock = StoodStill()
+    monkeypatch.setattr(rpc, "time", clock)
+    return clock
+
+
 @pytest.fixture
 def proxies(devnet: Local, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RpcProxy, RpcProxy]]:
     """Two endpoints of one chain."""
     monkeypatch.setattr(rpc, "WAIT_SECONDS", (0.01, 0.05))
-    monkeypatch.setattr(rpc, "REST_SECONDS", (0.5, 2.0))
     with RpcProxy(devnet.url) as first, RpcProxy(devnet.url) as second:
         yield first, second
 
@@ -91,7 +109,7 @@ def test_the_first_endpoint_is_asked_alone_while_it_answers(proxies: tuple[RpcPr
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("status", [0, 401, 429, 500, 502, 503, 504])
 def test_the_next_endpoint_answers_for_one_that_is_gone_until_it_is_back(
-    proxies: tuple[RpcProxy, RpcProxy], status: int
+    proxies: tuple[RpcProxy, RpcProxy], status: int, clock: StoodStill
 ) -> None:
     first, second = proxies
     w3 = both(proxies)
@@ -103,7 +121,7 @@ def test_the_next_endpoint_answers_for_one_that_is_gone_until_it_is_back(
         assert first.requests.total() == tried, "it rests"
         assert tried == (rpc.ATTEMPTS if status not in (401, 500) else 1), "it is tried again if that may help"
         first.status, first.down = 0, False
-        time.sleep(0.6)
+        clock.now += rpc.REST_SECONDS[0]
         answered = second.requests.total()
         assert w3.eth.block_number >= 0
     assert second.requests.total() == answered, "the first one is asked again after its rest"
@@ -177,14 +195,16 @@ def test_an_endpoint_of_another_chain_is_refused_by_name(proxies: tuple[RpcProxy
         both(proxies)
 
 
-def test_an_endpoint_that_is_gone_at_first_is_checked_before_it_is_used(proxies: tuple[RpcProxy, RpcProxy]) -> None:
+def test_an_endpoint_that_is_gone_at_first_is_checked_before_it_is_used(
+    proxies: tuple[RpcProxy, RpcProxy], clock: StoodStill
+) -> None:
     first, second = proxies
     first.down = True
     with capture_logs() as said:
         w3 = both(proxies, chain_id=CHAIN_ID)
     assert [line["host"] for line in said] == [first.url]
     first.down, first.chain_id = False, 5
-    time.sleep(0.6)
+    clock.now += rpc.REST_SECONDS[0]
     assert w3.eth.block_number >= 0
     assert first.requests == {"eth_chainId": 1}, "nothing is read from another chain"
     assert second.requests["eth_blockNumber"] == 1

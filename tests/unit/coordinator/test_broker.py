@@ -13,6 +13,7 @@ from kombu import Connection
 from kombu.simple import SimpleQueue
 
 from coordinator import broker
+from tests.support.waiting import PATIENCE
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +31,7 @@ def connection(tmp_path: Path) -> Iterator[Connection]:
 
 def got(queue: SimpleQueue) -> object:
     """The next message, acknowledged."""
-    message = queue.get(timeout=1)
+    message = queue.get(timeout=PATIENCE)
     message.ack()
     return message.payload
 

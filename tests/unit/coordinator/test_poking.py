@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from coordinator.poking import Pokes
+from tests.support.waiting import PATIENCE
 
 
 def test_a_broker_that_hangs_keeps_no_request_and_a_job_waits_once() -> None:
@@ -13,19 +14,19 @@ def test_a_broker_that_hangs_keeps_no_request_and_a_job_waits_once() -> None:
 
     def send(job: str) -> None:
         begun.set()
-        assert free.wait(10)
+        assert free.wait(PATIENCE)
         sent.append(job)
         if job == "last":
             last.set()
 
     pokes = Pokes(send)
     pokes("a")
-    assert begun.wait(10)
+    assert begun.wait(PATIENCE)
     for job in ("a", "b", "b", "a", "last"):
         pokes(job)
     assert sent == [], "each call returned while the broker hung"
     free.set()
-    assert last.wait(10)
+    assert last.wait(PATIENCE)
     assert sent == ["a", "a", "b", "last"], "an a that came after the first was taken is sent again, once"
     pokes.close()
 

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from coordinator import queue
 from coordinator.settings import resolve_coordinator
 from lockstep.protocol.errors import UsageError
+from tests.support.waiting import PATIENCE
 
 
 def test_by_default_the_broker_is_a_folder_of_the_home(tmp_path: Path) -> None:
@@ -37,7 +38,7 @@ def test_coordinators_that_share_a_broker_have_a_queue_each(tmp_path: Path, redi
         waiting = [connection.SimpleQueue(queue.build(s).conf.task_default_queue) for s in (other, one)]
         with pytest.raises(Empty):
             waiting[0].get(timeout=0.1)
-        message = waiting[1].get(timeout=5)
+        message = waiting[1].get(timeout=PATIENCE)
         message.ack()
         assert message.headers["task"] == queue.LOOK
         assert message.payload[0] == ["0x01"]

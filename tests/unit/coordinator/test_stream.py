@@ -15,6 +15,7 @@ from coordinator.db import Database
 from coordinator.models import EventRow
 from coordinator.stream import PAGE, PER_ADDRESS, STREAMS, Events, Position, Stream, parse
 from lockstep.protocol.errors import TryLater, UsageError
+from tests.support.waiting import PATIENCE
 
 from .conftest import JOB, Api
 
@@ -40,7 +41,7 @@ def stream_of(database: Database, **options: Any) -> Stream:
 async def taken(events: AsyncIterator[bytes], n: int) -> list[str]:
     """The ids of the next `n` events; a reset is "reset"."""
     ids: list[str] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         async for piece in events:
             text = piece.decode()
             if text.startswith("event: reset"):
@@ -245,7 +246,7 @@ def test_a_server_that_stops_ends_its_streams_and_takes_no_more(database: Databa
         await stream.close()
         with pytest.raises(TryLater, match="stops"):
             stream.enter("10.0.0.2")
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE):
             return await asyncio.gather(*waiting)
 
     assert asyncio.run(listens()) == [["1-0-abababab", "1-1-abababab"]] * 3, "what came is sent, then it ends"

@@ -24,6 +24,7 @@ from lockstep.protocol.errors import ChainError, NotFoundError, TryLater
 from lockstep.protocol.types import ClaimId, Digest, GameId, Seconds, Seed, Step
 from lockstep.storage.directory import DirectoryStore
 from tests.support import toyjob
+from tests.support.waiting import PATIENCE
 from tests.unit.node.test_player import counted
 
 PHASES = (
@@ -213,7 +214,7 @@ def test_many_claims_challenged_at_once_cost_one_replay_each(
 def test_the_earliest_deadline_is_played_first(desk_of: Callable[..., Desk]) -> None:
     desk = desk_of(4, [1, 2, 3, 4], deadlines=[40_000, 20_000, 30_000, 10_000])
     desk.look()
-    until = time.monotonic() + 10
+    until = time.monotonic() + PATIENCE
     while len(desk.court.waiting) < 4:
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -231,7 +232,7 @@ def test_a_move_at_hand_does_not_wait_for_a_replay(
     def approach(held: HeldClaim, t: int, seconds: float = 0.0) -> Any:
         if t == 5:
             blocked.set()
-            assert go_on.wait(10)
+            assert go_on.wait(PATIENCE)
         return plain(held, t)
 
     second = list(desk.court.claims)[1]
@@ -239,7 +240,7 @@ def test_a_move_at_hand_does_not_wait_for_a_replay(
     assert held is not None
     held.step(1).output(FOLD)
     monkeypatch.setattr(HeldClaim, "approach", approach)
-    until = time.monotonic() + 10
+    until = time.monotonic() + PATIENCE
     while desk.court.at.get(second, 0) < 3:
         assert time.monotonic() < until
         desk.look()
@@ -292,7 +293,7 @@ def test_a_game_that_fails_rests_and_holds_up_no_other(
             raise kind
 
     desk.court.refused = refused
-    until = time.monotonic() + 10
+    until = time.monotonic() + PATIENCE
     while any(desk.court.at.get(game, 0) < len(PHASES) for game in desk.court.claims if game != bad):
         assert time.monotonic() < until
         desk.look()
@@ -311,7 +312,7 @@ def test_lost_material_is_no_end(desk_of: Callable[..., Desk]) -> None:
         return None if claim == lost else plain(claim)
 
     desk.held_of = held_of
-    until = time.monotonic() + 10
+    until = time.monotonic() + PATIENCE
     while desk.court.at.get(list(desk.court.claims)[1], 0) < len(PHASES):
         assert time.monotonic() < until
         desk.look()

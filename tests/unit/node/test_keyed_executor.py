@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 
 from lockstep.node.keyed_executor import KeyedExecutor, Stopped
+from tests.support.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def test_a_result_is_taken_once(executor: KeyedExecutor[str, int]) -> None:
     woken = threading.Event()
     told: KeyedExecutor[str, int] = KeyedExecutor("told", woken.set)
     told.begin("a", lambda: 7)
-    assert woken.wait(10), "the loop need not ask again and again"
+    assert woken.wait(PATIENCE), "the loop need not ask again and again"
     told.close()
     assert told.over("a")
     assert told.take("a") == 7
@@ -36,7 +37,7 @@ def test_one_piece_of_work_has_a_key(executor: KeyedExecutor[str, int]) -> None:
 
     def work() -> int:
         begun.append(1)
-        go.wait(10)
+        go.wait(PATIENCE)
         return len(begun)
 
     executor.begin("a", work)
@@ -67,7 +68,7 @@ def test_closing_stops_work_between_its_steps(executor: KeyedExecutor[str, int])
             executor.go_on()
 
     executor.begin("a", work)
-    assert began.wait(10)
+    assert began.wait(PATIENCE)
     executor.close()
     with pytest.raises(Stopped):
         executor.take("a")
@@ -100,7 +101,7 @@ def test_cancelled_work_stops_between_its_steps_and_frees_its_key_when_it_is_tak
 
 
 def wait_for(executor: KeyedExecutor[str, int], key: str) -> None:
-    until = time.monotonic() + 10
+    until = time.monotonic() + PATIENCE
     while not executor.over(key):
         assert time.monotonic() < until
         time.sleep(0.01)

@@ -19,6 +19,7 @@ from lockstep.chain.rpc import connect
 from lockstep.node import metrics
 from lockstep.protocol.errors import DoctorError, UsageError
 from lockstep.protocol.jobs import Phase
+from tests.support.waiting import PATIENCE
 from tests.support.world import DEPOSIT, WALLET, World
 
 
@@ -57,7 +58,7 @@ def scraped(port: int | None) -> dict[tuple[str, str], float]:
 
 def sampled(port: int | None) -> dict[tuple[str, str], float]:
     """Once the chain was asked."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + PATIENCE
     while ("lockstep_head_block", "") not in (found := scraped(port)):
         assert time.monotonic() < end, found
         time.sleep(0.05)
@@ -111,7 +112,7 @@ def test_ready_is_who_went_round_lately(world: World, settings: Settings) -> Non
 def test_a_chain_that_is_gone_ends_nothing(settings: Settings) -> None:
     me = "0x" + "11" * 20
     with metrics.served("worker", replace(settings, rpc="http://127.0.0.1:9"), me) as port:  # type: ignore[arg-type]
-        end = time.monotonic() + 20
+        end = time.monotonic() + PATIENCE
         while not scraped(port)["lockstep_sample_failures_total", ""]:
             assert time.monotonic() < end
             time.sleep(0.05)
@@ -131,7 +132,7 @@ def test_a_port_in_use_and_what_is_no_address_are_said_at_the_start(settings: Se
             pass
     with metrics.served("worker", replace(settings, metrics=""), me) as none:  # type: ignore[arg-type]
         assert none is None
-    end = time.monotonic() + 20
+    end = time.monotonic() + PATIENCE
     while threading.active_count() > threads + 2:
         assert time.monotonic() < end, "samplers end by themselves"
         time.sleep(0.05)
@@ -164,7 +165,7 @@ def test_a_sampler_asks_while_somebody_looks() -> None:
         return metrics.MetricSample(1.5, 2.0, 3.0, 0.0, 4.0, 5.0, 7, 8, None)
 
     def wait(times: int) -> None:
-        end = time.monotonic() + 20
+        end = time.monotonic() + PATIENCE
         while len(asked) < times:
             assert time.monotonic() < end
             time.sleep(0.01)
@@ -184,7 +185,7 @@ def test_a_sample_from_before_a_pause_is_not_told_and_one_of_an_outage_is(monkey
     left = [metrics.MetricSample(1.5, 2.0, 3.0, 0.0, 4.0, 5.0, 7, 8, None)]
     # The second reading fails, and all that follow.
     sampler = metrics.Sampler(left.pop, seconds=0.01)
-    end = time.monotonic() + 20
+    end = time.monotonic() + PATIENCE
     while sampler.look() is None:
         assert time.monotonic() < end
         time.sleep(0.01)

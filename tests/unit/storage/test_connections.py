@@ -70,6 +70,10 @@ class Site:
         client.sendall(sent)
         return client
 
+    def at_work(self, number: int) -> None:
+        """Waits until so many connections are answered."""
+        wait(lambda: sum(c.state == "work" for c in list(self.server.server_state.connections)) == number, "requests")
+
     def get(self, path: str) -> int:
         return requests.get(f"http://127.0.0.1:{self.port}{path}", timeout=PATIENCE).status_code
 
@@ -197,7 +201,7 @@ def test_requests_at_work_are_bounded_and_health_is_answered_all_the_same(site: 
     with ExitStack() as open_:
         for _ in range(QUICK.requests):
             open_.enter_context(site.connect(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n"))
-        time.sleep(0.3)
+        site.at_work(QUICK.requests)
         refused = requests.get(f"http://127.0.0.1:{site.port}/large", timeout=PATIENCE)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
         assert site.get("/healthz") == 200
@@ -205,7 +209,7 @@ def test_requests_at_work_are_bounded_and_health_is_answered_all_the_same(site: 
 
 def test_streams_are_no_requests_at_work(site: Site) -> None:
     streams = [site.connect(b"GET /api/v1/stream HTTP/1.1\r\nHost: x\r\n\r\n") for _ in range(QUICK.requests + 3)]
-    time.sleep(0.3)
+    site.at_work(QUICK.requests + 3)
     assert site.get("/large") == 200
     for stream in streams:
         stream.close()
@@ -216,7 +220,7 @@ def test_where_all_connections_are_at_work_the_next_is_refused() -> None:
     with ExitStack() as open_:
         for _ in range(3):
             open_.enter_context(site.connect(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n"))
-        time.sleep(0.3)
+        site.at_work(3)
         late = site.connect()
         assert late.recv(1 << 16).startswith(b"HTTP/1.1 503")
     site.close()

@@ -22,7 +22,7 @@ from lockstep.protocol.errors import FundsError, Unfit, Unreachable, WrongBits
 from lockstep.protocol.types import JobId, Seconds, Wei
 from lockstep.storage import ContentStore
 from tests.support.params import amended
-from tests.support.waiting import wait
+from tests.support.waiting import PATIENCE, wait
 from tests.support.workers import OTHER, bare_parts, taken_of
 from worker import admission as admission_module
 from worker.admission import FIRST_SECONDS, Admission
@@ -75,7 +75,7 @@ def admission(parts: WorkerParts, purse: Purse) -> Iterator[Admission]:
 
 def fits(admission: Admission, taken: Taken, live: list[Taken], now: int) -> bool:
     """As looked at until the pace is measured."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while True:
         found = admission.fits(taken, live, Seconds(now))
         if taken.ledger.id not in admission._executor:

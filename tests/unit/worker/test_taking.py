@@ -31,6 +31,7 @@ from lockstep.protocol.errors import (
 from lockstep.protocol.programs.defects import Rule
 from lockstep.protocol.types import JobId, Seconds, Wei
 from lockstep.storage import ContentStore
+from tests.support.waiting import PATIENCE
 from tests.support.workers import OTHER, bare_parts, put_at_stake
 from worker import notes
 from worker.parts import WorkerParts
@@ -60,7 +61,7 @@ def ledger(parts: WorkerParts, toy: Job) -> Ledger:
 def take(jobs: Jobs, ledger: Ledger, now: int = 1000, joins: bool = True) -> None:
     """Begin to load what is new, wait for it, take it."""
     jobs.take(ledger, NOTHING, joins, Seconds(now))
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     both = (jobs._loader, jobs._urgent)
     while not all(executor.over(job) for executor in both for job in ledger.jobs if job in executor):
         assert time.monotonic() < deadline

@@ -45,6 +45,7 @@ from lockstep.protocol.market import court, ids
 from lockstep.protocol.types import Address, Seconds, Wei
 from tests.support import toyjob
 from tests.support.constant import ConstantClaim
+from tests.support.waiting import PATIENCE
 from tests.support.world import World
 from worker import notes
 from worker.account import Account, open_account
@@ -403,7 +404,7 @@ def test_a_worker_that_runs_says_so_whatever_the_last_one_ended_with(market: Mar
         thread = threading.Thread(target=worker.run)
         thread.start()
         try:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + PATIENCE
             while why_of(open_account(settings)).state != notes.WORKING and time.monotonic() < deadline:
                 time.sleep(0.05)
             assert why_of(open_account(settings)).to_dict()["state"]["code"] == "working"
