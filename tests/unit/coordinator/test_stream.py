@@ -38,9 +38,9 @@ def stream_of(database: Database, **options: Any) -> Stream:
     return Stream(database, **{"period_seconds": 0.02, "beat_seconds": 0.2} | options)
 
 
-async def taken(events: AsyncIterator[bytes], n: int) -> list[str]:
-    """The ids of the next `n` events; a reset is "reset"."""
-    ids: list[str] = []
+async def taken(events: AsyncIterator[bytes], n: int, into: list[str] | None = None) -> list[str]:
+    """The ids of the next `n` events, each in `into` as soon as it is there; a reset is "reset"."""
+    ids: list[str] = [] if into is None else into
     async with asyncio.timeout(PATIENCE):
         async for piece in events:
             text = piece.decode()
@@ -239,10 +239,14 @@ def test_a_server_that_stops_ends_its_streams_and_takes_no_more(database: Databa
         for _ in range(3):
             stream.enter("10.0.0.1")
             places.append((await stream.begin(None))[0])
-        waiting = [asyncio.create_task(taken(stream.events(place), 9)) for place in places]
-        await asyncio.sleep(0.05)
+        found: list[list[str]] = [[], [], []]
+        waiting = [
+            asyncio.create_task(taken(stream.events(place), 9, ids)) for place, ids in zip(places, found, strict=True)
+        ]
         add(database, range(1, 2))
-        await asyncio.sleep(0.2)
+        async with asyncio.timeout(PATIENCE):
+            while any(len(ids) < 2 for ids in found):
+                await asyncio.sleep(0.02)
         await stream.close()
         with pytest.raises(TryLater, match="stops"):
             stream.enter("10.0.0.2")
