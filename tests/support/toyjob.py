@@ -55,6 +55,7 @@ TOY_TERMS = Terms(
 UNHURRIED = {
     "join_seconds": Seconds(600), "train_seconds": Seconds(600), "reveal_seconds": Seconds(600),
     "merge_seconds": Seconds(600), "challenge_seconds": Seconds(1500), "clock_seconds": Seconds(900),
+    "answer_seconds": Seconds(600),
 }  # fmt: skip
 """Windows that nobody is too slow for: each ends when everybody has acted, or a test moves the chain's clock."""
 
