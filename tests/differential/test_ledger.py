@@ -27,7 +27,6 @@ from tests.support.market.wander import Wanderer
 
 BLOCKS = 90
 GAS = 5_000_000
-ENDED = (Phase.FINAL, Phase.FAILED, Phase.VOID)
 Difference = tuple[str, object, object]
 
 
@@ -103,7 +102,8 @@ def _of_round(s: State, job: JobLedger, told: RoundLedger, r: int) -> Iterator[D
     assert p is not None
     name = f"round {r}"
     yield f"{name}: attempt, base, seed", (ro.attempt, ro.base, ro.seed), (told.attempt, told.base, told.seed)
-    yield f"{name} has ended", ro.phase if ro.phase in ENDED else Phase.JOINING, told.phase
+    # JOINING stands for every phase before the freeze.
+    yield f"{name}: phase", ro.phase, told.phase if told.phase >= Phase.MERGING else Phase.JOINING
     if ro.phase in (Phase.LEAD, Phase.FINAL):
         yield f"{name}: merge", ro.merge_claim, told.merge.id if told.merge is not None else NO_CLAIM
         yield f"{name}: mask, mergeIn", (ro.mask, ro.merge_in), (told.mask, told.merge_in)

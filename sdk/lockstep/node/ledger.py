@@ -6,9 +6,9 @@ A fold over the events, made anew from the first one at every start; the logs of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -18,6 +18,7 @@ from lockstep.protocol import merkle
 from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.jobs import NEVER, Body, ClaimStatus, Phase, Round
 from lockstep.protocol.market import events
+from lockstep.protocol.market.effects import EFFECTS, Effect
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.market.types import Audit, AuditStatus, Duty, DutyStatus, Status
 from lockstep.protocol.market.views import over_at
@@ -114,7 +115,8 @@ class RoundLedger:
     decided_at: Seconds = NEVER
     """The chain time at which it was merged, or failed after claims were revealed."""
     phase: Phase = Phase.JOINING
-    """JOINING until it is known how it ended: FAILED, VOID, FINAL. Claims of a FAILED one stand until it is FINAL."""
+    """As the last event left it: phases that begin with time alone are not seen. Claims of a FAILED one stand until it
+    is FINAL."""
 
     @property
     def merge(self) -> ClaimRecord | None:
@@ -125,8 +127,7 @@ class RoundLedger:
     @property
     def stored(self) -> Round:
         """The phase and the time of its decision, as the market has them."""
-        phase = Phase.LEAD if self.phase == Phase.JOINING and self.decided_at != NEVER else self.phase
-        return Round(phase, self.attempt, merged_at=self.decided_at)
+        return Round(self.phase, self.attempt, merged_at=self.decided_at)
 
     @property
     def payloads(self) -> dict[int, Payload]:
@@ -137,6 +138,15 @@ class RoundLedger:
     def bodies(self) -> list[Body]:
         """The argument of `freeze`: bodies of the revealed slots that nobody has convicted, in order."""
         return [self.claims[slot].body for slot in sorted(self.claims) if not self.claims[slot].convicted]
+
+    def take(self, effect: Effect, args: Mapping[str, Any]) -> None:
+        """Have an event's effect on the phase, the fields that it keeps, and every slot."""
+        for name, value in {**effect.said(args), "phase": effect.state}.items():
+            setattr(self, name, value)
+        for slot, (worker, status) in self.holders.items():
+            after = effect.becomes(status, bool(self.mask >> slot & 1))
+            missing = after is ClaimStatus.EXCLUDED and slot in self.missing
+            self.holders[slot] = (worker, ClaimStatus.MISSING if missing else after)
 
     def accepted(self, slots: int) -> tuple[Payload | None, ...]:
         """Returns the merge's input payloads in slot order; None for a slot that was not accepted."""
@@ -322,8 +332,7 @@ class Ledger:
     def apply(self, event: Event) -> None:
         """Take one event; those that say nothing here change nothing."""
         said = event.said
-        fold = _FOLDS.get(type(said)) if said is not None else None
-        if fold is not None:
+        if said is not None and (fold := _FOLDS.get(said.contract)) is not None:
             fold(self, said, event)
 
     def all_games(self) -> list[GameRecord]:
@@ -380,317 +389,156 @@ class Ledger:
                     yield job, r, record
 
 
-_E = TypeVar("_E", bound=events.Logged)
-Fold = Callable[[Ledger, _E, "Event"], None]
-
-_FOLDS: dict[type[events.Logged], Fold[Any]] = {}
-"""The handler of each event type; it takes the ledger, the decoded event and its log entry."""
-
-
-def _folds(kind: type[_E]) -> Callable[[Fold[_E]], Fold[_E]]:
-    def added(fold: Fold[_E]) -> Fold[_E]:
-        _FOLDS[kind] = fold
-        return fold
-
-    return added
-
-
-# -- vault
-
-
-@_folds(events.NodeRegistered)
-def _node_registered(ledger: Ledger, e: events.NodeRegistered, _: Event) -> None:
-    ledger.nodes.pop(e.account, None)
-    ledger.nodes[e.account] = e.key
-    ledger.registrations[e.account] = ledger.registrations.get(e.account, 0) + 1
-
-
-@_folds(events.Slashed)
-def _slashed(ledger: Ledger, e: events.Slashed, _: Event) -> None:
-    ledger.slashed[e.key] = e.amount
-    ledger.locks.pop(e.key, None)
-
-
-@_folds(events.Deposited)
-def _deposited(ledger: Ledger, e: events.Deposited, _: Event) -> None:
-    ledger.deposits[e.account] = ledger.deposits.get(e.account, 0) + e.amount
-
-
-@_folds(events.Unbonded)
-def _unbonded(ledger: Ledger, e: events.Unbonded, _: Event) -> None:
-    ledger.deposits[e.account] -= e.amount
-
-
-@_folds(events.Locked)
-def _locked(ledger: Ledger, e: events.Locked, _: Event) -> None:
-    ledger.locks[e.key] = e.account
-    ledger.stakers.add(e.account)
-
-
-@_folds(events.Unlocked)
-def _unlocked(ledger: Ledger, e: events.Unlocked, _: Event) -> None:
-    ledger.locks.pop(e.key, None)
-
-
-@_folds(events.BondTaken)
-def _bond_taken(ledger: Ledger, e: events.BondTaken, _: Event) -> None:
-    ledger.locks.pop(e.key, None)
-
-
-# -- market
-
-
-@_folds(events.JobCreated)
-def _job_created(ledger: Ledger, e: events.JobCreated, at: Event) -> None:
-    ledger.jobs[e.job] = JobLedger(JobId(e.job), e.requester, at.block)
-
-
-@_folds(events.JobDone)
-def _job_done(ledger: Ledger, e: events.JobDone, _: Event) -> None:
-    ledger.jobs[e.job].done = True
-
-
-@_folds(events.RoundStarted)
-def _round_started(ledger: Ledger, e: events.RoundStarted, _: Event) -> None:
-    job = ledger.jobs[e.job]
-    if e.round in job.rounds:
-        job.past.append(job.rounds[e.round])
-    job.rounds[e.round] = RoundLedger(e.round, e.attempt, e.base, e.outer)
-
-
-@_folds(events.Joined)
-def _joined(ledger: Ledger, e: events.Joined, _: Event) -> None:
-    r = _round(ledger, e)
-    r.holders[e.slot] = (e.worker, ClaimStatus.JOINED)
-    ledger.places[claim_id(e.job, e.round, r.attempt, e.slot)] = JobId(e.job), e.round
-
-
-@_folds(events.Left)
-def _left(ledger: Ledger, e: events.Left, _: Event) -> None:
-    _round(ledger, e).holders.pop(e.slot)
-
-
-@_folds(events.Sealed)
-def _sealed(ledger: Ledger, e: events.Sealed, at: Event) -> None:
-    r = _round(ledger, e)
-    r.seed, r.sealed = Seed(e.seed), at.block
-
-
-@_folds(events.Committed)
-def _committed(ledger: Ledger, e: events.Committed, _: Event) -> None:
-    _advance(ledger, e, ClaimStatus.COMMITTED)
-
-
-@_folds(events.Revealed)
-def _revealed(ledger: Ledger, e: events.Revealed, at: Event) -> None:
-    _advance(ledger, e, ClaimStatus.REVEALED)
-    r = _round(ledger, e)
-    r.claims[e.slot] = ClaimRecord(
-        ClaimId(e.claim), JobId(e.job), e.round, r.attempt, e.slot, e.worker, TraceRoot(e.trace_root),
-        Digest(e.out), Digest(e.out2), Cid(e.trace_cid), Cid(e.payload_cid), at.time,
-    )  # fmt: skip
-
-
-@_folds(events.Carried)
-def _carried(ledger: Ledger, e: events.Carried, _: Event) -> None:
-    claims = _round(ledger, e).claims
-    claims[e.slot] = replace(claims[e.slot], carries=True)
-
-
-@_folds(events.Frozen)
-def _frozen(ledger: Ledger, e: events.Frozen, _: Event) -> None:
-    r = _round(ledger, e)
-    r.mask, r.merge_in = e.mask, StateRoot(e.merge_in)
-    # What is open at the freeze is so in vain: before its deadline nothing is frozen.
-    asked = {d.claim for d in ledger.demands.values()}
-    r.missing |= {slot for slot, claim in r.claims.items() if claim.id in asked}
-    absent = dict.fromkeys((ClaimStatus.JOINED, ClaimStatus.COMMITTED), ClaimStatus.ABSENT)
-    _close(r, {ClaimStatus.REVEALED: None, **absent})
-
-
-@_folds(events.Merged)
-def _merged(ledger: Ledger, e: events.Merged, at: Event) -> None:
-    job, r = ledger.jobs[e.job], _round(ledger, e)
-    ledger.places[ClaimId(e.claim)] = JobId(e.job), e.round
-    if (first := r.merge) is not None:
-        job.attempt += 1
-        r.merges = [replace(m, replaced=True) if m.id == first.id else m for m in r.merges]
-    trace_root = TraceRoot(merkle.leaf(merkle.node(e.out, e.out2)))
-    r.merges.append(
-        ClaimRecord(
-            ClaimId(e.claim), JobId(e.job), e.round, job.attempt, MERGE_SLOT, e.worker, trace_root, Digest(e.out),
-            Digest(e.out2), None, Cid(e.checkpoint_cid), at.time,
-        )
-    )  # fmt: skip
-    r.decided_at = at.time
-
-
-@_folds(events.RoundFinal)
-def _round_final(ledger: Ledger, e: events.RoundFinal, _: Event) -> None:
-    r = _round(ledger, e)
-    r.phase = Phase.FINAL
-    judged = (ClaimStatus.ACCEPTED, ClaimStatus.EXCLUDED, ClaimStatus.MISSING)
-    _close(r, dict.fromkeys(judged, ClaimStatus.FINAL))
-
-
-@_folds(events.RoundFailed)
-def _round_failed(ledger: Ledger, e: events.RoundFailed, at: Event) -> None:
-    r = _round(ledger, e)
-    r.phase = Phase.FAILED
-    r.decided_at = at.time if r.claims else NEVER
-    # With a seed the freeze has said what each claim is.
-    _close(r, {ClaimStatus.JOINED: ClaimStatus.VOID})
-
-
-@_folds(events.RoundVoid)
-def _round_void(ledger: Ledger, e: events.RoundVoid, _: Event) -> None:
-    _round(ledger, e).phase = Phase.VOID
-
-
-@_folds(events.Convicted)
-def _convicted(ledger: Ledger, e: events.Convicted, _: Event) -> None:
-    job, r = ledger.jobs[e.job], _round(ledger, e)
-    if e.slot == MERGE_SLOT:
-        job.attempt += 1
-        r.decided_at = NEVER
-        r.merges = [replace(m, convicted=True) if m.id == e.claim else m for m in r.merges]
-    elif claim_id(e.job, e.round, r.attempt, e.slot) == e.claim:
-        r.holders[e.slot] = (e.worker, ClaimStatus.CONVICTED)
-        r.claims[e.slot] = replace(r.claims[e.slot], convicted=True)
-
-
-@_folds(events.Paid)
-def _paid(ledger: Ledger, e: events.Paid, at: Event) -> None:
-    ledger.pays.append(Pay(e.job, e.round, e.slot, e.account, e.amount, at.time))
-
-
-# -- games
-
-
-@_folds(events.GameOpened)
-def _opened(ledger: Ledger, e: events.GameOpened, _: Event) -> None:
-    ledger.games[e.game] = GameRecord(GameId(e.game), ClaimId(e.claim), e.challenger, e.defender, e.nonce, e.t)
-
-
-@_folds(events.GameResolved)
-def _resolved(ledger: Ledger, e: events.GameResolved, _: Event) -> None:
-    ledger.ended[e.game] = replace(ledger.games.pop(e.game), verdict=Verdict(e.verdict))
-
-
-# -- witnesses
-
-
-@_folds(events.Enrolled)
-def _enrolled(ledger: Ledger, e: events.Enrolled, _: Event) -> None:
-    ledger.heads[e.job, e.account] = Digest(e.head)
-
-
-@_folds(events.AuditOpened)
-def _audit_opened(ledger: Ledger, e: events.AuditOpened, _: Event) -> None:
-    state = Audit(AuditStatus.DRAWING, JobId(e.job), e.round, e.attempt, e.beacon_block)
-    ledger.audits[e.audit] = ledger.jobs[e.job].audits[e.audit] = AuditLedger(AuditId(e.audit), state)
-
-
-@_folds(events.DutyDrawn)
-def _duty_drawn(ledger: Ledger, e: events.DutyDrawn, _: Event) -> None:
-    ledger.audits[e.audit].duties.append(Duty(e.account, e.slot, e.serial, DutyStatus.DRAWN))
-
-
-@_folds(events.AuditDrawn)
-def _audit_drawn(ledger: Ledger, e: events.AuditDrawn, _: Event) -> None:
-    state = ledger.audits[e.audit].state
-    state.status, state.beacon, state.duties = AuditStatus.DRAWN, Digest(e.beacon), e.duties
-    state.commit_ends, state.reveal_ends = e.commit_ends, e.reveal_ends
-
-
-@_folds(events.AuditSkipped)
-def _audit_skipped(ledger: Ledger, e: events.AuditSkipped, _: Event) -> None:
-    ledger.audits[e.audit].state.status = AuditStatus.SKIPPED
-
-
-@_folds(events.VerdictCommitted)
-def _verdict_committed(ledger: Ledger, e: events.VerdictCommitted, _: Event) -> None:
-    audit = ledger.audits[e.audit]
-    audit.state.committed += 1
-    audit.duties[e.i].status, audit.duties[e.i].commitment = DutyStatus.COMMITTED, Digest(e.commitment)
-
-
-@_folds(events.CommitsEnded)
-def _commits_ended(ledger: Ledger, e: events.CommitsEnded, _: Event) -> None:
-    state = ledger.audits[e.audit].state
-    state.commit_ends, state.reveal_ends = e.commit_ends, e.reveal_ends
-
-
-@_folds(events.VerdictRevealed)
-def _verdict_revealed(ledger: Ledger, e: events.VerdictRevealed, _: Event) -> None:
-    duty = ledger.audits[e.audit].duties[e.i]
-    duty.t, duty.status = Step(e.t), DutyStatus.AGREED if e.agrees else DutyStatus.DIFFERED
-
-
-@_folds(events.DutyClosed)
-def _duty_closed(ledger: Ledger, e: events.DutyClosed, _: Event) -> None:
-    ledger.audits[e.audit].duties[e.i].status = DutyStatus.CLOSED
-
-
-@_folds(events.TracePublished)
-def _trace_published(ledger: Ledger, e: events.TracePublished, _: Event) -> None:
-    r = _round(ledger, e)
-    if e.slot in r.claims and r.claims[e.slot].id == e.claim:
-        r.claims[e.slot] = replace(r.claims[e.slot], trace_cid=Cid(e.trace_cid))
-
-
-# -- demands
-
-
-@_folds(events.PayloadDemanded)
-def _payload_demanded(ledger: Ledger, e: events.PayloadDemanded, _: Event) -> None:
-    claim = ClaimId(e.claim)
-    ledger.demands[e.demand] = DemandRecord(Digest(e.demand), JobId(e.job), claim, 0, e.asker, e.deadline)
-
-
-@_folds(events.RowDemanded)
-def _row_demanded(ledger: Ledger, e: events.RowDemanded, _: Event) -> None:
-    ledger.demands[e.demand] = DemandRecord(Digest(e.demand), JobId(e.job), None, e.row, e.asker, e.deadline)
-
-
-@_folds(events.Settled)
-def _settled(ledger: Ledger, e: events.Settled, _: Event) -> None:
-    ended = ledger.demands.pop(e.demand, None)
-    if e.status != Status.MISSING or ended is None or ended.claim is None:
-        return
-    found = ledger.find(ended.claim)
-    # A carry that is given up after the freeze changes nothing there any more.
-    if found is not None and found[1].merge_in is None:
-        found[1].missing.add(found[2].slot)
-
-
-# -- inside
-
-
-class _OfRound(Protocol):
-    """An event about a round."""
-
-    @property
-    def job(self) -> JobId: ...
-    @property
-    def round(self) -> int: ...
-
-
-def _round(ledger: Ledger, e: _OfRound) -> RoundLedger:
-    return ledger.jobs[e.job].rounds[e.round]
-
-
-def _advance(ledger: Ledger, e: events.Committed | events.Revealed, status: ClaimStatus) -> None:
-    holders = _round(ledger, e).holders
-    holders[e.slot] = (holders[e.slot][0], status)
-
-
-def _close(r: RoundLedger, become: dict[ClaimStatus, ClaimStatus | None]) -> None:
-    for slot, (worker, status) in r.holders.items():
-        if status in become:
-            unnamed = ClaimStatus.MISSING if slot in r.missing else ClaimStatus.EXCLUDED
-            accepted = ClaimStatus.ACCEPTED if r.mask >> slot & 1 else unnamed
-            r.holders[slot] = (worker, become[status] or accepted)
+# -- the fold, by contract
+
+
+def _of_vault(ledger: Ledger, e: events.Logged, _: Event) -> None:
+    match e:
+        case events.NodeRegistered():
+            ledger.nodes.pop(e.account, None)
+            ledger.nodes[e.account] = e.key
+            ledger.registrations[e.account] = ledger.registrations.get(e.account, 0) + 1
+        case events.Deposited():
+            ledger.deposits[e.account] = ledger.deposits.get(e.account, 0) + e.amount
+        case events.Unbonded():
+            ledger.deposits[e.account] -= e.amount
+        case events.Locked():
+            ledger.locks[e.key] = e.account
+            ledger.stakers.add(e.account)
+        case events.Slashed():
+            ledger.slashed[e.key] = e.amount
+            ledger.locks.pop(e.key, None)
+        case events.Unlocked() | events.BondTaken():
+            ledger.locks.pop(e.key, None)
+
+
+def _of_market(ledger: Ledger, e: Any, at: Event) -> None:
+    match e:
+        case events.JobCreated():
+            ledger.jobs[e.job] = JobLedger(e.job, e.requester, at.block)
+        case events.JobDone():
+            ledger.jobs[e.job].done = True
+        case events.Paid():
+            ledger.pays.append(Pay(e.job, e.round, e.slot, e.account, e.amount, at.time))
+        case events.RoundStarted():
+            job = ledger.jobs[e.job]
+            if e.round in job.rounds:
+                job.past.append(job.rounds[e.round])
+            job.rounds[e.round] = RoundLedger(e.round, **EFFECTS[type(e)].said(vars(e)))
+        case events.JobCancelled() | events.JobVoid():
+            pass
+        case _:
+            _of_round(ledger, ledger.jobs[e.job], e, at)
+
+
+def _of_round(ledger: Ledger, job: JobLedger, e: Any, at: Event) -> None:
+    r, effect = job.rounds[e.round], EFFECTS.get(type(e))
+    if effect is not None and isinstance(effect.state, ClaimStatus):
+        r.holders[e.slot] = (e.worker if "worker" in effect.kept else r.holders[e.slot][0], effect.state)
+    match e:
+        case events.Joined():
+            ledger.places[claim_id(e.job, e.round, r.attempt, e.slot)] = e.job, e.round
+        case events.Left():
+            r.holders.pop(e.slot)
+        case events.Sealed():
+            r.sealed = at.block
+        case events.Revealed():
+            said = EFFECTS[type(e)].said(vars(e))
+            made = (e.claim, e.job, e.round, r.attempt, e.slot, e.worker)
+            r.claims[e.slot] = ClaimRecord(*made, claimed_at=at.time, **said)
+        case events.Carried():
+            r.claims[e.slot] = replace(r.claims[e.slot], carries=True)
+        case events.Frozen():
+            # What is open at the freeze is so in vain: before its deadline nothing is frozen.
+            asked = {d.claim for d in ledger.demands.values()}
+            r.missing |= {slot for slot, claim in r.claims.items() if claim.id in asked}
+        case events.Merged():
+            ledger.places[e.claim] = e.job, e.round
+            if (first := r.merge) is not None:
+                job.attempt += 1
+                r.merges = [replace(m, replaced=True) if m.id == first.id else m for m in r.merges]
+            trace_root = TraceRoot(merkle.leaf(merkle.node(e.out, e.out2)))
+            made = (e.claim, e.job, e.round, job.attempt, MERGE_SLOT, e.worker)
+            r.merges.append(ClaimRecord(*made, trace_root, e.out, e.out2, None, e.checkpoint_cid, at.time))
+            r.decided_at = at.time
+        case events.RoundFailed():
+            r.decided_at = at.time if r.claims else NEVER
+        case events.Convicted() if e.slot == MERGE_SLOT:
+            job.attempt += 1
+            r.decided_at = NEVER
+            r.phase = Phase.MERGING if r.phase is Phase.LEAD else r.phase
+            r.merges = [replace(m, convicted=True) if m.id == e.claim else m for m in r.merges]
+        case events.Convicted() if claim_id(e.job, e.round, r.attempt, e.slot) == e.claim:
+            r.holders[e.slot] = (e.worker, ClaimStatus.CONVICTED)
+            r.claims[e.slot] = replace(r.claims[e.slot], convicted=True)
+        case events.TracePublished() if e.slot in r.claims and r.claims[e.slot].id == e.claim:
+            r.claims[e.slot] = replace(r.claims[e.slot], trace_cid=e.trace_cid)
+    if effect is not None and isinstance(effect.state, Phase):
+        r.take(effect, vars(e))
+
+
+def _of_game(ledger: Ledger, e: events.Logged, _: Event) -> None:
+    match e:
+        case events.GameOpened():
+            ledger.games[e.game] = GameRecord(e.game, e.claim, e.challenger, e.defender, e.nonce, e.t)
+        case events.GameResolved():
+            ledger.ended[e.game] = replace(ledger.games.pop(e.game), verdict=Verdict(e.verdict))
+
+
+def _of_witnesses(ledger: Ledger, e: Any, at: Event) -> None:
+    match e:
+        case events.Enrolled():
+            ledger.heads[e.job, e.account] = e.head
+        case events.AuditOpened():
+            state = Audit(AuditStatus.DRAWING, e.job, e.round, e.attempt, e.beacon_block)
+            ledger.audits[e.audit] = ledger.jobs[e.job].audits[e.audit] = AuditLedger(e.audit, state)
+        case events.DutyDrawn():
+            ledger.audits[e.audit].duties.append(Duty(e.account, e.slot, e.serial, DutyStatus.DRAWN))
+        case events.AuditDrawn():
+            state = ledger.audits[e.audit].state
+            state.status, state.beacon, state.duties = AuditStatus.DRAWN, e.beacon, e.duties
+            state.commit_ends, state.reveal_ends = e.commit_ends, e.reveal_ends
+        case events.AuditSkipped():
+            ledger.audits[e.audit].state.status = AuditStatus.SKIPPED
+        case events.CommitsEnded():
+            state = ledger.audits[e.audit].state
+            state.commit_ends, state.reveal_ends = e.commit_ends, e.reveal_ends
+        case events.VerdictCommitted():
+            audit = ledger.audits[e.audit]
+            audit.state.committed += 1
+            audit.duties[e.i].status, audit.duties[e.i].commitment = DutyStatus.COMMITTED, e.commitment
+        case events.VerdictRevealed():
+            duty = ledger.audits[e.audit].duties[e.i]
+            duty.t, duty.status = Step(e.t), DutyStatus.AGREED if e.agrees else DutyStatus.DIFFERED
+        case events.DutyClosed():
+            ledger.audits[e.audit].duties[e.i].status = DutyStatus.CLOSED
+        case events.TracePublished():
+            _of_round(ledger, ledger.jobs[e.job], e, at)
+
+
+def _of_demands(ledger: Ledger, e: events.Logged, _: Event) -> None:
+    match e:
+        case events.PayloadDemanded():
+            ledger.demands[e.demand] = DemandRecord(e.demand, e.job, e.claim, 0, e.asker, e.deadline)
+        case events.RowDemanded():
+            ledger.demands[e.demand] = DemandRecord(e.demand, e.job, None, e.row, e.asker, e.deadline)
+        case events.Settled():
+            ended = ledger.demands.pop(e.demand, None)
+            if e.status != Status.MISSING or ended is None or ended.claim is None:
+                return
+            found = ledger.find(ended.claim)
+            # A carry that is given up after the freeze changes nothing there any more.
+            if found is not None and found[1].merge_in is None:
+                found[1].missing.add(found[2].slot)
+
+
+_FOLDS: dict[str, Callable[[Ledger, Any, Event], None]] = {
+    "StakeVault": _of_vault,
+    "JobMarket": _of_market,
+    "DisputeGame": _of_game,
+    "Witnesses": _of_witnesses,
+    "Availability": _of_demands,
+}
 
 
 def ledger_of(reader: EventReader) -> Ledger:

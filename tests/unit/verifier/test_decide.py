@@ -189,7 +189,7 @@ def test_a_claim_that_others_may_stand_on_is_open_until_it_can_be_final() -> Non
     assert decide.may_challenge(record(1), ledger_of(plain), carrying, Seconds(10_000))
     over, _ = decide.candidates(ledger_of(replace(plain, phase=Phase.FINAL)), {JOB: carrying})
     assert not over.open_at(Seconds(100))
-    merged = replace(plain, decided_at=Seconds(120))
+    merged = replace(plain, phase=Phase.LEAD, decided_at=Seconds(120))
     slot, _ = decide.candidates(ledger_of(merged), {JOB: carrying})
     assert slot.open_at(Seconds(179))
     assert not slot.open_at(Seconds(180)), "a minute after the merge"

@@ -1,0 +1,65 @@
+"""The effects of the market's events on jobs, rounds and slots' claims: one table for all who fold them.
+
+The ledger (`node/ledger.py`) and the coordinator's rows (`coordinator/projections.py`) follow it; what only one of them
+keeps is written there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockstep.protocol.jobs import ClaimStatus, JobStatus, Phase
+from lockstep.protocol.market import events
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The change that an event makes."""
+
+    state: JobStatus | Phase | ClaimStatus
+    """The state from then on of the job, the round, or the claim in the slot: its type says of which."""
+    kept: tuple[str, ...] = ()
+    """The arguments that it holds from then on, by these names."""
+    claims: Mapping[ClaimStatus, ClaimStatus] = field(default_factory=dict)
+    """The changes of the round's claims; a revealed one is accepted if the round's mask names its slot."""
+
+    def said(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments that are kept."""
+        return {name: args[name] for name in self.kept}
+
+    def becomes(self, status: ClaimStatus, named: bool) -> ClaimStatus:
+        """The status that a claim of the round has afterwards; `named`: its slot is in the round's mask."""
+        after = self.claims.get(status, status)
+        left_out = after is ClaimStatus.ACCEPTED is not status and not named
+        return ClaimStatus.EXCLUDED if left_out else after
+
+
+_JUDGED = (ClaimStatus.ACCEPTED, ClaimStatus.EXCLUDED, ClaimStatus.MISSING)
+_FREEZE = {
+    ClaimStatus.JOINED: ClaimStatus.ABSENT,
+    ClaimStatus.COMMITTED: ClaimStatus.ABSENT,
+    ClaimStatus.REVEALED: ClaimStatus.ACCEPTED,
+}
+
+EFFECTS: Mapping[type[events.Logged], Effect] = {
+    events.JobCreated: Effect(JobStatus.ACTIVE, ("requester", "spec_digest")),
+    events.JobCancelled: Effect(JobStatus.CANCELLED, ("refunded",)),
+    events.JobVoid: Effect(JobStatus.VOID),
+    events.JobDone: Effect(JobStatus.DONE, ("paid", "refunded")),
+    events.RoundStarted: Effect(Phase.JOINING, ("attempt", "base", "outer")),
+    events.Sealed: Effect(Phase.TRAINING, ("seed",)),
+    events.Frozen: Effect(Phase.MERGING, ("merge_in", "mask"), _FREEZE),
+    events.Merged: Effect(Phase.LEAD),
+    events.RoundFinal: Effect(Phase.FINAL, claims=dict.fromkeys(_JUDGED, ClaimStatus.FINAL)),
+    # With a seed the freeze has said what each claim is.
+    events.RoundFailed: Effect(Phase.FAILED, claims={ClaimStatus.JOINED: ClaimStatus.VOID}),
+    events.RoundVoid: Effect(
+        Phase.VOID, claims={each: ClaimStatus.VOID for each in ClaimStatus if each is not ClaimStatus.CONVICTED}
+    ),
+    events.Joined: Effect(ClaimStatus.JOINED, ("worker",)),
+    events.Committed: Effect(ClaimStatus.COMMITTED, ("commitment",)),
+    events.Revealed: Effect(ClaimStatus.REVEALED, ("trace_root", "out", "out2", "trace_cid", "payload_cid")),
+}
+"""By event. Those that are not here change no state, or one that depends on more than the event."""
