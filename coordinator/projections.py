@@ -1,20 +1,25 @@
-"""The market's rows: jobs, rounds, claims, games and nodes, folded from events (coordinator.folds)."""
+"""The market's rows: jobs, rounds, claims, games and nodes, folded from events (coordinator.folds).
+
+What an event changes in a job, a round and its claims is in `protocol/market/effects.py`.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from coordinator.folds import GAME, MARKET, VAULT, added, on
-from coordinator.models import ClaimRow, EventRow, GameRow, JobRow, NodeRow, RoundRow
+from coordinator.models import ClaimRow, EventRow, GameRow, IndexTable, JobRow, NodeRow, RoundRow
 from lockstep.protocol.dispute.game import PARTIES, unpacked
-from lockstep.protocol.dispute.moves import COMBINED
+from lockstep.protocol.dispute.moves import COMBINED, Verdict, Wrong
+from lockstep.protocol.jobs import ClaimStatus, JobStatus, Phase
+from lockstep.protocol.market.effects import EFFECTS, Effect
+from lockstep.protocol.market.events import EVENTS
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.types import MERGE_SLOT, JobId
 
-VERDICTS = ("none", "fraud", "timeout", "rejected", "void")
-WRONGS = ("op", "alias", "padding")
-"""The faults that a proof can find in a game; two signatures (3) need no game."""
 GAME_MOVES = (
     "Argued", "Defended", "Revealed", "Picked", "TensorRevealed", "LeafPosted", "ElementPicked", "PartialsPosted",
     "PartialPicked",
@@ -46,56 +51,23 @@ def _slashed(session: Session, event: EventRow) -> None:
 @on(MARKET, "JobCreated")
 def _job(session: Session, event: EventRow) -> None:
     params = event.args["params"]
-    session.merge(
-        JobRow(
-            id=event.args["job"], requester=event.args["requester"], spec_digest=event.args["spec_digest"],
-            params=params, aggregator=params["merge"]["aggregator"], state="active", attempt=0, block=event.block,
-            time=event.time, paid="0", refunded="0",
-        )
+    _put(
+        session, JobRow, id=event.args["job"], params=params, aggregator=params["merge"]["aggregator"], attempt=0,
+        block=event.block, time=event.time, paid="0", refunded="0", **_said(event),
     )  # fmt: skip
-
-
-@on(MARKET, "JobCancelled")
-def _job_cancelled(session: Session, event: EventRow) -> None:
-    job = session.get_one(JobRow, event.args["job"])
-    job.state, job.refunded = "cancelled", added(job.refunded, event.args["refunded"])
-
-
-@on(MARKET, "JobVoid")
-def _job_void(session: Session, event: EventRow) -> None:
-    session.get_one(JobRow, event.args["job"]).state = "void"
-
-
-@on(MARKET, "JobDone")
-def _job_done(session: Session, event: EventRow) -> None:
-    job = session.get_one(JobRow, event.args["job"])
-    job.state, job.paid, job.refunded = "done", event.args["paid"], event.args["refunded"]
 
 
 @on(MARKET, "RoundStarted")
 def _round(session: Session, event: EventRow) -> None:
-    args = event.args
-    session.merge(
-        RoundRow(
-            job=args["job"], number=args["round"], attempt=args["attempt"], state="joining", base=args["base"],
-            outer=args["outer"], seed=None, attested=None, mask=None, merge_in=None, started=event.time,
-            updated=event.time,
-        )
-    )  # fmt: skip
+    when = {"started": event.time, "updated": event.time}
+    _put(session, RoundRow, job=event.args["job"], number=event.args["round"], **when, **_said(event))
 
 
 @on(MARKET, "Joined")
 def _joined(session: Session, event: EventRow) -> None:
-    args = event.args
-    attempt = _round_of(session, event).attempt
-    session.merge(
-        ClaimRow(
-            id=claim_id_hex(args["job"], args["round"], attempt, args["slot"]), job=args["job"], round=args["round"],
-            attempt=attempt, slot=args["slot"], worker=args["worker"], state="joined", paid="0", slashed="0",
-            block=event.block, time=event.time, commitment=None, trace_root=None, out=None, out2=None, trace_cid=None,
-            payload_cid=None,
-        )
-    )  # fmt: skip
+    args, attempt = event.args, _round_of(session, event).attempt
+    claim = claim_id_hex(args["job"], args["round"], attempt, args["slot"])
+    _put_claim(session, event, id=claim, attempt=attempt, slot=args["slot"], **_said(event))
 
 
 @on(MARKET, "Left")
@@ -103,25 +75,26 @@ def _left(session: Session, event: EventRow) -> None:
     session.delete(_slot_claim(session, event))
 
 
-@on(MARKET, "Sealed")
-def _sealed(session: Session, event: EventRow) -> None:
-    row = _round_of(session, event)
-    row.state, row.seed = "training", event.args["seed"]
-
-
-@on(MARKET, "Committed")
-def _committed(session: Session, event: EventRow) -> None:
-    claim = _slot_claim(session, event)
-    claim.state, claim.commitment = "committed", event.args["commitment"]
-
-
-@on(MARKET, "Revealed")
-def _revealed(session: Session, event: EventRow) -> None:
-    args = event.args
-    claim = session.get_one(ClaimRow, args["claim"])
-    claim.state, claim.trace_root, claim.out, claim.out2 = "revealed", args["trace_root"], args["out"], args["out2"]
-    claim.trace_cid, claim.payload_cid = args["trace_cid"], args["payload_cid"]
-    _round_of(session, event)
+@on(MARKET, "JobCancelled", "JobVoid", "JobDone", "Sealed", "Committed", "Revealed", "Frozen", "RoundFinal",
+    "RoundFailed", "RoundVoid")  # fmt: skip
+def _changed(session: Session, event: EventRow) -> None:
+    effect = _effect(event)
+    match effect.state:
+        case JobStatus():
+            _set(session.get_one(JobRow, event.args["job"]), event)
+        case ClaimStatus():
+            _set(_slot_claim(session, event), event)
+        case Phase():
+            row = _round_of(session, event)
+            # A round that failed stays so: its claims are paid, and nothing was merged.
+            if (row.state, effect.state) != ("failed", Phase.FINAL):
+                _set(row, event)
+            for claim in _claims_of(session, row) if effect.claims else ():
+                status = ClaimStatus.ACCEPTED if claim.state == "merged" else ClaimStatus[claim.state.upper()]
+                after = effect.becomes(status, bool(int(row.mask or 0) >> claim.slot & 1))
+                # It is shown for good that a payload was left out.
+                if after is not status and (status, after) != (ClaimStatus.EXCLUDED, ClaimStatus.FINAL):
+                    claim.state = after.name.lower()
 
 
 @on(MARKET, "Attested")
@@ -132,66 +105,20 @@ def _attested(session: Session, event: EventRow) -> None:
     row.state, row.attested = "attested", str(int(row.attested or 0) | 1 << event.args["who"])
 
 
-@on(MARKET, "Frozen")
-def _frozen(session: Session, event: EventRow) -> None:
-    row = _round_of(session, event)
-    row.state, row.merge_in, row.mask = "merging", event.args["merge_in"], event.args["mask"]
-    accepted = int(event.args["mask"])
-    for claim in _claims_of(session, row):
-        if claim.state == "revealed":
-            claim.state = "accepted" if accepted >> claim.slot & 1 else "excluded"
-        elif claim.state in ("joined", "committed"):
-            claim.state = "absent"
-
-
 @on(MARKET, "Merged")
 def _merged(session: Session, event: EventRow) -> None:
-    args = event.args
-    row = _round_of(session, event)
-    row.state = "lead"
+    args, row = event.args, _round_of(session, event)
+    _set(row, event)
     job = session.get_one(JobRow, args["job"])
     for claim in _claims_of(session, row):
         # Nobody backed it: another merge, with the same outputs, takes its place.
-        if claim.slot == MERGE_SLOT and claim.state == "merged":
+        if claim.state == "merged":
             claim.state = "void"
             job.attempt += 1
-    session.merge(
-        ClaimRow(
-            id=args["claim"], job=args["job"], round=args["round"], attempt=job.attempt, slot=MERGE_SLOT,
-            worker=args["worker"], state="merged", out=args["out"], out2=args["out2"],
-            payload_cid=args["checkpoint_cid"], paid="0", slashed="0", block=event.block, time=event.time,
-            commitment=None, trace_root=None, trace_cid=None,
-        )
+    _put_claim(
+        session, event, id=args["claim"], attempt=job.attempt, slot=MERGE_SLOT, state="merged", worker=args["worker"],
+        out=args["out"], out2=args["out2"], payload_cid=args["checkpoint_cid"],
     )  # fmt: skip
-
-
-@on(MARKET, "RoundFinal")
-def _round_final(session: Session, event: EventRow) -> None:
-    row = _round_of(session, event)
-    # A round that failed stays so: its claims are paid, and nothing was merged.
-    row.state = "failed" if row.state == "failed" else "final"
-    for claim in _claims_of(session, row):
-        if claim.state in ("accepted", "merged"):
-            claim.state = "final"
-
-
-@on(MARKET, "RoundFailed")
-def _round_failed(session: Session, event: EventRow) -> None:
-    row = _round_of(session, event)
-    row.state = "failed"
-    for claim in _claims_of(session, row):
-        # With a seed the freeze has said what each claim is.
-        if claim.state == "joined":
-            claim.state = "void"
-
-
-@on(MARKET, "RoundVoid")
-def _round_void(session: Session, event: EventRow) -> None:
-    row = _round_of(session, event)
-    row.state = "void"
-    for claim in _claims_of(session, row):
-        if claim.state != "convicted":
-            claim.state = "void"
 
 
 @on(MARKET, "Paid")
@@ -227,12 +154,9 @@ def _convicted(session: Session, event: EventRow) -> None:
 @on(GAME, "Opened")
 def _opened(session: Session, event: EventRow) -> None:
     args = event.args
-    session.merge(
-        GameRow(
-            id=args["game"], claim=args["claim"], challenger=args["challenger"], step=args["t"], verdict=None, moves=1,
-            block=event.block, time=event.time, closed=None, wrong=None, position=None, element=None, chunk=None,
-            claimed_bits=None, contract_bits=None,
-        )
+    _put(
+        session, GameRow, id=args["game"], claim=args["claim"], challenger=args["challenger"], step=args["t"], moves=1,
+        block=event.block, time=event.time,
     )  # fmt: skip
 
 
@@ -250,11 +174,12 @@ def _move(session: Session, event: EventRow) -> None:
 @on(GAME, "Convicted")
 def _proved(session: Session, event: EventRow) -> None:
     found = event.args["finding"]
-    if found["wrong"] >= len(WRONGS):
+    # Two signatures need no game.
+    if found["wrong"] >= Wrong.EQUIVOCATION:
         return
     game = session.get_one(GameRow, event.args["game"])
     game.moves += 1
-    game.step, game.wrong, game.position = found["t"], WRONGS[found["wrong"]], _integer(found["position"])
+    game.step, game.wrong, game.position = found["t"], Wrong(found["wrong"]).name.lower(), _integer(found["position"])
     game.element = _integer(found["element"])
     game.chunk = None if found["chunk"] == COMBINED else _integer(found["chunk"])
     game.claimed_bits, game.contract_bits = found["claimed_bits"], found["contract_bits"]
@@ -263,10 +188,34 @@ def _proved(session: Session, event: EventRow) -> None:
 @on(GAME, "Resolved")
 def _resolved(session: Session, event: EventRow) -> None:
     game = session.get_one(GameRow, event.args["game"])
-    game.verdict, game.closed = VERDICTS[event.args["verdict"]], event.time
+    game.verdict, game.closed = Verdict(event.args["verdict"]).name.lower(), event.time
 
 
 # -- rows -----------------------------------------------------------------------------------------------
+
+
+def _effect(event: EventRow) -> Effect:
+    return EFFECTS[EVENTS[event.contract, event.name]]
+
+
+def _said(event: EventRow) -> dict[str, Any]:
+    """The columns of the row that the event is about, as it says them."""
+    return {"state": _effect(event).state.name.lower(), **_effect(event).said(event.args)}
+
+
+def _set(row: JobRow | RoundRow | ClaimRow, event: EventRow) -> None:
+    for name, value in _said(event).items():
+        setattr(row, name, value)
+
+
+def _put(session: Session, kind: type[IndexTable], **given: Any) -> None:
+    """A row in place of whatever was there; columns that are not given hold nothing."""
+    session.merge(kind(**{**dict.fromkeys(kind.__table__.columns.keys()), **given}))
+
+
+def _put_claim(session: Session, event: EventRow, **given: Any) -> None:
+    place = {"job": event.args["job"], "round": event.args["round"], "block": event.block, "time": event.time}
+    _put(session, ClaimRow, paid="0", slashed="0", **place, **given)
 
 
 def _round_of(session: Session, event: EventRow) -> RoundRow:
