@@ -2,119 +2,79 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
 from sqlalchemy.orm import Session
 
 from coordinator.folds import MARKET, VAULT, added, on
-from coordinator.models import AccountRow, EventRow, FlowRow, LockRow
+from coordinator.models import AccountRow, EventRow, FlowRow, IndexTable, LockRow
 
 HOUR = 3600
 AMOUNTS = ("free", "locked", "unbonding", "credits", "deposited", "slashed", "earned")
 """The amounts of an account."""
+RowT = TypeVar("RowT", bound=IndexTable)
+
+MOVES: dict[str, dict[str, int]] = {
+    "Deposited": {"free": 1, "deposited": 1},
+    "Locked": {"free": -1, "locked": 1},
+    "Unlocked": {"free": 1, "locked": -1},
+    "Slashed": {"locked": -1, "slashed": 1},
+    "BondTaken": {"locked": -1, "slashed": 1},
+    "UnbondRequested": {"free": -1, "unbonding": 1},
+    "Unbonded": {"unbonding": -1},
+    "Credited": {"credits": 1, "earned": 1},
+    "Withdrawn": {"credits": -1},
+}
+"""By event of the vault: the sign with which its amount enters each of the account's. Locked: of the lock, too."""
+FLOWS: dict[str, dict[str, str]] = {
+    "Deposited": {"deposited": "amount"},
+    "Slashed": {"slashed": "amount", "burned": "burned"},
+    "BondTaken": {"slashed": "amount", "burned": "burned"},
+    "Unbonded": {"unbonded": "amount"},
+    "Withdrawn": {"withdrawn": "amount"},
+    "Escrowed": {"escrowed": "amount"},
+    "Paid": {"paid": "amount"},
+    "JobDone": {"refunded": "refunded"},
+    "JobCancelled": {"refunded": "refunded"},
+}
+"""By event: the kinds of money that flow, and the argument that says how much."""
 
 
-@on(VAULT, "Deposited")
-def _deposited(session: Session, event: EventRow) -> None:
-    amount = event.args["amount"]
-    _move(session, event.args["account"], free=amount, deposited=amount)
-    _flow(session, event, "deposited", amount)
+@on(VAULT, *MOVES, "Escrowed")
+@on(MARKET, "Paid", "JobDone", "JobCancelled")
+def _moved(session: Session, event: EventRow) -> None:
+    args = event.args
+    if signs := MOVES.get(event.name):
+        amount = int(args["amount"])
+        row = _row(session, AccountRow, account=args["account"], **dict.fromkeys(AMOUNTS, "0"))
+        if event.name == "UnbondRequested":
+            # The event names the whole of what unbonds.
+            amount -= int(row.unbonding)
+        for name, sign in signs.items():
+            setattr(row, name, added(getattr(row, name), sign * amount))
+        if "locked" in signs:
+            _lock(session, event, signs["locked"])
+    hour = event.time - event.time % HOUR
+    for kind, name in FLOWS.get(event.name, {}).items():
+        if int(args[name]):
+            flow = _row(session, FlowRow, hour=hour, kind=kind, amount="0")
+            flow.amount = added(flow.amount, args[name])
 
 
-@on(VAULT, "Locked")
-def _locked(session: Session, event: EventRow) -> None:
-    args, amount = event.args, event.args["amount"]
-    _move(session, args["account"], free=-int(amount), locked=amount)
-    held = session.get(LockRow, args["key"])
-    if held is None:
-        held = LockRow(key=args["key"], account=args["account"], amount="0", block=event.block, time=event.time)
-        session.add(held)
-    held.amount = added(held.amount, amount)
-
-
-@on(VAULT, "Unlocked")
-def _unlocked(session: Session, event: EventRow) -> None:
-    args, amount = event.args, event.args["amount"]
-    _move(session, args["account"], free=amount, locked=-int(amount))
-    _release(session, args["key"], amount)
-
-
-@on(VAULT, "Slashed", "BondTaken")
-def _taken(session: Session, event: EventRow) -> None:
-    args, amount = event.args, event.args["amount"]
-    _move(session, args["account"], locked=-int(amount), slashed=amount)
-    _release(session, args["key"], amount)
-    _flow(session, event, "slashed", amount)
-    _flow(session, event, "burned", args["burned"])
-
-
-@on(VAULT, "UnbondRequested")
-def _unbond_requested(session: Session, event: EventRow) -> None:
-    # The event names the whole of what unbonds.
-    row = _account(session, event.args["account"])
-    more = int(event.args["amount"]) - int(row.unbonding)
-    _move(session, event.args["account"], free=-more, unbonding=more)
-
-
-@on(VAULT, "Unbonded")
-def _unbonded(session: Session, event: EventRow) -> None:
-    _move(session, event.args["account"], unbonding=-int(event.args["amount"]))
-    _flow(session, event, "unbonded", event.args["amount"])
-
-
-@on(VAULT, "Credited")
-def _credited(session: Session, event: EventRow) -> None:
-    _move(session, event.args["account"], credits=event.args["amount"], earned=event.args["amount"])
-
-
-@on(VAULT, "Withdrawn")
-def _withdrawn(session: Session, event: EventRow) -> None:
-    _move(session, event.args["account"], credits=-int(event.args["amount"]))
-    _flow(session, event, "withdrawn", event.args["amount"])
-
-
-@on(VAULT, "Escrowed")
-def _escrowed(session: Session, event: EventRow) -> None:
-    _flow(session, event, "escrowed", event.args["amount"])
-
-
-@on(MARKET, "Paid")
-def _paid_out(session: Session, event: EventRow) -> None:
-    _flow(session, event, "paid", event.args["amount"])
-
-
-@on(MARKET, "JobDone", "JobCancelled")
-def _refunded(session: Session, event: EventRow) -> None:
-    _flow(session, event, "refunded", event.args["refunded"])
-
-
-def _account(session: Session, account: str) -> AccountRow:
-    row = session.get(AccountRow, account)
-    if row is None:
-        row = AccountRow(account=account, **dict.fromkeys(AMOUNTS, "0"))
-        session.add(row)
-    return row
-
-
-def _move(session: Session, account: str, **by: int | str) -> None:
-    row = _account(session, account)
-    for name, amount in by.items():
-        setattr(row, name, added(getattr(row, name), amount))
-
-
-def _release(session: Session, key: str, amount: int | str) -> None:
-    held = session.get(LockRow, key)
-    if held is None:
+def _lock(session: Session, event: EventRow, sign: int) -> None:
+    args, when = event.args, {"block": event.block, "time": event.time}
+    if sign < 0 and session.get(LockRow, args["key"]) is None:
         return
-    held.amount = str(int(held.amount) - int(amount))
-    if int(held.amount) <= 0:
+    held = _row(session, LockRow, key=args["key"], account=args["account"], amount="0", **when)
+    held.amount = added(held.amount, sign * int(args["amount"]))
+    if sign < 0 and int(held.amount) <= 0:
         session.delete(held)
 
 
-def _flow(session: Session, event: EventRow, kind: str, amount: int | str) -> None:
-    if not int(amount):
-        return
-    hour = event.time - event.time % HOUR
-    row = session.get(FlowRow, (hour, kind))
+def _row(session: Session, table: type[RowT], **new: Any) -> RowT:
+    """The row of these keys; a new one if there is none."""
+    row = session.get(table, tuple(new[column.name] for column in table.__table__.primary_key))
     if row is None:
-        row = FlowRow(hour=hour, kind=kind, amount="0")
+        row = table(**new)
         session.add(row)
-    row.amount = added(row.amount, amount)
+    return row
