@@ -91,13 +91,7 @@ def payload_refs(
     session: Session, job: str, number: int, attempt: int, mask: int, slots: int
 ) -> list[PayloadRef | None]:
     """Returns references to the accepted payloads of a round, in slot order; None for every other slot."""
-    claims = {
-        c.slot: c
-        for c in session.scalars(
-            select(ClaimRow).where(ClaimRow.job == job, ClaimRow.round == number, ClaimRow.attempt == attempt)
-        )
-        if c.slot != MERGE_SLOT
-    }
+    claims = {c.slot: c for c in revealed(session, job, number, attempt)}
     return [payload_of(claims[slot]) if mask >> slot & 1 else None for slot in range(slots)]
 
 
@@ -161,39 +155,32 @@ def merges_by(session: Session, job: str, me: str) -> list[ClaimRow]:
 
 def row_demands(session: Session, job: str, now: Seconds) -> list[DemandRecord]:
     """Demands for rows of the job that were not closed and can still be answered."""
-    asked = select(EventRow).where(
-        EventRow.job == job, EventRow.contract == AVAILABILITY, EventRow.name == "RowDemanded"
-    )
-    rows = [e.args for e in session.scalars(asked) if now <= int(e.args["deadline"])]
-    closed = _closed(session) if rows else set()
-    return [
-        DemandRecord(
-            Digest(unhex(a["demand"])), JobId(unhex(job)), None, a["row"], Address(a["asker"]), Seconds(a["deadline"])
-        )
-        for a in rows
-        if a["demand"] not in closed
-    ]
+    return _open(session, [d for d in _demands(session, job, "RowDemanded") if now <= d.deadline])
 
 
 def own_demands(session: Session, job: str, me: Address, *, settled: bool = False) -> list[DemandRecord]:
     """This account's demands for payloads of the job that are open; `settled`: the others, too."""
-    asked = select(EventRow).where(
-        EventRow.job == job, EventRow.contract == AVAILABILITY, EventRow.name == "PayloadDemanded"
-    )
-    rows = [e.args for e in session.scalars(asked) if e.args["asker"] == me]
-    closed = _closed(session) if rows and not settled else set()
+    own = [d for d in _demands(session, job, "PayloadDemanded") if d.asker == me]
+    return own if settled else _open(session, own)
+
+
+def _demands(session: Session, job: str, name: str) -> list[DemandRecord]:
+    asked = select(EventRow).where(EventRow.job == job, EventRow.contract == AVAILABILITY, EventRow.name == name)
     return [
         DemandRecord(
-            Digest(unhex(a["demand"])), JobId(unhex(job)), ClaimId(unhex(a["claim"])), 0, me, Seconds(a["deadline"])
+            Digest(unhex(a["demand"])), JobId(unhex(job)), ClaimId(unhex(a["claim"])) if "claim" in a else None,
+            a.get("row", 0), Address(a["asker"]), Seconds(a["deadline"]),
         )
-        for a in rows
-        if a["demand"] not in closed
-    ]
+        for a in (e.args for e in session.scalars(asked))
+    ]  # fmt: skip
 
 
-def _closed(session: Session) -> set[str]:
+def _open(session: Session, demands: list[DemandRecord]) -> list[DemandRecord]:
+    if not demands:
+        return []
     settled = select(EventRow).where(EventRow.contract == AVAILABILITY, EventRow.name == "Settled")
-    return {e.args["demand"] for e in session.scalars(settled)}
+    closed = {e.args["demand"] for e in session.scalars(settled)}
+    return [d for d in demands if hex32(d.id) not in closed]
 
 
 def _round(
