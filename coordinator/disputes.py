@@ -25,9 +25,8 @@ from lockstep.node.gamelog import DUE, MoveMade, moves_of, place_of
 from lockstep.node.payments import Payment, payments_of
 from lockstep.node.player import Side
 from lockstep.protocol.dispute import moves
-from lockstep.protocol.dispute.game import MAX_EXTRA, MAX_LEFT
-from lockstep.protocol.dispute.moves import DEFENDERS, GameEvent, GamePhase, Wrong
-from lockstep.protocol.merkle import ceil_log2
+from lockstep.protocol.dispute.game import NO_GAME, NOBODY, Game
+from lockstep.protocol.dispute.moves import GameEvent, GamePhase, Wrong
 from lockstep.protocol.programs.program import F32, Op
 from lockstep.protocol.types import MERGE_SLOT, GameId, Seconds
 
@@ -51,10 +50,10 @@ class Log:
     claim: ClaimRow
     job: JobRow
     entries: tuple[LoggedEvent, ...]
+    standings: tuple[Game | None, ...]
+    """The game as each of them left it; None: it was over."""
     times: dict[bytes, int]
     """By transaction: chain seconds."""
-    open_before: int
-    """Games that the defender had to answer when this one was opened."""
 
     @property
     def events(self) -> list[GameEvent]:
@@ -97,25 +96,22 @@ def read_log(session: Session, row: GameRow) -> Log | None:
         .where(EventRow.game == row.id, EventRow.contract == GAME)
         .order_by(EventRow.block, EventRow.log_index)
     ).all()
-    entries = tuple(entry for entry in map(_entry, stored) if entry is not None)
-    if claim is None or job is None or not any(isinstance(e.event, moves.Opened) for e in entries):
+    found = [entry for entry in map(_entry, stored) if entry is not None]
+    if claim is None or job is None or not any(isinstance(e.event, moves.Opened) for e, _ in found):
         return None
-    others = session.execute(
-        select(GameRow.block, GameRow.id, GameRow.closed)
-        .join(ClaimRow, ClaimRow.id == GameRow.claim)
-        .where(ClaimRow.worker == claim.worker, GameRow.id != row.id, GameRow.block <= row.block)
-    )
-    before = sum(closed is None or closed > row.time for _, _, closed in others)
-    return Log(row, claim, job, entries, {unhex(e.tx): e.time for e in stored}, before)
+    entries, standings = zip(*found, strict=True)
+    return Log(row, claim, job, entries, standings, {unhex(e.tx): e.time for e in stored})
 
 
-def _entry(row: EventRow) -> LoggedEvent | None:
+def _entry(row: EventRow) -> tuple[LoggedEvent, Game | None] | None:
     inputs = artifacts.load(GAME).entries("event")[row.name]["inputs"]
     values = {c["name"]: _native(c, row.args[artifacts.snake(c["name"])]) for c in inputs}
     event = games.of_values(row.name, values)
     if event is None:
         return None
-    return LoggedEvent(GameId(unhex(row.game or "")), event, row.block, unhex(row.tx), row.log_index)
+    logged = LoggedEvent(GameId(unhex(row.game or "")), event, row.block, unhex(row.tx), row.log_index)
+    words = values.get("standing")
+    return logged, None if words is None else games.as_it_stands(moves.GameState(*words), NOBODY)
 
 
 def _native(component: dict[str, Any], value: Any) -> Any:
@@ -149,53 +145,15 @@ def clocked(log: Log, made: Sequence[MoveMade]) -> Iterator[Clocked]:
 
     A move that ends the game without its mover, `resolve` by anybody, takes nothing from either clock.
     """
-    windows = log.job.params["windows"]
-    clock, step = int(windows["clock_seconds"]), int(windows["step_seconds"])
-    left = {
-        Side.CHALLENGER: min(clock, MAX_LEFT),
-        Side.DEFENDER: min(clock + min(step * log.open_before, MAX_EXTRA), MAX_LEFT),
-    }
-    then: int | None = None
+    standings, game, left = iter(log.standings), NO_GAME, dict.fromkeys(Side, 0)
     for move in made:
         now = log.times[move.transaction]
-        if then is not None and move.side is not None:
-            left[move.side] = max(0, left[move.side] - (now - then))
-        then = now
+        stands = [next(standings) for _ in move.events][-1]
+        if stands is not None:
+            game, left = stands, {Side.CHALLENGER: stands.left_challenger, Side.DEFENDER: stands.left_defender}
+        elif move.side is not None:
+            left = {**left, move.side: max(0, game.deadline - now)}
         yield Clocked(move, now, left[Side.CHALLENGER], left[Side.DEFENDER])
-
-
-def phase_of(log: Log, op: Op | None) -> GamePhase:
-    """The move that is due after a log. Without the picked `op`, a fold's second row of partials is not foreseen."""
-    phase, descent = GamePhase.NONE, GamePhase.TRACE_PICK
-    for event in log.events:
-        match event:
-            case moves.Opened() if event.t == 0:
-                phase = GamePhase.TRACE_REVEAL if ceil_log2(log.transitions) else GamePhase.ADJACENT
-            case moves.Argued():
-                phase = GamePhase.DEFEND
-            case moves.Defended():
-                phase = descent = GamePhase.GRAPH_PICK
-            case moves.Revealed():
-                phase = descent
-            case moves.Picked():
-                phase = event.phase
-            case moves.TensorRevealed():
-                descent = GamePhase.TENSOR_PICK
-                phase = descent if event.children else GamePhase.LEAF
-            case moves.LeafPosted():
-                phase = GamePhase.ELEMENT
-            case moves.ElementPicked():
-                phase = GamePhase.PARTIALS
-            case moves.PartialsPosted():
-                grouped = phase is GamePhase.PARTIALS and op is not None and op.is_grouped
-                phase = GamePhase.PARTIAL_PICK if grouped else GamePhase.PROOF
-            case moves.PartialPicked():
-                phase = GamePhase.LOW_PARTIALS
-            case moves.Staged():
-                phase = GamePhase.PROOF
-            case moves.Resolved():
-                phase = GamePhase.CLOSED
-    return phase
 
 
 # -- the whole ------------------------------------------------------------------------------------------
@@ -207,13 +165,11 @@ def told(session: Session, log: Log, named: NamedOp | None, now: Seconds, url: s
     op = None if named is None else named.op
     made = moves_of(log.entries, log.transitions, op)
     steps, place = list(clocked(log, made)), place_of(log.events)
-    phase = phase_of(log, op)
-    running = phase is not GamePhase.CLOSED
-    mover = None if not running else Side.DEFENDER if phase in DEFENDERS else Side.CHALLENGER
     left = {"challenger": steps[-1].challenger, "defender": steps[-1].defender}
-    deadline = None
-    if mover is not None:
-        deadline = steps[-1].time + left[mover.value]
+    phase, mover, deadline = GamePhase.CLOSED, None, None
+    if (stands := log.standings[-1]) is not None:
+        phase, deadline = stands.phase, stands.deadline
+        mover = Side.DEFENDER if stands.defender_moves else Side.CHALLENGER
         left[mover.value] = max(0, deadline - now)
     of_op = place.wrong is Wrong.OP
     resolved = next((e for e in log.events if isinstance(e, moves.Resolved)), None)
