@@ -17,8 +17,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from coordinator.models import ClaimRow, LossRow, RoundRow, unhex
-from coordinator.reading import hex32
-from coordinator.views import STANDING
+from coordinator.reading import STANDING, hex32
 from lockstep.execution.losses import Losses
 from lockstep.execution.merging import load_checkpoint
 from lockstep.node.backoff import Backoff

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from coordinator.folds import GAME, MARKET, VAULT, added, on
-from coordinator.models import ClaimRow, EventRow, GameRow, IndexTable, JobRow, NodeRow, RoundRow
+from coordinator.models import ClaimRow, EventRow, GameRow, IndexTable, JobRow, NodeRow, RoundRow, unhex
 from lockstep.protocol.dispute.game import PARTIES, unpacked
 from lockstep.protocol.dispute.moves import COMBINED, Verdict, Wrong
 from lockstep.protocol.jobs import ClaimStatus, JobStatus, Phase
@@ -238,11 +238,7 @@ def _claims_of(session: Session, row: RoundRow) -> list[ClaimRow]:
 
 def claim_id_hex(job: str, number: int, attempt: int, slot: int) -> str:
     """ClaimId as the index spells it."""
-    return "0x" + claim_id(JobId(_bytes(job)), number, attempt, slot).hex()
-
-
-def _bytes(text: str) -> bytes:
-    return bytes.fromhex(text.removeprefix("0x"))
+    return "0x" + claim_id(JobId(unhex(job)), number, attempt, slot).hex()
 
 
 def _integer(value: int | str) -> int:

@@ -35,6 +35,8 @@ from lockstep.protocol.types import (
 
 AVAILABILITY = "Availability"
 REPORTED = (Phase.REVEALING, Phase.ATTESTING)
+STANDING = ("merged", "final")
+"""The states of a merge that stands."""
 
 
 def hex32(value: bytes) -> str:
@@ -241,7 +243,7 @@ def _record(session: Session, row: RoundRow) -> RoundRecord:
             ClaimRow.job == row.job,
             ClaimRow.round == row.number,
             ClaimRow.slot == MERGE_SLOT,
-            ClaimRow.state.in_(("merged", "final")),
+            ClaimRow.state.in_(STANDING),
         )
     ).first()
     mask = int(row.mask or 0) if merge is not None else 0

@@ -29,6 +29,7 @@ from coordinator.models import (
 )
 from coordinator.money import AMOUNTS
 from coordinator.queries import found, page
+from coordinator.reading import STANDING
 from coordinator.schema import (
     AccountOut,
     CellOut,
@@ -55,8 +56,6 @@ from lockstep.protocol.types import MERGE_SLOT, Seconds
 MADE = ("accepted", "final")
 """The states of claims whose payload counts in a merge."""
 DECIDED = ("final", "convicted", "absent", "excluded", "void")
-STANDING = ("merged", "final")
-"""The states of a merge that stands."""
 FINAL_FIRST = ("final", "merged", "accepted", "revealed", "committed", "joined", "excluded", "absent", "void",
                "convicted")  # fmt: skip
 """States of claims, from the best to the worst."""
