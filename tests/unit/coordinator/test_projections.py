@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from coordinator.folds import PROJECTIONS, apply, rebuild
-from coordinator.models import ClaimRow, CursorRow, EventRow, GameRow, JobRow
+from coordinator.models import ClaimRow, CursorRow, EventRow, GameRow, IndexTable, JobRow, RoundRow
 from coordinator.projections import LARGEST_INTEGER, claim_id_hex
 from lockstep.chain import artifacts
+from lockstep.protocol.jobs import ClaimStatus, JobStatus, Phase
+from lockstep.protocol.market.effects import EFFECTS
+from lockstep.protocol.market.events import Logged
 from lockstep.protocol.types import MERGE_SLOT
 
 from .conftest import JOB, NOW, WORKER, Api, claim_row
+
+STORED: dict[type, type[IndexTable]] = {JobStatus: JobRow, Phase: RoundRow, ClaimStatus: ClaimRow}
 
 
 def root(n: int) -> str:
@@ -25,6 +31,14 @@ def event(contract: str, name: str, args: dict[str, Any], number: int = 0) -> Ev
         block=21, log_index=number, block_hash=root(1), tx=root(2), time=NOW, contract=contract, name=name,
         job=args.get("job"), args=args,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", EFFECTS, ids=lambda kind: kind.__name__)
+def test_what_an_event_keeps_is_a_column_of_its_row(kind: type[Logged]) -> None:
+    effect = EFFECTS[kind]
+    row = next(row for state, row in STORED.items() if isinstance(effect.state, state))
+    assert set(effect.kept) <= {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    assert set(effect.kept) <= set(row.__table__.columns.keys())
 
 
 def test_a_conviction_without_a_game_passes_the_index(api: Api) -> None:

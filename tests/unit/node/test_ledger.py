@@ -10,11 +10,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from lockstep.chain.events import NO_CID, Cursor, Event, EventBatch
-from lockstep.node.ledger import Ledger, Watcher
+from lockstep.node.ledger import ClaimRecord, Ledger, RoundLedger, Watcher
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.jobs import ZERO_ADDRESS, ClaimStatus, Phase
-from lockstep.protocol.market.events import EVENTS
+from lockstep.protocol.market.effects import EFFECTS
+from lockstep.protocol.market.events import EVENTS, Revealed
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.market.types import Status
 from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, Digest, JobId, Seconds, Wei
@@ -77,6 +78,12 @@ class Chain:
 
     def convict(self, r: int, slot: int, claim: bytes, worker: Address = W0) -> None:
         self.say("Convicted", claim=claim, round=r, slot=slot, worker=worker, challenger=ME)
+
+
+def test_what_an_event_keeps_of_a_round_is_a_field_of_it() -> None:
+    kept = {name for effect in EFFECTS.values() if isinstance(effect.state, Phase) for name in effect.kept}
+    assert kept <= {field.name for field in fields(RoundLedger)}
+    assert set(EFFECTS[Revealed].kept) <= {field.name for field in fields(ClaimRecord)}
 
 
 def test_revealed_claims_carry_where_their_data_lies() -> None:
