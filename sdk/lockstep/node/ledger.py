@@ -140,7 +140,7 @@ class RoundLedger:
         return [self.claims[slot].body for slot in sorted(self.claims) if not self.claims[slot].convicted]
 
     def take(self, effect: Effect, args: Mapping[str, Any]) -> None:
-        """Have an event's effect on the phase, the fields that it keeps, and every slot."""
+        """Take an event's effect: the phase, the fields that it keeps, and every slot's status."""
         for name, value in {**effect.said(args), "phase": effect.state}.items():
             setattr(self, name, value)
         for slot, (worker, status) in self.holders.items():
