@@ -143,9 +143,10 @@ def _convicted(session: Session, event: EventRow) -> None:
     claim = session.get(ClaimRow, args["claim"])
     if claim is not None:
         claim.state = "convicted"
-    if args["slot"] == MERGE_SLOT:
+    # Nothing stands any more on a merge of a round that is void.
+    if args["slot"] == MERGE_SLOT and (row := _round_of(session, event)).state == Phase.LEAD.name.lower():
         session.get_one(JobRow, args["job"]).attempt += 1
-        _round_of(session, event).state = "merging"
+        row.state = Phase.MERGING.name.lower()
 
 
 # -- the game -------------------------------------------------------------------------------------------

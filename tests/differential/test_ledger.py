@@ -72,6 +72,7 @@ def differences(s: State, ledger: Ledger) -> Iterator[Difference]:
     yield "jobs", set(s.jobs), set(ledger.jobs)
     for job, told in ledger.jobs.items():
         yield f"job {job.hex()[:6]} is done", s.jobs[job].status == JobStatus.DONE, told.done
+        yield f"attempt of job {job.hex()[:6]}", s.jobs[job].attempt, told.attempt
         for r, round_ in told.rounds.items():
             yield from _of_round(s, told, round_, r)
     open_ = {id_ for id_, g in s.games.items() if g.phase != GamePhase.CLOSED}

@@ -464,10 +464,11 @@ def _of_round(ledger: Ledger, job: JobLedger, e: Any, at: Event) -> None:
         case events.RoundFailed():
             r.decided_at = at.time if r.claims else NEVER
         case events.Convicted() if e.slot == MERGE_SLOT:
-            job.attempt += 1
-            r.decided_at = NEVER
-            r.phase = Phase.MERGING if r.phase is Phase.LEAD else r.phase
             r.merges = [replace(m, convicted=True) if m.id == e.claim else m for m in r.merges]
+            # Nothing stands any more on a merge of a round that is void.
+            if r.phase is Phase.LEAD:
+                job.attempt += 1
+                r.decided_at, r.phase = NEVER, Phase.MERGING
         case events.Convicted() if claim_id(e.job, e.round, r.attempt, e.slot) == e.claim:
             r.holders[e.slot] = (e.worker, ClaimStatus.CONVICTED)
             r.claims[e.slot] = replace(r.claims[e.slot], convicted=True)

@@ -71,6 +71,20 @@ def test_a_merge_that_is_made_again_is_void_and_the_next_attempt_is_a_higher_one
         assert session.get_one(JobRow, JOB).attempt == 1
 
 
+def test_a_merge_that_is_convicted_in_a_void_round_raises_no_attempt(api: Api) -> None:
+    claim = claim_id_hex(JOB, 0, 0, MERGE_SLOT)
+    merged = {"worker": WORKER.address, "claim": claim, "out": root(1), "out2": root(2), "checkpoint_cid": ""}
+    convicted = {"claim": claim, "slot": MERGE_SLOT, "worker": WORKER.address, "challenger": WORKER.address}
+    said = [("Merged", merged), ("RoundVoid", {"attempt": 0}), ("Convicted", convicted)]
+    with api.context.database.session() as session:
+        for number, (name, args) in enumerate(said):
+            assert apply(session, event("JobMarket", name, {"job": JOB, "round": 0, **args}, number))
+    with api.context.database.reading() as session:
+        assert session.get_one(ClaimRow, claim).state == "convicted"
+        assert session.get_one(RoundRow, (JOB, 0)).state == "void"
+        assert session.get_one(JobRow, JOB).attempt == 0
+
+
 WIDEST = {"bytes32": "0x" + "ff" * 32, "address": "0x" + "ff" * 20, "bool": True, "bytes": "0x", "bytes32[]": []}
 
 

@@ -150,6 +150,22 @@ def test_convicted_merge_makes_room_for_another_and_later_rounds_keep_their_base
     assert found[1] is before, "a claim of a voided round is found in its own attempt"
 
 
+def test_a_conviction_in_a_void_round_is_no_rewind_of_its_own() -> None:
+    chain = Chain()
+    chain.start(0, 0, root(10), root(11))
+    chain.reveal(0, 0, 0)
+    lies = [chain.merge(0, 0, root(40), mask=0b01)]
+    chain.start(1, 0, root(40), root(31))
+    chain.reveal(1, 0, 0)
+    lies.append(chain.merge(1, 0, root(41), mask=0b01))
+    chain.convict(0, MERGE_SLOT, lies[0])
+    chain.say("RoundVoid", round=1, attempt=0)
+    chain.convict(1, MERGE_SLOT, lies[1])
+    job = chain.ledger.jobs[JOB]
+    assert (job.attempt, job.rounds[1].phase) == (1, Phase.VOID)
+    assert [m.convicted for m in job.rounds[1].merges] == [True]
+
+
 def test_merge_that_is_made_again_gives_way_and_later_rounds_are_of_a_higher_attempt() -> None:
     chain = Chain()
     chain.start(0, 0, root(10), root(11))
