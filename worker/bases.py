@@ -13,7 +13,7 @@ from lockstep.execution import jobs, merging
 from lockstep.execution.merging import RoundRecord
 from lockstep.node.backoff import Backoff
 from lockstep.protocol.errors import LockstepError
-from lockstep.protocol.types import Cid, JobId, Seconds
+from lockstep.protocol.types import JobId, Seconds
 from lockstep.storage.payload import Checkpoint
 from worker.decide import Roots
 from worker.parts import ComputeExecutor, Taken
@@ -84,8 +84,3 @@ class Bases:
     def forget(self, job: JobId) -> None:
         """Let a job's checkpoint go."""
         self._held.pop(job, None)
-
-
-def base_cid(taken: Taken, records: Sequence[RoundRecord]) -> Cid:
-    """Returns the CID of a round's base: the latest checkpoint that the rounds before it name, or the genesis."""
-    return next((c.checkpoint for c in reversed(records) if c.checkpoint), taken.job.spec.genesis)

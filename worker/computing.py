@@ -13,14 +13,14 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from lockstep.base.vitals import VITALS
-from lockstep.execution.jobs import Beside, CarryIn, ClaimRun, Job, State, carry_of, merge_run, payload_of, slot_run
-from lockstep.execution.merging import RoundRecord, base_checkpoint, fetch_payloads, store_payload
+from lockstep.execution.jobs import Beside, ClaimRun, State, carry_of, payload_of
+from lockstep.execution.merging import store_payload
 from lockstep.numerics import reference
 from lockstep.numerics.resident import Resident
 from lockstep.numerics.trace import StepTrace, TensorCache, layout_root
 from lockstep.protocol.errors import WrongBits
 from lockstep.protocol.programs.program import CHUNK, Kind, Program
-from lockstep.protocol.types import Cid, ClaimId, Digest, Seed, StateRoot
+from lockstep.protocol.types import ClaimId, Digest, Seed, StateRoot
 from worker.progress import Material, WorkFolder
 
 if TYPE_CHECKING:
@@ -48,15 +48,6 @@ class Trained:
     """Computing time in this process."""
     resumed_from: int
     """Steps that an earlier process had done."""
-
-
-@dataclass(frozen=True)
-class ClaimNames:
-    """A claim's id, attempt and base, as its material names them."""
-
-    claim: ClaimId
-    attempt: int
-    base: Cid
 
 
 def train(
@@ -114,21 +105,23 @@ def _read_again(run: ClaimRun, folder: WorkFolder, t: int, before: State, due: i
     return state if len(roots) == t else run.advance(t, before)
 
 
-def settle(run: ClaimRun, place: ClaimNames, final: State, roots: Sequence[StateRoot], store: ContentStore) -> Material:
-    """Store payload and trace; the claim's inputs and outputs by name."""
+def settle(
+    run: ClaimRun, claim: ClaimId, attempt: int, final: State, roots: Sequence[StateRoot], store: ContentStore
+) -> Material:
+    """Store payload and trace; the claim's outputs, and where they are. `attempt`: in the claim's id."""
     layout, width = run.program(run.transitions).output_layout, 1 << run.job.params.role.payload_depth
     out, out2 = (Digest(layout_root(layout[part], final[part])) for part in (slice(width), slice(width, None)))
     payload_cid = store_payload(run.job, store, payload_of(run.job, final), carry_of(run.job, final))
     trace_cid = store.put(b"".join(roots))
     return Material(
-        place.claim, run.job.id, run.round, place.attempt, run.slot, run.seed, place.base, (), tuple(roots), out, out2,
-        trace_cid, payload_cid, run.carried is not None,
+        claim, run.job.id, run.round, attempt, run.slot, run.seed, tuple(roots), out, out2, trace_cid,
+        payload_cid, run.carried is not None,
     )  # fmt: skip
 
 
 def compute(
     run: ClaimRun,
-    place: ClaimNames,
+    attempt: int,
     folder: WorkFolder,
     store: ContentStore,
     go_on: Callable[[], None],
@@ -139,23 +132,11 @@ def compute(
     material, resumed = folder.material(), 0
     if material is None:
         final, roots, resumed = train(run, folder, go_on, check)
-        material = settle(run, place, final, roots, store)
+        material = settle(run, folder.claim, attempt, final, roots, store)
         folder.save_material(material)
     folder.drop_progress()
     run.job.turn_to(None)
     return Trained(material, time.monotonic() - started, resumed)
-
-
-def rebuild(
-    job: Job, records: Sequence[RoundRecord], store: ContentStore, material: Material, carried: CarryIn | None
-) -> ClaimRun:
-    """A claim's honest computation from its material, the rounds before it and what its slot carries; raises the
-    store's errors."""
-    base = base_checkpoint(job, store, records)
-    if not material.is_merge:
-        return slot_run(job, base, material.seed, material.round, material.slot, carried)
-    payloads = fetch_payloads(job, store, material.payloads)
-    return merge_run(job, base, payloads, material.seed, material.round)
 
 
 def check_step(step: StepTrace, t: int, root: StateRoot, random: Random) -> None:

@@ -14,7 +14,7 @@ from lockstep.protocol.jobs import Phase
 from lockstep.protocol.market import ids, views
 from lockstep.protocol.types import MERGE_SLOT, Cid, ClaimId, Seconds, Seed, StateRoot
 from lockstep.storage.payload import store_checkpoint
-from worker.bases import Bases, base_cid
+from worker.bases import Bases
 from worker.computing import Trained
 from worker.decide import RoundView
 from worker.parts import Taken, merge_name
@@ -65,7 +65,6 @@ class Merger:
     def _work(self, taken: Taken, r: RoundView, name: ClaimId) -> Callable[[], Trained]:
         records = taken.ledger.records_behind(taken.ledger.rounds[r.number], taken.params.role.slots)
         record = taken.ledger.rounds[r.number].record(taken.params.role.slots)
-        base = base_cid(taken, records)
 
         def work() -> Trained:
             start = self._bases.load(taken, records, (r.state.base, r.state.outer)).checkpoint
@@ -78,9 +77,8 @@ class Merger:
                     hint="run `lockstep doctor`: a claim of this build would lose its stake",
                 )
             material = Material(
-                name, taken.ledger.id, r.number, r.state.attempt, MERGE_SLOT, record.seed, base, record.payloads,
-                (merged.root,), merged.out, merged.out2, Cid(""),
-                store_checkpoint(self._parts.store, merged.checkpoint),
+                name, taken.ledger.id, r.number, r.state.attempt, MERGE_SLOT, record.seed, (merged.root,), merged.out,
+                merged.out2, Cid(""), store_checkpoint(self._parts.store, merged.checkpoint),
             )  # fmt: skip
             WorkFolder(self._parts.home, name).save_material(material)
             self._defence.hold(material, merged.run)

@@ -3,9 +3,9 @@
 Files under `home/work/<claim>/`. `progress` is rewritten for every step (roots S_1..S_t and the tensors that step
 changed) while the next one is computed; it is replaced atomically and believed only if this build wrote it and its
 tensors hash to its last root. The state after the step that is to be checked is `unchecked` until the check has passed,
-so that a killed worker comes to that step again. `material.json` is written once, before the claim is committed: all
-that a later process needs to defend it. A merge's lies under the name of its round's merge (`parts.merge_name`), and
-under the id of each claim of it from when the chain has given that (`Defence.adopt`).
+so that a killed worker comes to that step again. `material.json` is written once, before the claim is committed: what a
+later process needs to defend it, beside what is public. A merge's lies under the name of its round's merge
+(`parts.merge_name`), and under the id of each claim of it from when the chain has given that (`Defence.adopt`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ import structlog
 
 from lockstep.base.files import write_atomically
 from lockstep.execution.jobs import ClaimRun, Entries, State, trace_root
-from lockstep.execution.merging import Payload
 from lockstep.node.guard.memory import Promise
 from lockstep.node.refusals import Refusal, Refusals
 from lockstep.numerics.built import build_name
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import Mismatch
 from lockstep.protocol.programs.program import Alias, Program
-from lockstep.protocol.types import MERGE_SLOT, Cid, ClaimId, Digest, JobId, Seed, StateRoot, TraceRoot
+from lockstep.protocol.types import Cid, ClaimId, Digest, JobId, Seed, StateRoot, TraceRoot
 from lockstep.storage.tensors import head_line, read_tensors, tensor_at, words_of
 
 log = structlog.get_logger(__name__)
@@ -40,7 +39,7 @@ PROGRESS, UNCHECKED, MATERIAL = "progress", "unchecked", "material.json"
 
 @dataclass(frozen=True)
 class Material:
-    """A claim's inputs and outputs by name: from these the whole claim can be computed again."""
+    """A claim as this home computed it: its values, and where they are stored."""
 
     claim: ClaimId
     """Its id; of a merge that is not claimed yet, its name."""
@@ -51,10 +50,6 @@ class Material:
     slot: int
     """MERGE_SLOT for a merge."""
     seed: Seed
-    base: Cid
-    """The CID of the checkpoint that the round starts from."""
-    payloads: tuple[Payload | None, ...]
-    """A merge's payloads in slot order, None = not accepted; empty for a slot."""
     roots: tuple[StateRoot, ...]
     """S_1..S_T."""
     out: Digest
@@ -69,11 +64,6 @@ class Material:
         # INVARIANT: the two outputs are the halves of the last state.
         if merkle.node(self.out, self.out2) != self.roots[-1]:
             raise Mismatch("a claim's outputs do not add up to its last state", hint="compute the claim again")
-
-    @property
-    def is_merge(self) -> bool:
-        """True if this is a merge's claim."""
-        return self.slot == MERGE_SLOT
 
     @property
     def trace_root(self) -> TraceRoot:
@@ -100,11 +90,9 @@ class Material:
         f: dict[str, Any] = json.loads(text)
         return Material(
             ClaimId(bytes.fromhex(f["claim"])), JobId(bytes.fromhex(f["job"])), f["round"], f["attempt"], f["slot"],
-            Seed(bytes.fromhex(f["seed"])), Cid(f["base"]),
-            tuple(p and Payload(Cid(p["cid"]), *(Digest(bytes.fromhex(p[k])) for k in ("out", "out2")))
-                  for p in f["payloads"]),
-            tuple(StateRoot(bytes.fromhex(r)) for r in f["roots"]), Digest(bytes.fromhex(f["out"])),
-            Digest(bytes.fromhex(f["out2"])), Cid(f["trace_cid"]), Cid(f["payload_cid"]), f["carries"],
+            Seed(bytes.fromhex(f["seed"])), tuple(StateRoot(bytes.fromhex(r)) for r in f["roots"]),
+            Digest(bytes.fromhex(f["out"])), Digest(bytes.fromhex(f["out2"])), Cid(f["trace_cid"]),
+            Cid(f["payload_cid"]), f["carries"],
         )  # fmt: skip
 
 
@@ -113,6 +101,7 @@ class WorkFolder:
 
     def __init__(self, home: Path, claim: ClaimId) -> None:
         """Nothing is created before something is saved."""
+        self.claim = claim
         self.path = home / "work" / claim.hex()
 
     def save_step(self, run: ClaimRun, state: State, roots: Sequence[StateRoot], due: int = 0) -> None:

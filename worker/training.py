@@ -21,8 +21,8 @@ from lockstep.node.replay import PublicData
 from lockstep.protocol.errors import Crashed, DoctorError, GuardRefused, LockstepError, WrongBits
 from lockstep.protocol.jobs import NO_SEED
 from lockstep.protocol.types import ClaimId, JobId, Seconds, Seed
-from worker.bases import Bases, base_cid
-from worker.computing import ClaimNames, Trained, check_of, compute, rebuild
+from worker.bases import Bases
+from worker.computing import Trained, check_of, compute
 from worker.decide import RoundView
 from worker.parts import ComputeExecutor, Taken, claim_of
 from worker.progress import Material, WorkFolder
@@ -69,25 +69,24 @@ class Training:
             return
         number, ledger, round_ = r.number, taken.ledger, taken.ledger.rounds[r.number]
         records = ledger.records_behind(round_, taken.params.role.slots)
-        place = ClaimNames(claim, r.state.attempt, base_cid(taken, records))
 
         def work() -> Trained:
             base = self._bases.load(taken, records, roots).checkpoint
             public = self._public.setdefault(ledger.id, PublicData(taken.job, self._parts.store))
             run = jobs.slot_run(taken.job, base, seed, number, slot, public.carried(ledger, round_, slot))
-            return self.compute(taken, run, place, check_of(claim, seed))
+            return self.compute(taken, run, claim, r.state.attempt, check_of(claim, seed))
 
         self.begin(claim, work)
 
-    def compute(self, taken: Taken, run: ClaimRun, place: ClaimNames, check: Random | None) -> Trained:
+    def compute(self, taken: Taken, run: ClaimRun, claim: ClaimId, attempt: int, check: Random | None) -> Trained:
         """Compute a slot's claim of a job, checked at random places against the reference arithmetic, and keep what
         defends it. On the worker thread."""
-        folder = WorkFolder(self._parts.home, place.claim)
+        folder = WorkFolder(self._parts.home, claim)
         try:
-            trained = compute(run, place, folder, self._parts.store, self._executor.go_on, check)
+            trained = compute(run, attempt, folder, self._parts.store, self._executor.go_on, check)
         except WrongBits as error:
             # INVARIANT: a failed self-check is on disk before anything else is done about its claim.
-            self._parts.refusals.record(taken.ledger.id, _at(error, run), place.claim)
+            self._parts.refusals.record(taken.ledger.id, _at(error, run), claim)
             raise
         except Crashed as error:
             self._parts.refusals.record(taken.ledger.id, error)
@@ -136,20 +135,13 @@ class Training:
 
     def run_of(self, material: Material, taken: Taken) -> ClaimRun | None:
         """The computation behind a claim of this home, from its S_0 on disk or made anew; None if the chain knows no
-        such round."""
+        such claim."""
         kept = self._defence.states.start(material.claim, taken.job)
         if kept is not None:
             return kept
-        rounds = [r for r in taken.ledger.all_rounds() if r.number == material.round]
-        # A merge's attempt is the job's at that time, its round's an earlier one: the latest such round is meant.
-        behind = max((r for r in rounds if r.attempt <= material.attempt), key=lambda r: r.attempt, default=None)
-        if behind is None:
-            return None
-        records = taken.ledger.records_behind(behind, taken.params.role.slots)
-        carried = None
-        if not material.is_merge:
-            carried = PublicData(taken.job, self._parts.store).carried(taken.ledger, behind, material.slot)
-        return rebuild(taken.job, records, self._parts.store, material, carried)
+        public = PublicData(taken.job, self._parts.store)
+        found = (place for place in taken.ledger.public() if place[1].id == material.claim)
+        return next((public.run_of(taken.ledger, *place) for place in found), None)
 
     def forget(self, job: JobId) -> None:
         """Remove the material of a job about whose claims no game is open, and none can be opened any more."""

@@ -53,7 +53,7 @@ from tests.support import games as games_of_tests
 from tests.support import toyjob
 from tests.support.sending import transact
 from verifier import decide
-from worker.computing import ClaimNames, compute
+from worker.computing import compute
 from worker.progress import Material, WorkFolder
 
 WALLET = Wei(1_000 * 10**18)
@@ -305,10 +305,10 @@ class Court:
         """A slot's claim as `worker` computes it: trained, self-checked unless it lies, stored."""
         self.runs += 1
         attempt = self.contracts.market.round(self.job_id, run.round).attempt
-        place = ClaimNames(claim_id(self.job_id, run.round, attempt, run.slot), attempt, self.job.spec.genesis)
-        folder = WorkFolder(self.folder / "work" / str(self.runs), place.claim)
+        claim = claim_id(self.job_id, run.round, attempt, run.slot)
+        folder = WorkFolder(self.folder / "work" / str(self.runs), claim)
         check = None if lies else Random(self.runs)
-        return compute(run, place, folder, self.store, lambda: None, check).material
+        return compute(run, attempt, folder, self.store, lambda: None, check).material
 
     def claim(
         self,

@@ -258,6 +258,12 @@ class JobLedger:
         """Yields the rounds of every attempt from a copy: a worker thread may read while the loop goes on writing."""
         yield from [*self.past, *self.rounds.values()]
 
+    def public(self) -> Iterator[tuple[RoundLedger, ClaimRecord]]:
+        """Yields the claims that were made public, of any attempt, with their rounds; a worker thread may read them."""
+        for r in self.all_rounds():
+            for record in (*r.claims.values(), *r.merges):
+                yield r, record
+
 
 @dataclass(frozen=True)
 class GameRecord:
@@ -384,9 +390,7 @@ class Ledger:
 
     def _public(self) -> Iterator[tuple[JobLedger, RoundLedger, ClaimRecord]]:
         for job in self.jobs.values():
-            for r in job.all_rounds():
-                for record in (*r.claims.values(), *r.merges):
-                    yield job, r, record
+            yield from ((job, *place) for place in job.public())
 
 
 # -- the fold, by contract

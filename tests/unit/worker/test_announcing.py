@@ -24,7 +24,7 @@ NODE = NodeKey(b"\x22" * 32)
 MARKET = Address("0x" + "33" * 20)
 OUT, OUT2 = Digest(b"o" * 32), Digest(b"p" * 32)
 MATERIAL = Material(
-    ClaimId(b"c" * 32), JobId(b"j" * 32), 3, 1, 2, Seed(b"s" * 32), Cid("bafybase"), (),
+    ClaimId(b"c" * 32), JobId(b"j" * 32), 3, 1, 2, Seed(b"s" * 32),
     (StateRoot(b"1" * 32), StateRoot(merkle.node(OUT, OUT2))), OUT, OUT2, Cid("bafytrace"), Cid("bafypayload"),
 )  # fmt: skip
 BASE = StateRoot(b"b" * 32)

@@ -1,5 +1,6 @@
 """Work in progress: a killed worker loses at most two steps, and ends with the same bits."""
 
+import json
 import os
 import signal
 import subprocess
@@ -16,16 +17,16 @@ from lockstep.execution.jobs import ClaimRun, Job, State, trace_root
 from lockstep.node.keyed_executor import Stopped
 from lockstep.numerics.trace import StepTrace
 from lockstep.protocol.errors import Mismatch, WrongBits
-from lockstep.protocol.types import Cid, ClaimId
+from lockstep.protocol.types import ClaimId
 from lockstep.storage import ContentStore
 from lockstep.storage.directory import DirectoryStore
 from tests.support.wrong import WrongRun
 from worker import computing, progress
-from worker.computing import ClaimNames, check_of, check_step, compute, train
+from worker.computing import check_of, check_step, compute, train
 from worker.progress import MATERIAL, PROGRESS, UNCHECKED, Material, WorkFolder, materials
 
 CLAIM = ClaimId(b"\xaa" * 32)
-PLACE = ClaimNames(CLAIM, 0, Cid("bafybase"))
+ATTEMPT = 0
 
 
 def folder(home: Path) -> WorkFolder:
@@ -151,14 +152,14 @@ def test_a_worker_killed_in_any_moment_goes_on_with_the_same_bits(
 def test_material_is_on_disk_when_the_claim_is_ready_and_says_it_all(
     honest_run: ClaimRun, toy_store: ContentStore, toy: Job, tmp_path: Path
 ) -> None:
-    done = compute(honest_run, PLACE, folder(tmp_path), toy_store, lambda: None, Random(0))
+    done = compute(honest_run, ATTEMPT, folder(tmp_path), toy_store, lambda: None, Random(0))
     assert folder(tmp_path).material() == done.material
     assert materials(tmp_path) == [done.material]
     assert not (folder(tmp_path).path / PROGRESS).exists(), "tensors are not kept: the material computes them again"
     material = done.material
     assert toy_store.get(material.trace_cid, max_bytes=1000) == b"".join(material.roots)
     assert material.trace_root == trace_root([root for _, _, root in honest_run.states()])
-    again = compute(honest_run, PLACE, folder(tmp_path), toy_store, lambda: None, Random(0))
+    again = compute(honest_run, ATTEMPT, folder(tmp_path), toy_store, lambda: None, Random(0))
     assert again.material == material, "a claim is computed once"
     folder(tmp_path).remove()
     assert materials(tmp_path) == []
@@ -167,12 +168,14 @@ def test_material_is_on_disk_when_the_claim_is_ready_and_says_it_all(
 def test_material_that_does_not_add_up_is_refused(
     honest_run: ClaimRun, toy_store: ContentStore, tmp_path: Path
 ) -> None:
-    material = compute(honest_run, PLACE, folder(tmp_path), toy_store, lambda: None, None).material
+    material = compute(honest_run, ATTEMPT, folder(tmp_path), toy_store, lambda: None, None).material
     path = folder(tmp_path).path / MATERIAL
     path.write_text(material.to_json().replace(material.out.hex(), "00" * 32))
     with pytest.raises(Mismatch):
         folder(tmp_path).material()
     assert Material.from_json(material.to_json()) == material
+    earlier = json.loads(material.to_json()) | {"base": "bafybase", "payloads": [None]}
+    assert Material.from_json(json.dumps(earlier)) == material, "as an earlier version wrote it"
 
 
 def test_the_self_check_passes_every_honest_step(honest_run: ClaimRun) -> None:
@@ -285,5 +288,5 @@ def test_progress_belongs_to_one_seed(honest_run: ClaimRun, tmp_path: Path, toy:
 
 def test_a_store_can_be_anywhere(honest_run: ClaimRun, tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "elsewhere")
-    done = compute(honest_run, PLACE, folder(tmp_path), store, lambda: None, None)
+    done = compute(honest_run, ATTEMPT, folder(tmp_path), store, lambda: None, None)
     assert store.has(done.material.payload_cid)

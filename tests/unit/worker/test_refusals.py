@@ -15,13 +15,13 @@ from lockstep.node import refusals
 from lockstep.node.acts import Act
 from lockstep.node.refusals import Refusals
 from lockstep.protocol.errors import WrongBits
-from lockstep.protocol.types import Cid, ClaimId, Seconds
+from lockstep.protocol.types import ClaimId, Seconds
 from lockstep.storage import ContentStore
 from tests.support.workers import CLAIM, bare_parts, put_at_stake, taken_of
 from tests.support.wrong import WrongRun
 from tests.unit.worker.test_decide import selves, views
 from worker import decide
-from worker.computing import ClaimNames, Trained, check_of
+from worker.computing import Trained, check_of
 from worker.decide import CLAIMING, JobView, Self
 from worker.notes import of_refusal
 from worker.parts import WorkerParts
@@ -29,7 +29,7 @@ from worker.progress import WorkFolder, clear
 from worker.service import Worker
 from worker.training import Training
 
-PLACE = ClaimNames(CLAIM, 0, Cid("bafybase"))
+ATTEMPT = 0
 WRONG = WrongBits("self-check: step 3 gives another state", "hint")
 
 
@@ -89,7 +89,7 @@ def test_a_cleared_job_starts_its_claim_anew(tmp_path: Path, toy: Job, honest_ru
 
 def begin(training: Training, parts: WorkerParts, toy: Job, run: ClaimRun) -> None:
     def work() -> Trained:
-        return training.compute(taken_of(toy), run, PLACE, check_of(CLAIM, run.seed))
+        return training.compute(taken_of(toy), run, CLAIM, ATTEMPT, check_of(CLAIM, run.seed))
 
     training.begin(CLAIM, work)
     failed(training, CLAIM)

@@ -20,7 +20,7 @@ from worker.admission import Admission
 from worker.attesting import Attesting
 from worker.bases import Bases
 from worker.commitments import Commitments
-from worker.computing import ClaimNames, Trained
+from worker.computing import Trained
 from worker.decide import RoundView, stake_wanted
 from worker.defending import Defence
 from worker.merging import Merger
@@ -110,15 +110,15 @@ class LyingTraining(Training):
         lies = honest is not None and material.claim == self._lies.told.claim
         return self._lies.run(taken, honest, material.claim) if honest is not None and lies else honest
 
-    def compute(self, taken: Taken, run: ClaimRun, place: ClaimNames, check: Random | None) -> Trained:
+    def compute(self, taken: Taken, run: ClaimRun, claim: ClaimId, attempt: int, check: Random | None) -> Trained:
         """One claim from a lying run: the first that the lie changes."""
-        if self._lies.told.claim not in (None, place.claim):
-            return super().compute(taken, run, place, check)
-        lying = self._lies.run(taken, run, place.claim)
+        if self._lies.told.claim not in (None, claim):
+            return super().compute(taken, run, claim, attempt, check)
+        lying = self._lies.run(taken, run, claim)
         # Its words are not those of the reference arithmetic; it knows.
-        trained = super().compute(taken, lying, place, None)
+        trained = super().compute(taken, lying, claim, attempt, None)
         if lying.lied:
-            self._lies.told.about(place.claim)
+            self._lies.told.about(claim)
         return trained
 
 
