@@ -8,7 +8,7 @@ from lockstep.node.ledger import GameRecord
 from lockstep.node.party import Party
 from lockstep.node.player import Due, GameTable, HeldClaim, Side
 from lockstep.protocol.errors import NotFoundError
-from lockstep.protocol.types import ClaimId, GameId
+from lockstep.protocol.types import ClaimId, GameId, Seconds
 from verifier import decide
 from verifier.reading import MarketView
 from verifier.telling import Teller
@@ -23,10 +23,10 @@ class Seats:
         self._table = table
         self._states = states
         self._teller = teller
-        self._queue = GameQueue(table, party.outbox, Side.CHALLENGER, self._moved, lambda: None)
+        self._held: dict[ClaimId, HeldClaim] = {}
+        self._queue = GameQueue(table, party.outbox, Side.CHALLENGER, self._held.get, self._moved, states=states)
         self._claims: dict[GameId, ClaimId] = {}
         """Of the games that are sat at."""
-        self._held: dict[ClaimId, HeldClaim] = {}
         self._told: set[GameId] = set()
 
     def __len__(self) -> int:
@@ -63,9 +63,7 @@ class Seats:
 
     def play(self, view: MarketView) -> None:
         """Make every move that is due, the earliest deadline first; returns at once."""
-        needs = self._queue.needs()
-        self._states.need({claim: {t - 1 for t in ts} for claim, ts in needs.items()})
-        self._queue.play(dict(self._claims), view.head.number, view.now, self._held.get, self._held.get)
+        self._queue.play(dict(self._claims), view.head, self._held.get)
 
     def at_rest(self, view: MarketView) -> bool:
         """Tells if no own game runs."""
@@ -75,7 +73,7 @@ class Seats:
         """Finish the slice in work; what was sent stays sent."""
         self._queue.close()
 
-    def _moved(self, game: GameId, due: Due, seconds: float) -> None:
+    def _moved(self, _: Seconds, game: GameId, due: Due, seconds: float) -> None:
         self._teller.tell(
             "moved", game=game.hex(), claim=due.state.claim.hex(), move=due.move.call, phase=due.state.phase.name,
             seconds=round(seconds, 3),

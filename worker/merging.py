@@ -81,7 +81,7 @@ class Merger:
                 merged.out2, Cid(""), store_checkpoint(self._parts.store, merged.checkpoint),
             )  # fmt: skip
             WorkFolder(self._parts.home, name).save_material(material)
-            self._defence.hold(material, merged.run)
+            self._defence.hold(name, merged.run, material.roots)
             return Trained(material, 0.0, 0)
 
         return work

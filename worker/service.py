@@ -42,7 +42,7 @@ from worker.horizon import free_by, latest
 from worker.leaving import Leaving
 from worker.notes import STOPPED, WORKING, Note, of_refusal
 from worker.parts import Taken, WorkerParts
-from worker.progress import Material
+from worker.progress import Material, materials
 from worker.reading import look
 from worker.taking import Jobs
 from worker.telling import WorkerTeller
@@ -156,7 +156,7 @@ class Worker:
         for job in self._ledger.jobs.values():
             # INVARIANT: a claim of ours that was mined while this home was down is none of another home.
             self._isolation.run(partial(self._skills.defence.adopt, job), job.id, job=job.id.hex())
-        self._jobs.kept = {m.job for m in self._skills.defence.materials()}
+        self._jobs.kept = {m.job for m in materials(self.parts.home)}
         reasons = watch.begin(self._ledger, head.time)
         if watch.until is not None:
             event("listening", time=head.time, until=watch.until, reasons=reasons)
@@ -173,7 +173,7 @@ class Worker:
             for taken in list(self._jobs.taken.values()):
                 if taken.view is not None:
                     self._guarded(taken, partial(self._act, taken, taken.view))
-        self._skills.defence.play(self._ledger, self._head, self._run_of)
+        self._skills.defence.defend(self._ledger, self._head, self._run_of)
         # After the moves: a provider that is slow to name a block holds none of them up.
         self._finality.look(head.number)
 
@@ -195,7 +195,6 @@ class Worker:
         self._free = self.parts.contracts.vault.free(self.parts.address)
         for over in self._jobs.take(self._ledger, self._free, not self._asked_to_leave, self._now):
             self._skills.training.forget(over)
-            self._skills.defence.leave(over)
         for taken in self._jobs.taken.values():
             # Before a move is made that may need it.
             self._guarded(taken, partial(self._skills.defence.adopt, taken.ledger))
@@ -302,7 +301,6 @@ class Worker:
             return False
         self._jobs.kept.discard(job)
         self._skills.training.forget(job)
-        self._skills.defence.leave(job)
         self._jobs.leave(job)
         return True
 
@@ -358,6 +356,6 @@ class Worker:
             event("staying", time=self._now, stakes=staked, games=games, until=until)
             free = "once the games end" if until is None else f"by {moment(until)} if nobody challenges"
             log.warning(f"it stays until nothing is at stake: {free}", stakes=staked, games=games)
-        if staked or games or self._skills.defence.busy(self._ledger):
+        if staked or games or not self._skills.defence.idle:
             return False
         return self._resting.at(self._finality.block)

@@ -25,7 +25,7 @@ from worker.bases import Bases
 from worker.computing import Trained, check_of, compute
 from worker.decide import RoundView
 from worker.parts import ComputeExecutor, Taken, claim_of
-from worker.progress import Material, WorkFolder
+from worker.progress import Material, WorkFolder, materials
 
 if TYPE_CHECKING:
     from worker.defending import Defence
@@ -91,7 +91,7 @@ class Training:
         except Crashed as error:
             self._parts.refusals.record(taken.ledger.id, error)
             raise
-        self._defence.hold(trained.material, run)
+        self._defence.hold(claim, run, trained.material.roots)
         return trained
 
     def busy(self, claim: ClaimId, now: Seconds) -> bool:
@@ -148,7 +148,8 @@ class Training:
         self._bases.forget(job)
         self._public.pop(job, None)
         self._parts.refusals.forget(job)
-        for material in self._defence.materials():
+        self._defence.leave(job)
+        for material in materials(self._parts.home):
             if material.job == job:
                 self._defence.forget(material.claim)
 

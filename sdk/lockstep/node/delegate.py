@@ -17,14 +17,14 @@ import structlog
 from lockstep.base.machine import room_on_disk
 from lockstep.chain.events import EventReader
 from lockstep.node.feewatch import FeeWatch
-from lockstep.node.game_queue import GameQueue
+from lockstep.node.game_queue import GameQueue, tell_move
 from lockstep.node.gamelog import VERDICTS
 from lockstep.node.keyed_executor import Stopped
 from lockstep.node.ledger import Watcher
 from lockstep.node.manual import Known, ManualPlayer
 from lockstep.node.outage import Outage
 from lockstep.node.party import Head, HeadTracker, Party
-from lockstep.node.player import Due, HeldClaim, Side
+from lockstep.node.player import HeldClaim, Side
 from lockstep.protocol.errors import TryLater, Unreachable, UsageError
 from lockstep.protocol.types import Address, ClaimId, GameId, Seconds
 
@@ -58,7 +58,10 @@ class Delegate:
         """Those that are open."""
         self._known: dict[ClaimId, Known] = {}
         """Their claims, as the ledger had them: the game queue's worker thread reads them while the ledger goes on."""
-        self._queue = GameQueue(self._player.table, party.outbox, Side.DEFENDER, self._made, lambda: None)
+        self._queue = GameQueue(
+            self._player.table, party.outbox, Side.DEFENDER, self._player.at_hand, tell_move(tell),
+            states=self._player.states,
+        )  # fmt: skip
         self._outage = Outage(tell)
         self._fees = FeeWatch(party.outbox, tell)
 
@@ -89,9 +92,7 @@ class Delegate:
             self._watcher.poll()
             self._sit()
             self._taken = head
-        needs = self._queue.needs()
-        self._player.states.need({claim: {t - 1 for t in ts} for claim, ts in needs.items()})
-        self._queue.play(self._games, head.number, head.time, self._player.at_hand, self._held)
+        self._queue.play(self._games, head, self._held)
         # After the moves: a provider that is slow to name a fee holds none of them up.
         self._fees.look(head)
 
@@ -126,12 +127,6 @@ class Delegate:
     def _go_on(self) -> None:
         if self._closing.is_set():
             raise Stopped
-
-    def _made(self, game: GameId, due: Due, seconds: float) -> None:
-        self._tell(
-            "defending", time=self._now, game=game.hex(), claim=due.state.claim.hex(), move=due.move.call,
-            seconds=round(seconds, 3),
-        )  # fmt: skip
 
 
 def _told(delegate: Address) -> str:

@@ -16,6 +16,7 @@ from lockstep.execution.jobs import Job, slot_run
 from lockstep.execution.states import ClaimStates, States
 from lockstep.node import game_queue as module
 from lockstep.node.game_queue import GameQueue
+from lockstep.node.party import Head
 from lockstep.node.player import HeldClaim, Side
 from lockstep.protocol.dispute import honest
 from lockstep.protocol.dispute.game import NOBODY, Game
@@ -65,6 +66,7 @@ class Court:
     at: dict[GameId, int] = field(default_factory=dict)
     waiting: list[str] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
+    waited: list[str] = field(default_factory=list)
     refused: Callable[[GameId], None] = lambda game: None
     lock: Any = field(default_factory=threading.Lock)
 
@@ -94,6 +96,10 @@ class Court:
 
     def receipt(self, key: str) -> Any:
         return type("Receipt", (), {"succeeded": True}) if key in self.done else None
+
+    def wait(self, key: str, timeout: float) -> None:
+        self.waited.append(key)
+        self.mine()
 
     def forget(self, key: str) -> None:
         self.done.remove(key)
@@ -157,7 +163,7 @@ class Desk:
         """A new block is seen, and what can be done about it is done."""
         self.block += 1
         for _ in range(3):
-            self.queue.play(self.court.claims, self.block, Seconds(self.block), self.at_hand, self.keep)
+            self.queue.play(self.court.claims, Head(self.block, Seconds(self.block)), self.keep)
             time.sleep(0.01)
 
 
@@ -185,10 +191,11 @@ def desk_of(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
             i = claims.index(claim)
             return HeldClaim(runs[i], roots[i], cache, ClaimStates(states, claim))
 
-        made_one = lambda game, due, seconds: made.append(game)  # noqa: E731
-        queue = GameQueue(court, court, Side.DEFENDER, made_one, lambda: None)  # type: ignore[arg-type]
-        desks.append(Desk(court, queue, held_of, rebuilt, made))
-        return desks[-1]
+        made_one = lambda now, game, due, seconds: made.append(game)  # noqa: E731
+        desk = Desk(court, None, held_of, rebuilt, made)  # type: ignore[arg-type]
+        desk.queue = GameQueue(court, court, Side.DEFENDER, desk.at_hand, made_one)  # type: ignore[arg-type]
+        desks.append(desk)
+        return desk
 
     monkeypatch.setattr("lockstep.chain.games.call", lambda contract, move, game: move)
     monkeypatch.setattr(Court, "contract", None, raising=False)
@@ -317,6 +324,19 @@ def test_lost_material_is_no_end(desk_of: Callable[..., Desk]) -> None:
         assert time.monotonic() < until
         desk.look()
         desk.court.mine()
+
+
+def test_who_waits_has_sent_all_before_and_is_told_how_many_moved(desk_of: Callable[..., Desk]) -> None:
+    desk = desk_of(3, [2, 1, 3], deadlines=[30_000, 10_000, 20_000])
+    claims, sent = desk.court.claims, list[int]()
+    desk.court.refused = lambda game: sent.append(len(desk.court.waited))
+    for block in range(1, len(PHASES) + 1):
+        assert desk.queue.turn(claims, Head(block, Seconds(block)), desk.keep) == len(claims)
+        assert set(desk.court.at.values()) == {block}
+    assert [len(claims) * (block - 1) for block in range(1, len(PHASES) + 1) for _ in claims] == sent
+    assert desk.court.waited[0].split("/")[1][:2] == "c1", "the earliest deadline first"
+    assert sorted(desk.made) == sorted(list(claims) * len(PHASES))
+    assert desk.queue.turn(claims, Head(99, Seconds(99)), desk.keep) == 0, "they are over"
 
 
 def test_what_a_reorganisation_undid_is_sent_again(desk_of: Callable[..., Desk]) -> None:

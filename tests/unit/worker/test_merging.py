@@ -137,8 +137,8 @@ class HomeWorker(Worker):
         """Finds the claim that its moves are made from."""
         sender: Any = self._sender
         sender.submit = lambda key, call, act=None: self.sent.setdefault(key, call)
-        queue: Any = SimpleNamespace(needs=dict, play=self._played, idle=True, close=lambda: None)
-        self._skills.defence._queue = queue
+        defence: Any = self._skills.defence
+        defence.play = self._played
 
     def merge(self, field: Field, number: int, phase: Phase, attempt: int) -> Any:
         """The call that merges a round, when the look was made in this attempt of the job."""
@@ -157,15 +157,16 @@ class HomeWorker(Worker):
     def looks(self) -> None:
         """Take in a block, and play."""
         self._load(0, HEAD)
-        self._skills.defence.play(self._ledger, HEAD, self._run_of)
+        self._skills.defence.defend(self._ledger, HEAD, self._run_of)
 
     def play(self, claim: ClaimId) -> None:
         """Take in a block with a game about a claim."""
         self._ledger.games[GameId(b"g" * 32)] = GameRecord(GameId(b"g" * 32), claim, OTHER, ME, 0, 1)
         self.looks()
 
-    def _played(self, games: Any, block: int, now: Seconds, at_hand: Any, held_of: Any) -> None:
-        self.at_hand, self.held_of = at_hand, lambda claim: at_hand(claim) or held_of(claim)
+    def _played(self, games: Any, head: Head, held_of: Any) -> None:
+        self.at_hand = self._skills.defence.at_hand
+        self.held_of = lambda claim: self.at_hand(claim) or held_of(claim)
 
     def _look(self, taken: Taken) -> None:
         pass
