@@ -10,16 +10,16 @@ import structlog
 
 from coordinator import reading, receipts
 from coordinator.decide import AggregatorJob, AggregatorRound, Decider, receipts_due
-from coordinator.loading import Aggregators
+from coordinator.merging import Aggregators
 from lockstep.base.lines import event
 from lockstep.node.acts import Act, Do, call_of
 from lockstep.node.demands import Asks
+from lockstep.node.merges import may_claim, place_of_merge
 from lockstep.node.sender import Sender
 from lockstep.protocol.errors import Crashed, LockstepError, Mismatch, TryLater
-from lockstep.protocol.jobs import Body, Phase
-from lockstep.protocol.market import views
+from lockstep.protocol.jobs import Body
 from lockstep.protocol.market.ids import claim_id
-from lockstep.protocol.types import MERGE_SLOT, JobId
+from lockstep.protocol.types import JobId
 
 if TYPE_CHECKING:
     from coordinator.parts import CoordinatorParts
@@ -116,14 +116,11 @@ class Actions:
         return self._contracts.market.attest(job, r.number, alone)
 
     def _merge(self, job: JobId, seen: AggregatorJob, r: AggregatorRound, rounds: int) -> tuple[str, Call]:
-        claim = claim_id(job, r.number, views.merge_attempt(seen.job, r.phase), MERGE_SLOT)
+        place = place_of_merge(job, seen.job, r)
         with self._parts.database.reading() as session:
-            before, accepted = reading.merge_inputs(session, reading.hex32(job), r.number, r.state, seen.params)
-        with self._aggregators.merging(job, seen.params) as aggregator:
-            merge = partial(aggregator.merge, claim, r.number, r.state, before, accepted)
-            out, out2, cid = self._beside(job, merge)
-        # INVARIANT: who merges again has computed what it claims, and false outputs are nobody's to back.
-        if r.phase == Phase.LEAD and (out, out2) != (r.state.next_shared, r.state.next_outer):
+            records = reading.merge_inputs(session, reading.hex32(job), r.number, r.state, seen.params)
+        out, out2, cid = self._beside(job, partial(self._aggregators.merge, job, seen.params, place, records))
+        if not may_claim(self._parts.guard, place, r, out, out2):
             why = f"round {r.number} was merged with other outputs than here"
             raise Mismatch(why, hint="a verifier can challenge that")
-        return f"merge/{claim.hex()}", self._contracts.market.merge(job, r.number, out, out2, cid, rounds)
+        return f"merge/{place.claim.hex()}", self._contracts.market.merge(job, r.number, out, out2, cid, rounds)

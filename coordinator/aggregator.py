@@ -5,38 +5,31 @@ I/O and arithmetic, no decisions: `decide` says what, this module does it.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from coordinator.reading import hex32
 from lockstep.base.cache import MemoryCache, bytes_of
 from lockstep.base.files import write_atomically
+from lockstep.base.lines import event
 from lockstep.execution import jobs, merging
-from lockstep.execution.box import loading
-from lockstep.execution.box.handle import Cancelled
 from lockstep.execution.jobs import ClaimRun, Job, Tensors
 from lockstep.execution.merging import ComputedMerge, RoundRecord
-from lockstep.node.guard.memory import GuardMemory, Place, Promise
-from lockstep.node.player import HeldClaim
-from lockstep.protocol.errors import Crashed, LockstepError, Mismatch
-from lockstep.protocol.jobs import Round
+from lockstep.node import merges
+from lockstep.node.game_queue import DefenceQueue
+from lockstep.node.guard.memory import Place
+from lockstep.node.player import Due, GameTable, HeldClaim
+from lockstep.protocol.errors import LockstepError, Mismatch
 from lockstep.protocol.market.receipts import Report
 from lockstep.protocol.merkle import TensorHeader
-from lockstep.protocol.types import Cid, ClaimId, Seed, StateRoot, TraceRoot
-from lockstep.storage import ContentStore
-from lockstep.storage.payload import (
-    F32_FORMAT,
-    Checkpoint,
-    blob_length,
-    decoded,
-    encoded,
-    format_of,
-    store_checkpoint,
-)
+from lockstep.protocol.types import Cid, ClaimId, GameId, Seconds, StateRoot
+from lockstep.storage.payload import F32_FORMAT, Checkpoint, blob_length, decoded, encoded, format_of
 from lockstep.storage.tensors import head_line, read_tensors
 
-CLOCK_PARTS = 4
-"""A merge takes no longer than one part in so many of a clock: a game about it computes it again."""
+if TYPE_CHECKING:
+    from coordinator.parts import CoordinatorParts
+
 HEAD = 8
 """The first bytes of a tensor of varying length, in which its format states it, at most."""
 
@@ -44,118 +37,61 @@ HEAD = 8
 class Aggregator:
     """One job, loaded and checked, with what was fetched for it."""
 
-    def __init__(
-        self, job: Job, store: ContentStore, guard: GuardMemory, archive: Path, cache: MemoryCache | None = None
-    ) -> None:
-        """`archive`: a folder for the material of merge claims. `cache`: what all jobs' claims and payloads take in
-        memory."""
+    def __init__(self, job: Job, parts: CoordinatorParts, cache: MemoryCache) -> None:
+        """`cache`: what all jobs' claims and payloads take in memory."""
+        party = parts.party
+        table = GameTable(party.contracts.game, party.addresses.block)
         self.job = job
-        self._store = store
-        self._guard = guard
-        self._archive = archive
-        self._cache = MemoryCache() if cache is None else cache
-        self._in_game: frozenset[ClaimId] = frozenset()
-        archive.mkdir(parents=True, exist_ok=True)
+        self.defence = DefenceQueue(table, party.outbox, cache, _tell_move)
+        self._store = party.store
+        self._guard = parts.guard
+        self._cache = cache
+        self._archive = parts.settings.home / "claims"
+        """The material of merge claims."""
+        self._archive.mkdir(parents=True, exist_ok=True)
 
     def judge(self, ref: merging.Payload) -> tuple[Report, str]:
         """Fetch and decode a revealed payload: (report, reason)."""
         return merging.judge(lambda: self._payload(ref))
 
-    def merge(
-        self,
-        claim: ClaimId,
-        number: int,
-        stored: Round,
-        before: Sequence[RoundRecord],
-        accepted: Sequence[merging.Payload | None],
-    ) -> tuple[StateRoot, StateRoot, Cid]:
-        """(out, out2, checkpoint's CID) of a round's merge, bound and archived before anybody may learn of it.
+    def merge(self, place: Place, records: Sequence[RoundRecord]) -> tuple[StateRoot, StateRoot, Cid]:
+        """(out, out2, checkpoint's CID) of the last round's merge, bound and archived before anybody may learn of it.
 
         Raises the store's errors, Mismatch if the inputs are not those that the contract froze, GuardRefused.
         """
-        base = merging.base_checkpoint(self.job, self._store, before)
-        payloads = [None if ref is None else self._payload(ref) for ref in accepted]
-        run = self.merge_run(base, payloads, stored.seed, number)
-        # INVARIANT: what is merged is what the contract froze.
-        if run.root(0, run.start) != stored.merge_in:
-            raise Mismatch(
-                f"the payloads of round {number} do not hash to mergeIn", hint="run `lockstep coordinator reindex`"
-            )
-        merged = self._in_turn(run)
-        trace = TraceRoot(jobs.trace_root([merged.root]))
-        promise = Promise(trace, merged.out, merged.out2, bytes(32), Cid(""), Cid(""))
-        # INVARIANT: the guard's row is on disk before anybody may learn of the merge.
-        self._guard.bind(Place(claim, Seed(stored.seed), StateRoot(stored.merge_in)), promise)
-        self._keep(claim, merged)
-        write_atomically(self._start_file(claim), _start_file(self.job, base, payloads))
-        cid = store_checkpoint(self._store, merged.checkpoint)
-        return StateRoot(merged.out), StateRoot(merged.out2), cid
+        base, payloads = self._inputs(records)
+        other = Mismatch(
+            f"the payloads of round {records[-1].number} do not hash to mergeIn",
+            hint="run `lockstep coordinator reindex`",
+        )
 
-    def held(
-        self, claim: ClaimId, number: int, stored: Round, before: Sequence[RoundRecord],
-        accepted: Sequence[merging.Payload | None],
-    ) -> HeldClaim:  # fmt: skip
-        """A merge claim of ours as it was computed, to defend it; computed again if it is not in memory."""
-        known = self.at_hand(claim)
-        if known is None:
-            run = self._archived_run(claim, number, stored)
-            if run is None or run.root(0, run.start) != stored.merge_in:
-                base = merging.base_checkpoint(self.job, self._store, before)
-                payloads = [None if ref is None else self._payload(ref) for ref in accepted]
-                run = self.merge_run(base, payloads, stored.seed, number)
-            known = self._keep(claim, merging.finish(run))
-        return known
+        def keep(done: ComputedMerge) -> None:
+            self.defence.hold(place.claim, done.run, [done.root])
+            write_atomically(self._start_file(place.claim), _start_file(self.job, base, payloads))
 
-    def at_hand(self, claim: ClaimId) -> HeldClaim | None:
-        """A merge claim of ours, if it is in memory."""
-        known: HeldClaim | None = self._cache.get((claim, "claim"))
-        return known
+        run = self.merge_run(base, payloads, records[-1])
+        done, cid = merges.compute(run, place, self._guard, self._store, keep, other)
+        return StateRoot(done.out), StateRoot(done.out2), cid
 
-    def need(self, claims: Collection[ClaimId]) -> None:
-        """Say about which claims games are open: they are the last to leave the memory."""
-        self._in_game = frozenset(claims)
+    def held(self, place: Place, records: Sequence[RoundRecord]) -> HeldClaim:
+        """A merge claim of ours, computed again from its archive, or else from public data."""
+        run = self._archived_run(place.claim, records[-1])
+        if run is None or run.root(0, run.start) != place.base:
+            run = self.merge_run(*self._inputs(records), records[-1])
+        return self.defence.hold(place.claim, run, [merging.finish(run).root])
 
     def forget(self, claim: ClaimId) -> None:
         """Drop the archive of a claim that can no longer be challenged."""
-        self._cache.drop((claim, "claim"))
+        self.defence.drop(claim)
         self._start_file(claim).unlink(missing_ok=True)
 
-    def merge_run(self, base: Checkpoint, payloads: Sequence[Tensors | None], seed: Seed, number: int) -> ClaimRun:
+    def merge_run(self, base: Checkpoint, payloads: Sequence[Tensors | None], r: RoundRecord) -> ClaimRun:
         """The computation of a round's merge."""
-        return jobs.merge_run(self.job, base, payloads, seed, number)
+        return jobs.merge_run(self.job, base, payloads, r.seed, r.number)
 
-    def _in_turn(self, run: ClaimRun) -> ComputedMerge:
-        """A merge, or Crashed if it takes longer than its turn, or than a part of a game's clock: a later one is worth
-        nothing, and one that could not be computed anew for a game costs its stake."""
-        merge, windows = self.job.params.merge, self.job.params.windows
-        seconds = max(loading.LEAST_SECONDS, min(merge.turn_seconds, windows.clock_seconds // CLOCK_PARTS))
-        box = self.job.box
-        if box is None:
-            return merging.finish(run)
-        late, merging_here = threading.Event(), threading.get_ident()
-
-        def stop() -> None:
-            late.set()
-            box.stop(merging_here)
-
-        timer = threading.Timer(seconds, stop)
-        timer.daemon = True
-        timer.start()
-        try:
-            return merging.finish(run)
-        except Cancelled:
-            if not late.is_set():
-                raise
-            raise Crashed(
-                f"its merge was ended: it was not done after {seconds:.0f} s", "a faster machine may do it in time"
-            ) from None
-        finally:
-            timer.cancel()
-
-    def _keep(self, claim: ClaimId, merged: ComputedMerge) -> HeldClaim:
-        held = HeldClaim(merged.run, [merged.root], self._cache)
-        self._cache.put((claim, "claim"), held, bytes_of(merged.run.start), lambda: claim in self._in_game)
-        return held
+    def _inputs(self, records: Sequence[RoundRecord]) -> tuple[Checkpoint, list[Tensors | None]]:
+        base = merging.base_checkpoint(self.job, self._store, records[:-1])
+        return base, [None if ref is None else self._payload(ref) for ref in records[-1].payloads]
 
     def _payload(self, ref: merging.Payload) -> Tensors:
         # By its CID too: what one slot stored says nothing about another's, even if they claim the same.
@@ -169,14 +105,17 @@ class Aggregator:
     def _start_file(self, claim: ClaimId) -> Path:
         return self._archive / f"{claim.hex()}.start"
 
-    def _archived_run(self, claim: ClaimId, number: int, stored: Round) -> ClaimRun | None:
+    def _archived_run(self, claim: ClaimId, r: RoundRecord) -> ClaimRun | None:
         """From the archive; None if it is lost or damaged: public data gives it again."""
         try:
             head, body = read_tensors(self._start_file(claim))
-            base, payloads = _read_start(self.job, head["formats"], body)
-            return self.merge_run(base, payloads, stored.seed, number)
+            return self.merge_run(*_read_start(self.job, head["formats"], body), r)
         except (OSError, ValueError, KeyError, TypeError, RecursionError, LockstepError):
             return None
+
+
+def _tell_move(now: Seconds, game: GameId, due: Due, _: float) -> None:
+    event("defending", time=now, game=hex32(game), move=type(due.move).__name__)
 
 
 def _start_file(job: Job, base: Checkpoint, payloads: Sequence[Tensors | None]) -> Iterator[bytes | memoryview]:
@@ -209,10 +148,7 @@ def _read_start(job: Job, formats: Sequence[str | None], body: memoryview) -> tu
     base = Checkpoint(read(layout[:quarter], F32_FORMAT), read(layout[quarter:], F32_FORMAT))
     payloads: list[Tensors | None] = []
     for wire_format in formats:
-        if wire_format is None:
-            payloads.append(None)
-        elif wire_format in (F32_FORMAT, job.wire_format):
-            payloads.append(read(job.payload_layout, wire_format))
-        else:
+        if wire_format not in (None, F32_FORMAT, job.wire_format):
             raise ValueError(f"format {wire_format!r}")
+        payloads.append(None if wire_format is None else read(job.payload_layout, wire_format))
     return base, payloads

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from coordinator import reading
-from coordinator.loading import Aggregators
+from coordinator.merging import Aggregators
 from lockstep.base.lines import event
 from lockstep.node.demands import Answers
 from lockstep.node.ledger import DemandRecord

@@ -119,10 +119,11 @@ def bodies(session: Session, job: str, number: int, attempt: int) -> list[Body]:
 
 def merge_inputs(
     session: Session, job: str, number: int, stored: Round, params: JobParams
-) -> tuple[tuple[RoundRecord, ...], list[PayloadRef | None]]:
-    """Returns the inputs of a round's merge: the rounds before it, and its accepted payloads."""
+) -> tuple[RoundRecord, ...]:  # fmt: skip
+    """Returns what a round's merge follows from: the rounds before it, and what the contract froze of itself."""
     accepted = payload_refs(session, job, number, stored.attempt, stored.mask, params.role.slots)
-    return records(session, job, number), accepted
+    frozen = RoundRecord(number, Seed(stored.seed), tuple(accepted), None, Digest(b""), Digest(b""))
+    return *records(session, job, number), frozen
 
 
 def merges_of(session: Session, job: str | None, args: Mapping[str, Any]) -> list[ClaimRow]:

@@ -14,16 +14,15 @@ from typing import TypeVar
 
 import structlog
 
-from coordinator import judging, leases, reading, receipts
+from coordinator import leases, reading, receipts
 from coordinator.acting import Actions
 from coordinator.answering import DemandsOfJobs
 from coordinator.beside import beside
 from coordinator.decide import AggregatorJob, Decider, decide, wanted_payloads
-from coordinator.defending import MergeDefence
 from coordinator.folds import MARKET
 from coordinator.indexer import Indexed, Indexer, jobs_to_look_at
-from coordinator.loading import Aggregators
 from coordinator.losses import RunLosses
+from coordinator.merging import Aggregators
 from coordinator.models import EventRow, JobRow
 from coordinator.parts import CoordinatorParts
 from coordinator.settings import CoordinatorSettings
@@ -63,7 +62,6 @@ class Coordinator:
         self._aggregators = self.aggregators(parts)
         self._actions = Actions(parts, self._sender, self._aggregators, self._beside)
         self._demands = DemandsOfJobs(parts, self._sender, self._aggregators)
-        self._defence = MergeDefence(parts, self._sender, self._aggregators)
         self._losses = RunLosses(parts.database, parts.party.store, parts.settings.home)
         self._holder = f"{parts.settings.home_name}/{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._params: dict[JobId, JobParams] = {}
@@ -181,7 +179,7 @@ class Coordinator:
         prepared = partial(self._aggregators.prepared, job, params, decider.now)
         if seen.job.status != JobStatus.DONE and not self._beside(job, prepared):
             return False
-        defended = self._defence.defend(job, params, decider.now)
+        defended = self._aggregators.defend(job, params, Head(decider.block, decider.now))
         answered = self._demands.tend(job, params, decider.now)
         actions = decide(seen, decider)
         # What has a deadline comes first; a loss is for those who look on.
@@ -192,8 +190,7 @@ class Coordinator:
         acted = self._actions.act(job, seen, actions, decider)
         # A store that is slow to say that it holds nothing keeps no transaction.
         if wanted := wanted_payloads(seen, decider):
-            aggregator = self._aggregators.of(job, params)
-            self._beside(job, partial(judging.judge, self._parts.database, aggregator, job, seen, wanted))
+            self._beside(job, partial(self._aggregators.judge, job, params, seen, wanted))
         return acted or defended or answered or computed
 
     def _beside(self, job: JobId, work: Callable[[], Result]) -> Result:
@@ -219,7 +216,7 @@ class Coordinator:
     def _play(self, job: str, id_: JobId) -> None:
         with leases.held(self._parts.database, f"job:{job}", self._holder) as taken:
             if taken:
-                self._defence.defend(id_, self._params_of(id_), self._parts.party.head().time)
+                self._aggregators.defend(id_, self._params_of(id_), self._parts.party.head())
 
     def _loss(self, job: JobId, params: JobParams) -> bool:
         return self._beside(job, lambda: self._losses.look(job, lambda: self._aggregators.of(job, params).job))

@@ -17,7 +17,6 @@ from worker.bases import Bases
 from worker.commitments import Commitments
 from worker.decide import JobView, RoundView
 from worker.defending import Defence
-from worker.merging import Merger
 from worker.parts import ComputeExecutor, Taken
 from worker.training import Training
 
@@ -35,7 +34,6 @@ class Skills:
     training: Training
     commitments: Commitments
     attesting: Attesting
-    merging: Merger
     defence: Defence
 
     @staticmethod
@@ -46,7 +44,7 @@ class Skills:
         training = Training(parts, executor, bases, defence)
         return Skills(
             executor, Admission(parts, sender), bases, training, Commitments(parts, sender, training),
-            Attesting(parts, sender, executor), Merger(parts, sender, training, bases, defence), defence,
+            Attesting(parts, sender, executor), defence,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -94,7 +92,7 @@ class Acting:
             case Do.ATTEST:
                 skills.attesting.attest(taken, r, act, f"{key}/{act.slot}", now)
             case Do.MERGE:
-                skills.merging.merge(taken, r, act, key, now)
+                skills.commitments.merge(taken, r, act, key, now)
 
 
 def _key_of(key: str, view: JobView, r: RoundView | None, act: Act) -> str:

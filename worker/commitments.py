@@ -1,4 +1,4 @@
-"""Saying what was computed: bound in the guard, committed, revealed, published, told to the coordinator."""
+"""Saying what was computed: bound in the guard, committed, revealed, published, merged, told to the coordinator."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import structlog
 from lockstep.base.lines import event
 from lockstep.node.acts import Act
 from lockstep.node.guard.memory import Place, Promise
+from lockstep.node.merges import may_claim, place_of_merge
 from lockstep.node.sender import Sender
 from lockstep.protocol.jobs import Body, Reveal
 from lockstep.protocol.market import ids
-from lockstep.protocol.types import ClaimId, Digest, Seconds, Seed, StateRoot
+from lockstep.protocol.market.views import merge_attempt
+from lockstep.protocol.types import MERGE_SLOT, ClaimId, Digest, Seconds, Seed, StateRoot
 from worker.decide import RoundView
 from worker.parts import Taken, claim_of
 from worker.progress import Material, WorkFolder
@@ -27,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 
 class Commitments:
-    """This worker's statements about its claims: commitments, reveals, published lists of state roots."""
+    """This worker's statements about its claims: commitments, reveals, published lists of state roots, merges."""
 
     def __init__(self, parts: WorkerParts, sender: Sender[Act], training: Training) -> None:
         self._parts = parts
@@ -86,6 +88,20 @@ class Commitments:
         call = self._parts.contracts.witnesses.publish(taken.ledger.id, r.number, act.slot, material.trace_cid)
         if self._sender.submit(key, call, act):
             self.announce(taken, r, material, now)
+
+    def merge(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
+        """Have the round's merge computed, then claim it; of one that is merged already, the same outputs alone."""
+        assert taken.view is not None, "acts follow from a view"
+        place = place_of_merge(taken.ledger.id, taken.view.job, r)
+        self._training.merge(taken, r, place, now)
+        trained = self._training.trained(claim_of(taken, r, MERGE_SLOT))
+        if trained is None:
+            return
+        made = trained.material
+        out, out2 = StateRoot(made.out), StateRoot(made.out2)
+        if may_claim(self._parts.guard, place, r, out, out2):
+            call = self._market.merge(taken.ledger.id, r.number, out, out2, made.payload_cid, act.rounds)
+            self._sender.submit(f"{key}/{merge_attempt(taken.view.job, r.phase)}", call, act)
 
     def announce(self, taken: Taken, r: RoundView, material: Material, now: Seconds) -> None:
         """Tell the coordinator what is claimed, signed."""

@@ -13,9 +13,10 @@ from lockstep.execution.states import States
 from lockstep.node.game_queue import DefenceQueue, tell_move
 from lockstep.node.guard.memory import Place
 from lockstep.node.ledger import ClaimRecord, JobLedger, Ledger, RoundLedger
+from lockstep.node.merges import bind_merge
 from lockstep.node.player import GameTable, HeldClaim
-from lockstep.protocol.types import ClaimId, GameId, JobId
-from worker.parts import merge_name
+from lockstep.protocol.market.ids import claim_id
+from lockstep.protocol.types import MERGE_SLOT, ClaimId, GameId, JobId, StateRoot
 from worker.progress import Material, WorkFolder
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Defence(DefenceQueue):
         WorkFolder(self._parts.home, claim).remove()
 
     def _adopt(self, r: RoundLedger, merge: ClaimRecord) -> None:
-        name = merge_name(merge.job, r.number, r.attempt)
+        name = claim_id(merge.job, r.number, r.attempt, MERGE_SLOT)
         made = WorkFolder(self._parts.home, name).material()
         assert r.merge_in is not None, "what is merged is frozen"
         # INVARIANT: a claim is defended by what it claims, and by nothing else.
@@ -82,7 +83,7 @@ class Defence(DefenceQueue):
         if held is not None and merge.id != name:
             self.hold(merge.id, held.run, own.roots)
         # INVARIANT: this home has promised every claim of its key that it can defend.
-        self._parts.guard.bind(Place(merge.id, r.seed, r.merge_in), own.promise(bytes(32)))
+        bind_merge(self._parts.guard, Place(merge.id, r.seed, r.merge_in), StateRoot(merge.out), StateRoot(merge.out2))
 
     def _held_of(self, claim: ClaimId, run_of: RunOf) -> HeldClaim | None:
         """The claim, from its S_0 on disk, or from public data; its S_0 is on disk from then on."""

@@ -12,7 +12,7 @@ from lockstep.node.acts import Act
 from lockstep.node.keyed_executor import KeyedExecutor
 from lockstep.node.refusals import Refusals
 from lockstep.protocol.market import ids
-from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, JobId, Seconds
+from lockstep.protocol.types import Address, ClaimId, Seconds
 from worker.decide import JobView, RoundView
 from worker.notes import Notes
 from worker.policy import Policy
@@ -124,14 +124,9 @@ class Taken:
 
 
 def claim_of(taken: Taken, r: RoundView, slot: int) -> ClaimId:
-    """The id of a slot's claim in the round's attempt."""
-    return ids.claim_id(taken.ledger.id, r.number, r.state.attempt, slot)
+    """The id of a slot's claim in the round's attempt.
 
-
-def merge_name(job: JobId, number: int, attempt: int) -> ClaimId:
-    """The name of a round's merge in this home, by the attempt in which the round was started.
-
-    A merge's claim has the job's attempt in its id, which others raise up to the block that mines it; what is merged
-    follows from the round's own.
+    Of MERGE_SLOT, the name of the round's merge in this home: its claim has the job's attempt in its id, which others
+    raise up to the block that mines it, and what is merged follows from the round's own.
     """
-    return ids.claim_id(job, number, attempt, MERGE_SLOT)
+    return ids.claim_id(taken.ledger.id, r.number, r.state.attempt, slot)

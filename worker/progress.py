@@ -5,7 +5,7 @@ changed) while the next one is computed; it is replaced atomically and believed 
 tensors hash to its last root. The state after the step that is to be checked is `unchecked` until the check has passed,
 so that a killed worker comes to that step again. `material.json` is written once, before the claim is committed: what a
 later process needs to defend it, beside what is public. A merge's lies under the name of its round's merge
-(`parts.merge_name`), and under the id of each claim of it from when the chain has given that (`Defence.adopt`).
+(`parts.claim_of`), and under the id of each claim of it from when the chain has given that (`Defence.adopt`).
 """
 
 from __future__ import annotations

@@ -15,12 +15,15 @@ import structlog
 from lockstep.base.machine import is_full
 from lockstep.execution import jobs
 from lockstep.execution.jobs import ClaimRun
+from lockstep.execution.merging import fetch_payloads
+from lockstep.node import merges
 from lockstep.node.backoff import Backoff
+from lockstep.node.guard.memory import Place
 from lockstep.node.keyed_executor import Stopped
 from lockstep.node.replay import PublicData
 from lockstep.protocol.errors import Crashed, DoctorError, GuardRefused, LockstepError, WrongBits
 from lockstep.protocol.jobs import NO_SEED
-from lockstep.protocol.types import ClaimId, JobId, Seconds, Seed
+from lockstep.protocol.types import MERGE_SLOT, Cid, ClaimId, JobId, Seconds, Seed
 from worker.bases import Bases
 from worker.computing import Trained, check_of, compute
 from worker.decide import RoundView
@@ -48,6 +51,8 @@ class Training:
         self._defence = defence
         self._trained: dict[ClaimId, Trained] = {}
         self._failed: dict[ClaimId, Exception] = {}
+        self._ended: set[ClaimId] = set()
+        """Merges that ended what ran them, were late, or may not be claimed."""
         self._backoff: Backoff[ClaimId] = Backoff(RETRY_SECONDS)
         self._public: dict[JobId, PublicData] = {}
         """Read and written by the worker thread alone."""
@@ -77,6 +82,41 @@ class Training:
             return self.compute(taken, run, claim, r.state.attempt, check_of(claim, seed))
 
         self.begin(claim, work)
+
+    def merge(self, taken: Taken, r: RoundView, place: Place, now: Seconds) -> None:
+        """Have a round's merge computed and bound at a place, unless that is under way."""
+        # INVARIANT: what is computed is kept by what it follows from; its claim's id is known once it is mined.
+        name = claim_of(taken, r, MERGE_SLOT)
+        if self.busy(name, now) or name in self._ended:
+            return
+        round_, slots = taken.ledger.rounds[r.number], taken.params.role.slots
+        records, refs = taken.ledger.records_behind(round_, slots), round_.accepted(slots)
+        other = DoctorError(
+            "the merge's input hashes differently here than on chain",
+            hint="run `lockstep doctor`: a claim of this build would lose its stake",
+        )
+
+        def work() -> Trained:
+            base = self._bases.load(taken, records, (r.state.base, r.state.outer)).checkpoint
+            payloads = fetch_payloads(taken.job, self._parts.store, refs)
+            run = jobs.merge_run(taken.job, base, payloads, place.seed, r.number)
+            guard, store = self._parts.guard, self._parts.store
+            try:
+                done, cid = merges.compute(
+                    run, place, guard, store, lambda m: self._defence.hold(name, run, [m.root]), other
+                )
+            except (Crashed, GuardRefused):
+                # INVARIANT: a merge that ends what runs it is not begun again: what it holds up costs stakes.
+                self._ended.add(name)
+                raise
+            material = Material(
+                name, taken.ledger.id, r.number, r.state.attempt, MERGE_SLOT, place.seed, (done.root,), done.out,
+                done.out2, Cid(""), cid,
+            )  # fmt: skip
+            WorkFolder(self._parts.home, name).save_material(material)
+            return Trained(material, 0.0, 0)
+
+        self.begin(name, work)
 
     def compute(self, taken: Taken, run: ClaimRun, claim: ClaimId, attempt: int, check: Random | None) -> Trained:
         """Compute a slot's claim of a job, checked at random places against the reference arithmetic, and keep what

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from coordinator import reading
+from lockstep.node.guard.memory import Place
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.types import Address, ClaimId, JobId
 
@@ -23,17 +24,13 @@ class Held:
         self.far: set[ClaimId] = set()
         self.made: list[ClaimId] = []
         self.forgotten: list[ClaimId] = []
-        self.needed: list[ClaimId] = []
 
     def at_hand(self, claim: ClaimId) -> Any:
         return None if claim in self.far else claim
 
-    def held(self, claim: ClaimId, *_: Any) -> Any:
-        self.made.append(claim)
-        return claim
-
-    def need(self, claims: list[ClaimId]) -> None:
-        self.needed = list(claims)
+    def held(self, place: Place, _: Any) -> Any:
+        self.made.append(place.claim)
+        return SimpleNamespace()
 
     def forget(self, claim: ClaimId) -> None:
         self.forgotten.append(claim)

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 from lockstep.execution.jobs import Job, Tensors, payload_of, slot_run
-from lockstep.execution.merging import Payload, store_payload
-from lockstep.node.guard.memory import Scope
+from lockstep.execution.merging import Payload, RoundRecord, store_payload
+from lockstep.node.guard.memory import GuardMemory, Place, Scope
 from lockstep.protocol import merkle
-from lockstep.protocol.jobs import Round
 from lockstep.protocol.market import state_roots
-from lockstep.protocol.types import Address, ClaimId, StateRoot
+from lockstep.protocol.types import Address, ClaimId, Digest, StateRoot
 from lockstep.storage import ContentStore
 from tests.support import toyjob
 
 CLAIM = ClaimId(b"m" * 32)
 SCOPE = Scope(31337, b"g" * 32, Address("0x" + "11" * 20), Address("0x" + "22" * 20))
+
+
+def merging_parts(store: ContentStore, guard: GuardMemory, home: Path) -> Any:
+    """What an aggregator stands on, without a chain."""
+    party = SimpleNamespace(
+        contracts=SimpleNamespace(game=None), addresses=SimpleNamespace(block=0), outbox=None, store=store
+    )  # fmt: skip
+    return SimpleNamespace(party=party, guard=guard, settings=SimpleNamespace(home=home))
 
 
 def trained(job: Job, slot: int) -> Tensors:
@@ -25,8 +36,8 @@ def put(job: Job, store: ContentStore, payload: Tensors) -> Payload:
     return Payload(store_payload(job, store, payload), *job.payload_roots(payload))
 
 
-def frozen(job: Job, refs: list[Payload | None]) -> Round:
-    """The round as the contract freezes it."""
+def merge_place(job: Job, refs: list[Payload | None]) -> Place:
+    """CLAIM, of a merge of the first round, which the contract has frozen with these payloads."""
     params = job.params
     mask = sum(1 << s for s, ref in enumerate(refs) if ref is not None)
     lanes = 1 << params.role.slot_depth
@@ -36,4 +47,9 @@ def frozen(job: Job, refs: list[Payload | None]) -> Round:
         params.genesis.shared, params.genesis.outer, roots, state_roots.mask_tensor(mask, params.role.slots),
         params.genesis.shared_depth, params.role.payload_depth,
     )  # fmt: skip
-    return Round(seed=toyjob.SEED, mask=mask, merge_in=StateRoot(merge_in))
+    return Place(CLAIM, toyjob.SEED, StateRoot(merge_in))
+
+
+def frozen(refs: list[Payload | None]) -> tuple[RoundRecord]:
+    """The first round with these payloads, as the chain has it."""
+    return (RoundRecord(0, toyjob.SEED, tuple(refs), None, Digest(b""), Digest(b"")),)

@@ -6,6 +6,7 @@ a checkpoint and computes it again from the payloads: the same inputs, the same 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,10 +15,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lockstep.execution.box import loading
+from lockstep.execution.box.handle import Cancelled
 from lockstep.execution.jobs import ClaimRun, Job, Tensors, checkpoint_of, fetch_checkpoint, merge_run
 from lockstep.protocol.errors import (
     BlobCorrupt,
     BlobMissing,
+    Crashed,
     LockstepError,
     Mismatch,
     PayloadInvalid,
@@ -35,6 +39,8 @@ if TYPE_CHECKING:
 
 COMPARED = 1 << 20
 """Words compared at once: whole leaves."""
+CLOCK_PARTS = 4
+"""A merge of ours takes no longer than one part in so many of a clock: a game about it computes it again."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +196,34 @@ def finish(run: ClaimRun) -> ComputedMerge:
     out, out2 = run.job.checkpoint_roots(checkpoint)
     run.job.turn_to(None)
     return ComputedMerge(run, run.root(1, final), out, out2, checkpoint)
+
+
+def finish_in_turn(run: ClaimRun) -> ComputedMerge:
+    """Runs a merge to its end; raises Crashed if it takes longer than its turn, or than a part of a game's clock: a
+    later one is worth nothing, and one that could not be computed anew for a game costs its stake."""
+    params, box, merging_here = run.job.params, run.job.box, threading.get_ident()
+    if box is None:
+        return finish(run)
+    seconds = max(loading.LEAST_SECONDS, min(params.merge.turn_seconds, params.windows.clock_seconds // CLOCK_PARTS))
+    late = threading.Event()
+
+    def stop() -> None:
+        late.set()
+        box.stop(merging_here)
+
+    timer = threading.Timer(seconds, stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        return finish(run)
+    except Cancelled:
+        if not late.is_set():
+            raise
+        raise Crashed(
+            f"its merge was ended: it was not done after {seconds:.0f} s", "a faster machine may do it in time"
+        ) from None
+    finally:
+        timer.cancel()
 
 
 def load_checkpoint(job: Job, store: ContentStore, cid: Cid, shared: bytes, outer: bytes) -> Checkpoint:

@@ -169,7 +169,7 @@ def games(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
     monkeypatch.setattr(reading, "my_open_games", lambda session, job, me: found)
     monkeypatch.setattr(reading, "merges_by", lambda session, job, me: [claim(1)])
-    monkeypatch.setattr(reading, "merge_inputs", lambda *_: ((), []))
+    monkeypatch.setattr(reading, "merge_inputs", lambda *_: ())
     monkeypatch.setattr(reading, "own_demands", lambda session, job, me: [])
     return found
 

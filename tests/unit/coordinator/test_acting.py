@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from coordinator import acting, reading
 from coordinator.acting import Actions
 from coordinator.decide import AggregatorJob, AggregatorRound
-from coordinator.loading import Aggregators
+from coordinator.merging import Aggregators
 from lockstep.node.acts import Act, Do
 from lockstep.protocol.errors import Crashed
 from lockstep.protocol.jobs import JobState, JobStatus, Phase, Receipt, Round
@@ -59,12 +58,12 @@ def sent() -> Noted:
 
 @pytest.fixture
 def actions(parts: Any, sent: Noted, monkeypatch: pytest.MonkeyPatch) -> Actions:
-    parts.party.contracts = SimpleNamespace(market=Calls(), vault=Calls(), demands=Calls())
+    parts.party.contracts = SimpleNamespace(market=Calls(), vault=Calls(), demands=Calls(), game=None)
     parts.party.deposit = Calls().deposit
-    merge = SimpleNamespace(merge=lambda *_: (b"out", b"out2", "cid"))
-    aggregators = SimpleNamespace(merging=lambda job, params: nullcontext(merge))
+    aggregators = SimpleNamespace(merge=lambda *_: (b"out", b"out2", "cid"))
     monkeypatch.setattr(reading, "bodies", lambda *_: ["body"])
-    monkeypatch.setattr(reading, "merge_inputs", lambda *_: ((), []))
+    monkeypatch.setattr(reading, "merge_inputs", lambda *_: ())
+    parts.guard = SimpleNamespace(bind=lambda place, promise: promise)
     return Actions(parts, sent, aggregators, at_once)  # type: ignore[arg-type]
 
 

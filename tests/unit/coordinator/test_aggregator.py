@@ -15,19 +15,20 @@ import pytest
 
 from coordinator.aggregator import Aggregator
 from coordinator.decide import Report
+from lockstep.base.cache import MemoryCache
 from lockstep.execution import merging
 from lockstep.execution.box import loading
 from lockstep.execution.box.handle import Cancelled
 from lockstep.execution.jobs import Job
-from lockstep.execution.merging import Payload, load_checkpoint, merge_round
-from lockstep.node.guard.memory import GuardMemory, Place, Promise
+from lockstep.execution.merging import Payload, finish_in_turn, load_checkpoint, merge_round
+from lockstep.node.guard.memory import GuardMemory, Promise
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import Crashed, GuardRefused, Mismatch
 from lockstep.protocol.types import Cid, Digest, StateRoot, TraceRoot
 from lockstep.storage import ContentStore, cid_of, open_store
 from lockstep.storage.directory import DirectoryStore
 from tests.support import toyjob
-from tests.support.merges import CLAIM, SCOPE, frozen, put, trained
+from tests.support.merges import CLAIM, SCOPE, frozen, merge_place, merging_parts, put, trained
 from tests.support.params import amended
 
 NOWHERE = "http://127.0.0.1:9"
@@ -49,9 +50,13 @@ def guard(tmp_path: Path) -> Iterator[GuardMemory]:
         yield guard
 
 
+def aggregator_of(job: Job, store: ContentStore, guard: GuardMemory, home: Path) -> Aggregator:
+    return Aggregator(job, merging_parts(store, guard, home), MemoryCache())
+
+
 @pytest.fixture
 def aggregator(job: Job, store: ContentStore, guard: GuardMemory, tmp_path: Path) -> Aggregator:
-    return Aggregator(job, store, guard, tmp_path / "claims")
+    return aggregator_of(job, store, guard, tmp_path)
 
 
 def test_reports_tell_the_four_cases_apart(
@@ -66,7 +71,7 @@ def test_reports_tell_the_four_cases_apart(
     assert aggregator.judge(replace(good, cid=cid_of(b"never stored")))[0] is Report.MISSING
     # A name that is no CID names nothing that could be there.
     assert aggregator.judge(replace(good, cid=Cid("not-a-cid")))[0] is Report.MISSING
-    deaf = Aggregator(job, open_store(NOWHERE), guard, tmp_path / "claims")
+    deaf = aggregator_of(job, open_store(NOWHERE), guard, tmp_path)
     assert deaf.judge(good)[0] is Report.UNREACHABLE
 
 
@@ -75,7 +80,7 @@ def test_a_merge_is_bound_archived_stored_and_right(
 ) -> None:
     payloads = [trained(job, 0), None, trained(job, 2)]
     refs = [None if p is None else put(job, store, p) for p in payloads]
-    out, out2, cid = aggregator.merge(CLAIM, 0, frozen(job, refs), (), refs)
+    out, out2, cid = aggregator.merge(merge_place(job, refs), frozen(refs))
     honest = merge_round(job, job.genesis, payloads, toyjob.SEED, 0)
     assert (out, out2) == (honest.out, honest.out2)
     (promised,) = guard.promises()
@@ -86,7 +91,7 @@ def test_a_merge_is_bound_archived_stored_and_right(
 
 @pytest.mark.parametrize("changes", [{"turn_seconds": 0}, {"clock_seconds": 3}], ids=["its turn", "a game's clock"])
 def test_a_merge_that_is_not_done_in_its_turn_is_ended_as_one_that_crashed(
-    aggregator: Aggregator, job: Job, monkeypatch: pytest.MonkeyPatch, changes: dict[str, int]
+    job: Job, monkeypatch: pytest.MonkeyPatch, changes: dict[str, int]
 ) -> None:
     ended, threads = threading.Event(), list[int]()
 
@@ -95,24 +100,23 @@ def test_a_merge_that_is_not_done_in_its_turn_is_ended_as_one_that_crashed(
         raise Cancelled
 
     box: Any = SimpleNamespace(stop=lambda thread: (threads.append(thread), ended.set()))
-    aggregator.job = replace(job, box=box, params=amended(job.params, **changes))
     monkeypatch.setattr(loading, "LEAST_SECONDS", 0)
     monkeypatch.setattr(merging, "finish", endless)
-    run: Any = None
+    run: Any = SimpleNamespace(job=replace(job, box=box, params=amended(job.params, **changes)))
     with pytest.raises(Crashed, match="after 0 s"):
-        aggregator._in_turn(run)
+        finish_in_turn(run)
     assert threads == [threading.get_ident()], "the merge's work alone: a game's may have come after it"
-    aggregator.job = replace(job, box=box)
+    run.job = replace(job, box=box)
     with pytest.raises(Cancelled):
-        aggregator._in_turn(run)
+        finish_in_turn(run)
 
 
 def test_inputs_that_the_contract_did_not_freeze_are_not_merged(
     aggregator: Aggregator, job: Job, store: ContentStore, guard: GuardMemory
 ) -> None:
-    refs = [put(job, store, trained(job, s)) for s in range(3)]
+    refs: list[Payload | None] = [put(job, store, trained(job, s)) for s in range(3)]
     with pytest.raises(Mismatch, match="mergeIn"):
-        aggregator.merge(CLAIM, 0, replace(frozen(job, list(refs)), merge_in=StateRoot(bytes(32))), (), refs)
+        aggregator.merge(replace(merge_place(job, refs), base=StateRoot(bytes(32))), frozen(refs))
     assert guard.promises() == []
 
 
@@ -120,11 +124,11 @@ def test_other_outputs_than_those_bound_are_never_told(
     aggregator: Aggregator, job: Job, store: ContentStore, guard: GuardMemory
 ) -> None:
     refs: list[Payload | None] = [put(job, store, trained(job, s)) for s in range(3)]
-    place = Place(CLAIM, toyjob.SEED, StateRoot(frozen(job, refs).merge_in))
+    place = merge_place(job, refs)
     other = Promise(TraceRoot(b"t" * 32), Digest(b"x" * 32), Digest(b"y" * 32), bytes(32), Cid(""), Cid(""))
     guard.bind(place, other)
     with pytest.raises(GuardRefused):
-        aggregator.merge(CLAIM, 0, frozen(job, refs), (), refs)
+        aggregator.merge(merge_place(job, refs), frozen(refs))
 
 
 @pytest.mark.parametrize("archive", ["kept", "damaged", "lost"])
@@ -132,19 +136,19 @@ def test_a_claim_is_defended_after_a_restart(
     aggregator: Aggregator, job: Job, store: ContentStore, guard: GuardMemory, tmp_path: Path, archive: str
 ) -> None:
     refs: list[Payload | None] = [put(job, store, trained(job, s)) for s in range(3)]
-    stored = frozen(job, refs)
-    out, out2, _ = aggregator.merge(CLAIM, 0, stored, (), refs)
+    place, records = merge_place(job, refs), frozen(refs)
+    out, out2, _ = aggregator.merge(place, records)
     (file,) = (tmp_path / "claims").iterdir()
     if archive == "damaged":
         file.write_bytes(file.read_bytes()[:-9])
     if archive == "lost":
         file.unlink()
     source = store if archive != "kept" else open_store(NOWHERE)
-    again = Aggregator(job, source, guard, tmp_path / "claims")
-    held = again.held(CLAIM, 0, stored, (), refs)
-    assert held.state_zero == stored.merge_in
+    again = aggregator_of(job, source, guard, tmp_path)
+    held = again.held(place, records)
+    assert held.state_zero == place.base
     assert list(held.trace) == [merkle.node(out, out2)]
-    assert held.step(1).graph[-1][0] == aggregator.held(CLAIM, 0, stored, (), refs).step(1).graph[-1][0]
+    assert held.step(1).graph[-1][0] == aggregator.held(place, records).step(1).graph[-1][0]
     again.forget(CLAIM)
     assert list((tmp_path / "claims").iterdir()) == []
 

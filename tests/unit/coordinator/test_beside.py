@@ -79,7 +79,7 @@ def test_a_game_is_played_while_another_jobs_merge_is_computed(
         return "merged"
 
     monkeypatch.setattr(coordinator, "_step", lambda: looks.append("new blocks"))
-    monkeypatch.setattr(coordinator._defence, "defend", defend)
+    monkeypatch.setattr(coordinator._aggregators, "defend", defend)
     assert coordinator._beside(JOB, merge) == "merged"
     assert set(played) == {OTHER}, "the busy job's own merge is what its child computes"
     assert len(played) >= 3, "what fails once is tried again"

@@ -16,9 +16,10 @@ from coordinator.models import ReceiptRow
 from coordinator.reading import hex32
 from coordinator.service import Coordinator
 from lockstep.chain.outbox import Outbox
+from lockstep.node.guard.memory import Place
 from lockstep.node.party import Party
 from lockstep.protocol.hashing import keccak
-from lockstep.protocol.jobs import ClaimStatus, JobStatus, Phase, Reveal, Round
+from lockstep.protocol.jobs import ClaimStatus, JobStatus, Phase, Reveal
 from lockstep.protocol.market.availability import payload_answer, payload_demand_id
 from lockstep.protocol.market.receipts import Report
 from lockstep.protocol.market.types import BURN, Status
@@ -43,8 +44,8 @@ class Merger:
     def judge(self, ref: Any) -> tuple[Report, str]:
         return (Report.MISSING, "no block") if ref.cid == CIDS[HIDDEN] else (Report.DECODED, "")
 
-    def merge(self, claim: ClaimId, number: int, stored: Round, *_: Any) -> tuple[StateRoot, StateRoot, Cid]:
-        body = ConstantClaim.of_merge(stored.merge_in).body
+    def merge(self, place: Place, _: Any) -> tuple[StateRoot, StateRoot, Cid]:
+        body = ConstantClaim.of_merge(place.base).body
         return body.out, body.out2, Cid("checkpoint")
 
     def forget(self, claim: ClaimId) -> None:
@@ -70,7 +71,11 @@ def coordinator_of(world: World, database: Database, home: Path, demands: int) -
     where: Any = world.contracts.addresses, world.devnet.w3, world.contracts, store, account, outbox
     settings: Any = SimpleNamespace(home=home, home_name="here", shared=shared, demands=demands)
     parts: Any = SimpleNamespace(
-        party=Party(settings, *where), database=database, settings=settings, me=world.address("aggregator"), guard=None
+        party=Party(settings, *where),
+        database=database,
+        settings=settings,
+        me=world.address("aggregator"),
+        guard=SimpleNamespace(bind=lambda place, promise: promise),
     )
     made: Any = Coordinator(parts)
     made._aggregators._made[world.job] = Merger()

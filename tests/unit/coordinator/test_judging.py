@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator import judging, reading
+from coordinator import reading
 from coordinator.decide import AggregatorJob, AggregatorRound
+from coordinator.merging import Aggregators
 from coordinator.models import ClaimRow, PayloadRow
 from lockstep.execution.merging import Payload
 from lockstep.protocol.jobs import JobState, JobStatus, Phase, Round
@@ -27,7 +28,7 @@ class Judge:
         return (Report.DECODED, "") if ref.cid == "payload0" else (Report.MISSING, "nobody has it")
 
 
-def test_what_was_asked_for_is_judged_and_judged_again_if_it_was_missing(api: Api) -> None:
+def test_what_was_asked_for_is_judged_and_judged_again_if_it_was_missing(api: Api, parts: Any) -> None:
     with api.context.database.session() as session:
         session.delete(session.get_one(ClaimRow, claim_row().id))
         session.flush()
@@ -38,8 +39,11 @@ def test_what_was_asked_for_is_judged_and_judged_again_if_it_was_missing(api: Ap
     view = AggregatorRound(0, Phase.ATTESTING, Round())
     seen = AggregatorJob(PARAMS, JobState(ME, JobStatus.ACTIVE, started=1), False, (view,))
     judge: Any = Judge()
+    parts.database, job = api.context.database, JobId(reading.unhex(JOB))
+    aggregators = Aggregators(parts)
+    aggregators._made[job] = judge
     for wanted in ([(0, 0), (0, 2)], [(0, 2)]):
-        judging.judge(api.context.database, judge, JobId(reading.unhex(JOB)), seen, wanted)
+        aggregators.judge(job, PARAMS, seen, wanted)
     assert judge.asked == ["payload0", "payload2", "payload2"], "nothing that was not asked for"
     with api.context.database.reading() as session:
         found = {slot: session.get(PayloadRow, claim_row(slot).id) for slot in range(3)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,9 +13,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from lockstep.chain.events import Event
 from lockstep.execution import merging
+from lockstep.execution.box import loading
+from lockstep.execution.box.handle import Cancelled
 from lockstep.execution.jobs import ClaimRun, Job
 from lockstep.execution.merging import Payload
 from lockstep.node.acts import Act, Do
@@ -34,6 +38,7 @@ from lockstep.storage.payload import store_checkpoint
 from tests.support import toyjob
 from tests.support.games import Match, Policy, defends, open_at, random_challenger, silent
 from tests.support.merges import SCOPE, put, trained
+from tests.support.params import amended
 from tests.support.workers import ME, OTHER, bare_parts, taken_of
 from tests.unit.node.test_ledger import whole_args
 from worker import progress
@@ -149,7 +154,7 @@ class HomeWorker(Worker):
         while set(self.sent) == before:
             assert time.monotonic() < deadline
             act = Act(Do.MERGE, number, rounds=2)
-            self._skills.merging.merge(taken, field.view(number, phase), act, key, Seconds(1000))
+            self._skills.commitments.merge(taken, field.view(number, phase), act, key, Seconds(1000))
             time.sleep(0.002)
         (sent,) = set(self.sent) - before
         return self.sent[sent]
@@ -305,7 +310,7 @@ def test_a_merge_is_computed_once_however_often_the_job_is_in_another_attempt(
 ) -> None:
     worker = workers()
     first = worker.merge(field_, 1, Phase.LEAD, 0)
-    monkeypatch.setattr(merging, "merge_round", lambda *_: pytest.fail("it is computed"))
+    monkeypatch.setattr(merging, "finish", lambda *_: pytest.fail("it is computed"))
     assert worker.merge(field_, 1, Phase.LEAD, 1) == first
 
 
@@ -346,7 +351,7 @@ def test_who_merges_again_backs_no_outputs_that_are_not_its_own(
     taken.view = SimpleNamespace(job=SimpleNamespace(attempt=1))  # type: ignore[assignment]
     merged = field_.view(1, Phase.LEAD)
     false = replace(merged, state=replace(merged.state, **{name: StateRoot(b"f" * 32)}))
-    again = partial(worker._skills.merging.merge, act=Act(Do.MERGE, 1, rounds=2), key="again", now=Seconds(1000))
+    again = partial(worker._skills.commitments.merge, act=Act(Do.MERGE, 1, rounds=2), key="again", now=Seconds(1000))
     again(taken, false)
     assert (worker.sent, field_.guard.promises()) == (sent, promised), "false outputs are nobody's to back"
     again(taken, replace(false, phase=Phase.MERGING))
@@ -364,3 +369,33 @@ def test_what_was_taken_over_is_let_go_with_its_job(field_: Field, workers: Call
     worker._jobs.taken.clear()
     worker.looks()
     assert not defence._adopted
+
+
+def test_a_merge_that_is_not_done_in_its_turn_is_ended_and_not_claimed(
+    field_: Field, workers: Callable[[], HomeWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, ended, threads, ran = workers(), threading.Event(), list[int](), list[int]()
+
+    def endless(run: ClaimRun) -> Any:
+        ran.append(threading.get_ident())
+        assert ended.wait(60)
+        raise Cancelled
+
+    box: Any = SimpleNamespace(stop=lambda thread: (threads.append(thread), ended.set()), close=lambda: None)
+    (taken,) = worker._jobs.taken.values()
+    taken.job = replace(taken.job, box=box, params=amended(taken.job.params, turn_seconds=0))
+    taken.view = SimpleNamespace(job=SimpleNamespace(attempt=0))  # type: ignore[assignment]
+    monkeypatch.setattr(loading, "LEAST_SECONDS", 0)
+    monkeypatch.setattr(merging, "finish", endless)
+    merge = partial(worker._skills.commitments.merge, taken, field_.view(1, Phase.LEAD), Act(Do.MERGE, 1), "merge")
+    training, name = worker._skills.training, claim_id(field_.job.id, 1, field_.attempt, MERGE_SLOT)
+    deadline = time.monotonic() + 60
+    with capture_logs() as logs:
+        while not logs:
+            assert time.monotonic() < deadline
+            merge(Seconds(1000))
+    assert "after 0 s" in logs[0]["message"]
+    assert threads == ran, "its own work alone is ended"
+    assert (worker.sent, field_.guard.promises()) == ({}, [])
+    merge(Seconds(9000))
+    assert ("claim", name) not in training._executor, "it is begun once, and the thread is free"

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from coordinator.aggregator import Aggregator
-from coordinator.loading import Aggregators
+from coordinator.merging import Aggregators
 from coordinator.parts import CoordinatorParts
 from coordinator.service import Coordinator
-from lockstep.base.cache import MemoryCache
 from lockstep.base.lines import event
 from lockstep.demo.cheats.lies import Cheat, cheat_of, require_devnet
 from lockstep.execution.jobs import ClaimRun, Job, Tensors
-from lockstep.protocol.types import Seed
+from lockstep.execution.merging import RoundRecord
 from lockstep.storage.payload import Checkpoint
 
 
@@ -22,9 +20,9 @@ class LyingAggregator(Aggregator):
 
     cheat: Cheat
 
-    def merge_run(self, base: Checkpoint, payloads: Sequence[Tensors | None], seed: Seed, number: int) -> ClaimRun:
+    def merge_run(self, base: Checkpoint, payloads: Sequence[Tensors | None], r: RoundRecord) -> ClaimRun:
         """The lying run of a round's merge."""
-        return self.cheat.run(super().merge_run(base, payloads, seed, number))
+        return self.cheat.run(super().merge_run(base, payloads, r))
 
 
 class LyingAggregators(Aggregators):
@@ -35,12 +33,12 @@ class LyingAggregators(Aggregators):
         self._name = name
         self._seed = seed
 
-    def make(self, job: Job, archive: Path, cache: MemoryCache) -> Aggregator:
+    def make(self, job: Job) -> Aggregator:
         """An aggregator that tells which lie it is about to tell."""
         party = self._parts.party
         cheat = cheat_of(self._name, job.programs, job.params, self._seed, party.addresses.chain_id)
         event("lie", time=party.head().time, cheat=cheat.name, expectation=cheat.expectation.to_dict())
-        lying = LyingAggregator(job, party.store, self._parts.guard, archive, cache)
+        lying = LyingAggregator(job, self._parts, self._cache)
         lying.cheat = cheat
         return lying
 

@@ -23,7 +23,6 @@ from worker.commitments import Commitments
 from worker.computing import Trained
 from worker.decide import RoundView, stake_wanted
 from worker.defending import Defence
-from worker.merging import Merger
 from worker.parts import ComputeExecutor, Taken, WorkerParts
 from worker.progress import Material
 from worker.service import Worker
@@ -166,8 +165,7 @@ def worker_of(name: str, seed: int) -> type[Worker]:
             training = LyingTraining(parts, executor, bases, defence, lies)
             return Skills(
                 executor, Admission(parts, sender, _wanted), bases, training,
-                LyingCommitments(parts, sender, training, lies), Attesting(parts, sender, executor),
-                Merger(parts, sender, training, bases, defence), defence,
+                LyingCommitments(parts, sender, training, lies), Attesting(parts, sender, executor), defence,
             )  # fmt: skip
 
     return LyingWorker

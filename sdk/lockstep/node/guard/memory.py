@@ -83,7 +83,7 @@ class Promise:
     """32 random bytes of the commitment; zeros for a merge, which commits to nothing beforehand."""
     trace_cid: Cid
     payload_cid: Cid
-    """The payload's address; for a merge, the checkpoint's."""
+    """The payload's address; empty for a merge, which is bound before its checkpoint is stored."""
     torn: bool = False
     """True if two machines promised different things: then nothing is signed for this place any more."""
 

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from lockstep.base.cache import MemoryCache
 from lockstep.demo.cheats.coordinator import LyingAggregator
 from lockstep.demo.cheats.lies import Cheat, cheat_of, lying_aggregator
 from lockstep.execution.jobs import Job
@@ -15,7 +16,7 @@ from lockstep.node.guard.memory import GuardMemory
 from lockstep.protocol.errors import UsageError
 from lockstep.storage import ContentStore
 from tests.support import toyjob
-from tests.support.merges import CLAIM, SCOPE, frozen, put, trained
+from tests.support.merges import SCOPE, frozen, merge_place, merging_parts, put, trained
 
 
 def lie(job: Job, seed: int = 0) -> Cheat:
@@ -32,12 +33,12 @@ def test_the_lie_is_where_it_was_declared_and_consistent(toy: Job, toy_store: Co
     expected = cheat.expectation
     assert (expected.program, expected.step, expected.op_kind) == ("merge", 1, "map")
     refs: list[Payload | None] = [put(toy, toy_store, trained(toy, s)) for s in range(3)]
-    stored = frozen(toy, refs)
+    place = merge_place(toy, refs)
     with GuardMemory(tmp_path, SCOPE) as guard:
-        liar = LyingAggregator(toy, toy_store, guard, tmp_path / "lies")
+        liar = LyingAggregator(toy, merging_parts(toy_store, guard, tmp_path), MemoryCache())
         liar.cheat = cheat
-        out, out2, cid = liar.merge(CLAIM, 0, stored, (), refs)
-        held = liar.held(CLAIM, 0, stored, (), refs)
+        out, out2, cid = liar.merge(place, frozen(refs))
+        held = liar.held(place, frozen(refs))
     honest = merge_round(toy, toy.genesis, [trained(toy, s) for s in range(3)], toyjob.SEED, 0)
     assert out != honest.out, "the shared state is perturbed"
     assert load_checkpoint(toy, toy_store, cid, out, out2) is not None, "what is stored is what is claimed"

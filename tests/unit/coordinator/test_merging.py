@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinator import reading
-from coordinator.loading import Aggregators
+from coordinator.merging import Aggregators
 from lockstep.base.machine import Memory
 from lockstep.execution import footprint
 from lockstep.execution.box import loading

@@ -1,30 +1,35 @@
-"""The jobs that this coordinator merges, loaded once: what is not what the chain names is refused for good, what this
-machine cannot hold for a while."""
+"""The jobs that this coordinator merges: loaded once, their payloads judged, their merges defended.
+
+What is not what the chain names is refused for good, what this machine cannot hold for a while.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
 from coordinator import reading
 from coordinator.aggregator import Aggregator
+from coordinator.models import ClaimRow, PayloadRow
 from lockstep.base.cache import MemoryCache
 from lockstep.execution import footprint, jobs
 from lockstep.execution.box import loading
 from lockstep.execution.capacity import AGAIN_SECONDS
+from lockstep.execution.merging import RoundRecord
 from lockstep.node.backoff import Backoff
+from lockstep.node.guard.memory import Place
+from lockstep.node.player import HeldClaim
 from lockstep.node.refusals import Refusals
 from lockstep.protocol.errors import Crashed, LockstepError, Mismatch, ProgramInvalid, Unfit
 from lockstep.protocol.jobs import JobParams
-from lockstep.protocol.types import ClaimId, JobId, Seconds
+from lockstep.protocol.types import Cid, ClaimId, GameId, JobId, Seconds, Seed, StateRoot
 
 if TYPE_CHECKING:
-    from coordinator.models import ClaimRow
+    from coordinator.decide import AggregatorJob
     from coordinator.parts import CoordinatorParts
+    from lockstep.node.party import Head
 
 log = structlog.get_logger(__name__)
 
@@ -74,14 +79,54 @@ class Aggregators:
             return False
         return True
 
-    @contextmanager
-    def merging(self, job: JobId, params: JobParams) -> Iterator[Aggregator]:
-        """A job's, for a merge. Raises Crashed if what runs its Programs was ended by them, now or before."""
+    def judge(self, job: JobId, params: JobParams, seen: AggregatorJob, wanted: Sequence[tuple[int, int]]) -> None:
+        """Fetch and decode the payloads of `wanted`, (round, slot), and write down what they are."""
+        aggregator, found = self.of(job, params), []
+        with self._parts.database.reading() as session:
+            claims = {
+                (r.number, claim.slot): claim
+                for r in seen.rounds
+                for claim in reading.revealed(session, reading.hex32(job), r.number, r.state.attempt)
+            }
+        for place in wanted:
+            claim = claims[place]
+            report, reason = aggregator.judge(reading.payload_of(claim))
+            found.append(PayloadRow(claim=claim.id, report=report.value, reason=reason))
+            log.info("payload checked", claim=claim.id, report=report.value, why=reason)
+        with self._parts.database.session() as session:
+            for row in found:
+                session.merge(row)
+
+    def defend(self, job: JobId, params: JobParams, head: Head) -> bool:
+        """Make the moves that are due about merges of ours, and wait until they are mined; tells if any was made.
+
+        A task looks at one job while it holds that job's lease: what it sends it waits for.
+        """
+        with self._parts.database.reading() as session:
+            rows = reading.my_open_games(session, reading.hex32(job), self._parts.me)
+        if not rows:
+            return False
+        aggregator = self.of(job, params)
+        rounds = {ClaimId(reading.unhex(claim.id)): claim.round for _, claim in rows}
+
+        def held(claim: ClaimId) -> HeldClaim:
+            stored = self._parts.party.contracts.market.round(job, rounds[claim])
+            with self._parts.database.reading() as session:
+                records = reading.merge_inputs(session, reading.hex32(job), rounds[claim], stored, params)
+            return aggregator.held(Place(claim, Seed(stored.seed), StateRoot(stored.merge_in)), records)
+
+        games = {GameId(reading.unhex(game.id)): ClaimId(reading.unhex(claim.id)) for game, claim in rows}
+        return aggregator.defence.turn(games, head, held) > 0
+
+    def merge(
+        self, job: JobId, params: JobParams, place: Place, records: Sequence[RoundRecord]
+    ) -> tuple[StateRoot, StateRoot, Cid]:
+        """See `Aggregator.merge`. Raises Crashed if what runs the job's Programs was ended by them, now or before."""
         before = self._ended.of(job)
         if before is not None:
             raise Crashed(before.message, hint="`lockstep coordinator retry` has it tried again")
         try:
-            yield self.of(job, params)
+            return self.of(job, params).merge(place, records)
         except Crashed as error:
             # INVARIANT: a merge that ends what runs it is not begun again, in no later process either.
             self._ended.record(job, error)
@@ -95,16 +140,15 @@ class Aggregators:
     def of(self, job: JobId, params: JobParams, fits: footprint.Fitting | None = None) -> Aggregator:
         """A job's, loaded now if it was not."""
         if job not in self._made:
-            settings = self._parts.settings
-            store, shared = self._parts.party.store, settings.shared
+            store, shared = self._parts.party.store, self._parts.settings.shared
             loaded = loading.load(job, params, store, shared.threads, shared.path, fits=fits)
             loaded.executable(loaded.programs.merge)
-            self._made[job] = self.make(loaded, settings.home / "claims", self._cache)
+            self._made[job] = self.make(loaded)
         return self._made[job]
 
-    def make(self, job: jobs.Job, archive: Path, cache: MemoryCache) -> Aggregator:
-        """Returns the aggregator of a loaded job; its merges' material is kept in `archive`."""
-        return Aggregator(job, self._parts.party.store, self._parts.guard, archive, cache)
+    def make(self, job: jobs.Job) -> Aggregator:
+        """Returns the aggregator of a loaded job."""
+        return Aggregator(job, self._parts, self._cache)
 
     def forget(self, claim: ClaimRow) -> None:
         """Drop what defends a merge that can no longer be challenged."""
@@ -114,20 +158,15 @@ class Aggregators:
 
     def drop(self, job: JobId) -> None:
         """Let a job go that is over."""
-        _end(self._made.pop(job, None))
+        made = self._made.pop(job, None)
+        if made is not None and made.job.box is not None:
+            made.job.box.close()
 
     def close(self) -> None:
         """Let all of them go."""
-        for made in self._made.values():
-            _end(made)
-        self._made.clear()
+        for job in list(self._made):
+            self.drop(job)
 
     @staticmethod
     def _tell_refused(job: JobId, error: LockstepError) -> None:
         log.error("the job is refused", job=reading.hex32(job), why=error.message, hint=error.hint)
-
-
-def _end(made: Aggregator | None) -> None:
-    """Ends what runs a job's Programs."""
-    if made is not None and made.job.box is not None:
-        made.job.box.close()
