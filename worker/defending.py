@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 RunOf = Callable[[Material], ClaimRun | None]
 """The computation behind a claim of an earlier process, made anew; None if it cannot be."""
 
-STATES = "states"
-
 
 class Defence(DefenceQueue):
     """The games in which this worker is the defender."""
@@ -35,7 +33,7 @@ class Defence(DefenceQueue):
     def __init__(self, parts: WorkerParts, wake: Callable[[], None]) -> None:
         """`wake` is called whenever a move was prepared."""
         self._parts = parts
-        self.states = States(parts.home / STATES, parts.disk_bytes)
+        self.states = States(parts.home / "states", parts.disk_bytes)
         table = GameTable(parts.contracts.game, parts.contracts.addresses.block)
         super().__init__(
             table, parts.outbox, MemoryCache(parts.memory_bytes), tell_move(event), states=self.states, wake=wake
