@@ -67,7 +67,7 @@ class Aggregator:
 
         def keep(done: ComputedMerge) -> None:
             self.defence.hold(place.claim, done.run, [done.root])
-            write_atomically(self._start_file(place.claim), _start_file(self.job, base, payloads))
+            write_atomically(self._start_file(place.claim), _start_file(self.job, place.base, base, payloads))
 
         run = self.merge_run(base, payloads, records[-1])
         done, cid = merges.compute(run, place, self._guard, self._store, keep, other)
@@ -75,7 +75,7 @@ class Aggregator:
 
     def held(self, place: Place, records: Sequence[RoundRecord]) -> HeldClaim:
         """A merge claim of ours, computed again from its archive, or else from public data."""
-        run = self._archived_run(place.claim, records[-1])
+        run = self._archived_run(place, records[-1])
         if run is None or run.root(0, run.start) != place.base:
             run = self.merge_run(*self._inputs(records), records[-1])
         return self.defence.hold(place.claim, run, [merging.finish(run).root])
@@ -105,10 +105,16 @@ class Aggregator:
     def _start_file(self, claim: ClaimId) -> Path:
         return self._archive / f"{claim.hex()}.start"
 
-    def _archived_run(self, claim: ClaimId, r: RoundRecord) -> ClaimRun | None:
+    def _archived_run(self, place: Place, r: RoundRecord) -> ClaimRun | None:
         """From the archive; None if it is lost or damaged: public data gives it again."""
+        own = self._start_file(place.claim)
         try:
-            head, body = read_tensors(self._start_file(claim))
+            # INVARIANT: whatever id the chain has given a merge of ours, it is defended by what it was made from.
+            for path in [] if own.exists() else sorted(self._archive.glob("*.start")):
+                if _merge_in(path) == place.base:
+                    path.replace(own)
+                    break
+            head, body = read_tensors(own)
             return self.merge_run(*_read_start(self.job, head["formats"], body), r)
         except (OSError, ValueError, KeyError, TypeError, RecursionError, LockstepError):
             return None
@@ -118,14 +124,24 @@ def _tell_move(now: Seconds, game: GameId, due: Due, _: float) -> None:
     event("defending", time=now, game=hex32(game), move=type(due.move).__name__)
 
 
-def _start_file(job: Job, base: Checkpoint, payloads: Sequence[Tensors | None]) -> Iterator[bytes | memoryview]:
-    """S_0 of a merge as a file: each payload in the format in which it travels."""
+def _start_file(
+    job: Job, merge_in: bytes, base: Checkpoint, payloads: Sequence[Tensors | None]
+) -> Iterator[bytes | memoryview]:
+    """S_0 of a merge as a file, its root in the first line: each payload in the format in which it travels."""
     formats = [None if tensors is None else format_of(tensors, job.wire_format) for tensors in payloads]
-    yield head_line({"formats": formats})
+    yield head_line({"formats": formats, "merge_in": merge_in.hex()})
     yield from encoded((*base.shared, *base.outer), F32_FORMAT)
     for tensors, wire_format in zip(payloads, formats, strict=True):
         if tensors is not None and wire_format is not None:
             yield from encoded(tensors, wire_format)
+
+
+def _merge_in(path: Path) -> bytes | None:
+    """The root of the S_0 that a file holds; None if it does not say so."""
+    try:
+        return bytes.fromhex(read_tensors(path)[0]["merge_in"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _read_start(job: Job, formats: Sequence[str | None], body: memoryview) -> tuple[Checkpoint, list[Tensors | None]]:

@@ -24,7 +24,7 @@ from lockstep.execution.merging import Payload, finish_in_turn, load_checkpoint,
 from lockstep.node.guard.memory import GuardMemory, Promise
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import Crashed, GuardRefused, Mismatch
-from lockstep.protocol.types import Cid, Digest, StateRoot, TraceRoot
+from lockstep.protocol.types import Cid, ClaimId, Digest, StateRoot, TraceRoot
 from lockstep.storage import ContentStore, cid_of, open_store
 from lockstep.storage.directory import DirectoryStore
 from tests.support import toyjob
@@ -151,6 +151,20 @@ def test_a_claim_is_defended_after_a_restart(
     assert held.step(1).graph[-1][0] == aggregator.held(place, records).step(1).graph[-1][0]
     again.forget(CLAIM)
     assert list((tmp_path / "claims").iterdir()) == []
+
+
+def test_a_claim_of_another_id_than_was_foreseen_is_defended_though_its_payloads_are_withheld(
+    aggregator: Aggregator, job: Job, store: ContentStore, guard: GuardMemory, tmp_path: Path
+) -> None:
+    refs = [put(job, store, trained(job, slot)) for slot in range(3)]
+    place, records = merge_place(job, refs), frozen(refs)
+    aggregator.merge(place, records)
+    given = replace(place, claim=ClaimId(bytes(31) + b"2"))
+    again = aggregator_of(job, open_store(NOWHERE), guard, tmp_path)
+    held = again.held(given, records)
+    assert held.state_zero == place.base
+    again.forget(given.claim)
+    assert not list((tmp_path / "claims").iterdir())
 
 
 @pytest.mark.slow
