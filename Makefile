@@ -243,7 +243,7 @@ test-honest: setup ## the roles' tests on a wheel without the demo: what lies is
 	  > out/honest/site/sitecustomize.py
 	cd out/honest && PYTHONPATH=site ../../$(BIN)/python -c "import importlib.util, lockstep; \
 	  assert 'honest' in lockstep.__file__; assert importlib.util.find_spec('lockstep.demo') is None"
-	PYTHONPATH=$(CURDIR)/out/honest/site $(BIN)/pytest -q -n $(JOBS) tests/unit/worker tests/unit/verifier tests/unit/coordinator tests/unit/node
+	PYTHONPATH=$(CURDIR)/out/honest/site $(BIN)/pytest -q -n $(JOBS) tests/unit/worker tests/unit/verifier tests/unit/coordinator tests/unit/market tests/unit/runtime tests/unit/disputes
 
 .PHONY: test-games
 test-games: setup ## 100,000 games on the pure rules, 10,000 and more in forge, 1,000 on both with every move compared

@@ -44,10 +44,10 @@ from lockstep.chain.contracts import Call
 from lockstep.chain.devnet import key_of
 from lockstep.chain.events import EventReader
 from lockstep.chain.outbox import Outbox
-from lockstep.node.identity import NodeKey
 from lockstep.protocol.jobs import Body, Claim, JobParams
 from lockstep.protocol.market.ids import claim_id, job_id, receipt_hash, typed_data
 from lockstep.protocol.types import Address, JobId, Seconds, Seed, StateRoot, TraceRoot, Wei
+from lockstep.runtime.identity import NodeKey
 from lockstep.storage import cid_of
 from tests.e2e.byhand import Market, Process
 from tests.support import toyjob

@@ -12,14 +12,14 @@ from coordinator import reading, receipts
 from coordinator.decide import AggregatorJob, AggregatorRound, Decider, receipts_due
 from coordinator.merging import Aggregators
 from lockstep.base.lines import event
-from lockstep.node.acts import Act, Do, call_of
-from lockstep.node.demands import Asks
-from lockstep.node.merges import may_claim, place_of_merge
-from lockstep.node.sender import Sender
+from lockstep.market.acts import Act, Do, call_of
+from lockstep.market.demands import Asks
 from lockstep.protocol.errors import Crashed, LockstepError, Mismatch, TryLater
 from lockstep.protocol.jobs import Body
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.types import JobId
+from lockstep.runtime.merges import may_claim, place_of_merge
+from lockstep.runtime.sender import Sender
 
 if TYPE_CHECKING:
     from coordinator.parts import CoordinatorParts

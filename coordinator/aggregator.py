@@ -13,17 +13,19 @@ from coordinator.reading import hex32
 from lockstep.base.cache import MemoryCache, bytes_of
 from lockstep.base.files import write_atomically
 from lockstep.base.lines import event
+from lockstep.chain.game_table import GameTable
+from lockstep.disputes.game_queue import DefenceQueue
+from lockstep.disputes.player import Due
 from lockstep.execution import jobs, merging
 from lockstep.execution.jobs import ClaimRun, Job, Tensors
 from lockstep.execution.merging import ComputedMerge, RoundRecord
-from lockstep.node import merges
-from lockstep.node.game_queue import DefenceQueue
-from lockstep.node.guard.memory import Place
-from lockstep.node.player import Due, GameTable, HeldClaim
+from lockstep.market.held import HeldClaim
 from lockstep.protocol.errors import LockstepError, Mismatch
 from lockstep.protocol.market.receipts import Report
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.types import Cid, ClaimId, GameId, Seconds, StateRoot
+from lockstep.runtime import merges
+from lockstep.runtime.guard.memory import Place
 from lockstep.storage.payload import F32_FORMAT, Checkpoint, blob_length, decoded, encoded, format_of
 from lockstep.storage.tensors import head_line, read_tensors
 

@@ -14,7 +14,7 @@ from coordinator.context import ApiContext
 from coordinator.models import AnnouncementRow, ClaimRow, CursorRow, JobRow, SignedClaimRow
 from coordinator.projections import claim_id_hex
 from coordinator.schema import ClaimIn, SignedClaimBody
-from lockstep.node.signed import SignedClaim
+from lockstep.market.signed import SignedClaim
 from lockstep.protocol.errors import Mismatch, NotFoundError
 from lockstep.protocol.types import MERGE_SLOT, Digest
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from coordinator import reading
 from coordinator.merging import Aggregators
 from lockstep.base.lines import event
-from lockstep.node.demands import Answers
-from lockstep.node.ledger import DemandRecord
-from lockstep.node.sender import MINED_SECONDS, Sender
+from lockstep.market.demands import Answers
+from lockstep.market.ledger import DemandRecord
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import JobId, Seconds
+from lockstep.runtime.sender import MINED_SECONDS, Sender
 
 if TYPE_CHECKING:
     from coordinator.parts import CoordinatorParts

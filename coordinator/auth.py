@@ -18,10 +18,10 @@ from starlette.requests import ClientDisconnect
 
 from coordinator.context import ApiContext
 from coordinator.models import CursorRow, NodeRow
-from lockstep.node.identity import verify_request
-from lockstep.node.requests import RequestSignature
 from lockstep.protocol.errors import AuthError, TryLater, UsageError
 from lockstep.protocol.types import Address, Seconds
+from lockstep.runtime.identity import verify_request
+from lockstep.runtime.requests import RequestSignature
 
 SMALL_BODY_BYTES = 64 << 10
 BODY_SECONDS = 120.0

@@ -35,10 +35,10 @@ from coordinator.nonces import FILE_NAME as NONCES
 from lockstep.base.decoding import MAX_FILE_BYTES, U64, from_json, mapping, refusing, table, text, whole
 from lockstep.base.files import remove_unlocked, sync_folder, written_alone
 from lockstep.chain.keys import KEYSTORE, NODE_KEY, account_address
-from lockstep.node.guard.memory import FILE_NAME as GUARD
-from lockstep.node.purse import OUTBOX
 from lockstep.protocol.errors import DoctorError, GuardRefused, Malformed, Mismatch, UsageError
 from lockstep.protocol.types import Address
+from lockstep.runtime.guard.memory import FILE_NAME as GUARD
+from lockstep.runtime.purse import OUTBOX
 
 FORMAT, VERSION = "lockstep-coordinator-backup", 1
 MANIFEST = "manifest.json"

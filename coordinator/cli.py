@@ -49,9 +49,9 @@ def up(
     from coordinator.poking import Pokes
     from coordinator.watching import WatchedAccount
     from lockstep.base.signals import ignore_stops
-    from lockstep.node import logs
-    from lockstep.node.guard import lock
-    from lockstep.node.metrics import Sampler, reader
+    from lockstep.runtime import logs
+    from lockstep.runtime.guard import lock
+    from lockstep.runtime.metrics import Sampler, reader
 
     logs.configure()
     shared, chosen = on_device(settings.shared)
@@ -103,7 +103,7 @@ def reindex(flags: ChainFlags, home: Home = None, database: DatabaseUrl = None, 
     from coordinator.indexer import Indexer
     from lockstep.chain.addresses import Addresses
     from lockstep.chain.rpc import connect
-    from lockstep.node.guard import lock
+    from lockstep.runtime.guard import lock
 
     with lock.held(settings.home, "coordinator"):
         addresses = Addresses.load(settings.shared.deployment)
@@ -155,7 +155,7 @@ def restore(
     from coordinator import backup as copies
     from coordinator.db import Database
     from lockstep.chain.addresses import Addresses
-    from lockstep.node.guard import lock
+    from lockstep.runtime.guard import lock
 
     addresses = Addresses.load(settings.shared.deployment)
     with lock.held(settings.home, "restore"):
@@ -183,7 +183,7 @@ def doctor(
     settings = resolve_coordinator(**flags.given(), database=database, broker=broker, device=device)
     from coordinator.checks import broker as reached
     from coordinator.checks import database as usable
-    from lockstep.node.examining import Examination
+    from lockstep.runtime.examining import Examination
 
     results = Examination(settings.shared, "coordinator").run(
         ("database", lambda: usable(settings)), ("broker", lambda: reached(settings))

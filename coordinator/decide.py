@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from lockstep.node.acts import Act, Do, Staker, backing_acts, round_acts, startable
-from lockstep.node.demands import left_out
+from lockstep.market.acts import Act, Do, Staker, backing_acts, round_acts, startable
+from lockstep.market.demands import left_out
 from lockstep.protocol.jobs import NOTHING, ZERO_ADDRESS, JobParams, JobState, JobStatus, Phase, Round
 from lockstep.protocol.market import backing, views
 from lockstep.protocol.market.receipts import FINAL_REPORTS, Report, add, batch_due

@@ -20,10 +20,10 @@ from coordinator.models import ClaimRow, EventRow, GameRow, JobRow, unhex
 from coordinator.published import command
 from lockstep.chain import artifacts, games
 from lockstep.chain.games import LoggedEvent
-from lockstep.node.bisection import bisection, described, value_of
-from lockstep.node.gamelog import DUE, MoveMade, moves_of, place_of
-from lockstep.node.payments import Payment, payments_of
-from lockstep.node.player import Side
+from lockstep.disputes.bisection import bisection, described, value_of
+from lockstep.disputes.gamelog import DUE, MoveMade, moves_of, place_of
+from lockstep.disputes.payments import Payment, payments_of
+from lockstep.disputes.player import Side
 from lockstep.protocol.dispute import moves
 from lockstep.protocol.dispute.game import NO_GAME, NOBODY, Game
 from lockstep.protocol.dispute.moves import GameEvent, GamePhase, Wrong

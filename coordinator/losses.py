@@ -20,10 +20,10 @@ from coordinator.models import ClaimRow, LossRow, RoundRow, unhex
 from coordinator.reading import STANDING, hex32
 from lockstep.execution.losses import Losses
 from lockstep.execution.merging import load_checkpoint
-from lockstep.node.backoff import Backoff
-from lockstep.node.refusals import LOSSES, Refusals
 from lockstep.protocol.errors import Crashed, LockstepError
 from lockstep.protocol.types import MERGE_SLOT, Cid, JobId, Seed
+from lockstep.runtime.backoff import Backoff
+from lockstep.runtime.refusals import LOSSES, Refusals
 
 if TYPE_CHECKING:
     from coordinator.db import Database

@@ -18,18 +18,18 @@ from lockstep.execution import footprint, jobs
 from lockstep.execution.box import loading
 from lockstep.execution.capacity import AGAIN_SECONDS
 from lockstep.execution.merging import RoundRecord
-from lockstep.node.backoff import Backoff
-from lockstep.node.guard.memory import Place
-from lockstep.node.player import HeldClaim
-from lockstep.node.refusals import Refusals
+from lockstep.market.held import HeldClaim
 from lockstep.protocol.errors import Crashed, LockstepError, Mismatch, ProgramInvalid, Unfit
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import Cid, ClaimId, GameId, JobId, Seconds, Seed, StateRoot
+from lockstep.runtime.backoff import Backoff
+from lockstep.runtime.guard.memory import Place
+from lockstep.runtime.refusals import Refusals
 
 if TYPE_CHECKING:
     from coordinator.decide import AggregatorJob
     from coordinator.parts import CoordinatorParts
-    from lockstep.node.party import Head
+    from lockstep.runtime.party import Head
 
 log = structlog.get_logger(__name__)
 

@@ -14,9 +14,9 @@ from coordinator.nonces import FILE_NAME, Nonces
 from coordinator.published import PublishedMarket
 from coordinator.rates import RequestRates
 from coordinator.settings import CoordinatorSettings
-from lockstep.node.guard.memory import GuardMemory, Scope
-from lockstep.node.party import Party
 from lockstep.protocol.types import Address
+from lockstep.runtime.guard.memory import GuardMemory, Scope
+from lockstep.runtime.party import Party
 
 
 @dataclass(frozen=True)

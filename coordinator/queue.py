@@ -23,8 +23,8 @@ from kombu.exceptions import OperationalError
 
 from coordinator import broker
 from coordinator.settings import CoordinatorSettings, resolve_coordinator
-from lockstep.node.outage import Outage
 from lockstep.protocol.errors import LockstepError, TryLater, Unreachable, UsageError
+from lockstep.runtime.outage import Outage
 
 if TYPE_CHECKING:
     from coordinator.service import Coordinator
@@ -174,7 +174,7 @@ def keep_stdout_for_events() -> None:
 
 def main(argv: list[str]) -> None:
     """Run `worker` or `beat` until told to stop."""
-    from lockstep.node.logs import configure
+    from lockstep.runtime.logs import configure
 
     keep_stdout_for_events()
     configure()

@@ -14,8 +14,7 @@ from coordinator.models import ClaimRow, EventRow, GameRow, JobRow, PayloadRow, 
 from lockstep.chain.contracts import Contracts
 from lockstep.execution.merging import Payload as PayloadRef
 from lockstep.execution.merging import RoundRecord
-from lockstep.node.ledger import DemandRecord
-from lockstep.node.party import Party
+from lockstep.market.ledger import DemandRecord
 from lockstep.protocol.jobs import NO_CLAIM, ZERO_ADDRESS, Body, JobParams, Phase, Round
 from lockstep.protocol.market import views
 from lockstep.protocol.market.receipts import Report
@@ -32,6 +31,7 @@ from lockstep.protocol.types import (
     TraceRoot,
     Wei,
 )
+from lockstep.runtime.party import Party
 
 AVAILABILITY = "Availability"
 REPORTED = (Phase.REVEALING, Phase.ATTESTING)

@@ -27,14 +27,14 @@ from coordinator.models import EventRow, JobRow
 from coordinator.parts import CoordinatorParts
 from coordinator.settings import CoordinatorSettings
 from lockstep.base.lines import event
-from lockstep.node.backoff import Backoff
-from lockstep.node.feewatch import FeeWatch
-from lockstep.node.isolation import Isolation
-from lockstep.node.party import Head, HeadTracker
-from lockstep.node.sender import Sender
 from lockstep.protocol.errors import TryLater, Unreachable
 from lockstep.protocol.jobs import JobParams, JobStatus
 from lockstep.protocol.types import JobId
+from lockstep.runtime.backoff import Backoff
+from lockstep.runtime.feewatch import FeeWatch
+from lockstep.runtime.isolation import Isolation
+from lockstep.runtime.party import Head, HeadTracker
+from lockstep.runtime.sender import Sender
 
 LOOKS = 12
 """Looks at one job in a row while each finds something to do: a round's last acts follow each other by a block."""

@@ -15,8 +15,8 @@ from pathlib import Path
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from lockstep.node.metrics import UNIT, Sampler
-from lockstep.node.purse import OUTBOX
+from lockstep.runtime.metrics import UNIT, Sampler
+from lockstep.runtime.purse import OUTBOX
 
 
 class WatchedAccount(Collector):

@@ -8,12 +8,10 @@ from dataclasses import dataclass, replace
 import structlog
 
 from lockstep.chain import games
-from lockstep.node.backoff import Backoff
-from lockstep.node.challenge import opening_of
-from lockstep.node.ledger import ClaimRecord
-from lockstep.node.party import Party
-from lockstep.node.player import GameTable
-from lockstep.node.replay import Replay, first_difference
+from lockstep.chain.game_table import GameTable
+from lockstep.disputes.challenge import opening_of
+from lockstep.market.ledger import ClaimRecord
+from lockstep.market.replay import Replay, first_difference
 from lockstep.protocol.dispute.game import game_id
 from lockstep.protocol.errors import (
     ChainError,
@@ -26,6 +24,8 @@ from lockstep.protocol.errors import (
 )
 from lockstep.protocol.market.ids import audit_id
 from lockstep.protocol.types import Cid, ClaimId, JobId, StateRoot, Wei
+from lockstep.runtime.backoff import Backoff
+from lockstep.runtime.party import Party
 from verifier import decide
 from verifier.lists import Lists, OnItsWay
 from verifier.playing import Seats

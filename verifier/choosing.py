@@ -13,12 +13,12 @@ import structlog
 
 from lockstep.base.vitals import VITALS
 from lockstep.execution.capacity import AGAIN_SECONDS
-from lockstep.node.backoff import Backoff
-from lockstep.node.ledger import ClaimRecord, GameRecord
-from lockstep.node.refusals import Refusals
-from lockstep.node.replay import UNAVAILABLE
+from lockstep.market.ledger import ClaimRecord, GameRecord
+from lockstep.market.replay import UNAVAILABLE
 from lockstep.protocol.errors import Crashed, LockstepError, Unfit
 from lockstep.protocol.types import ClaimId, JobId, Seconds, TraceRoot
+from lockstep.runtime.backoff import Backoff
+from lockstep.runtime.refusals import Refusals
 from verifier import decide
 from verifier.decide import AuditResult, Candidate
 from verifier.journal import Journal

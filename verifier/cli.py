@@ -53,9 +53,9 @@ def up(
     SIGTERM stops auditing, plays the games that run to their end, withdraws what was earned and exits with code 0.
     """
     settings = flags.settings("verifier", computing, coordinator=coordinator, metrics=metrics)
-    from lockstep.node import logs
-    from lockstep.node.metrics import served
-    from lockstep.node.party import Party
+    from lockstep.runtime import logs
+    from lockstep.runtime.metrics import served
+    from lockstep.runtime.party import Party
     from verifier.journal import Journal
     from verifier.service import Verifier
 
@@ -87,8 +87,8 @@ def void(
     settings = flags.settings("verifier")
     from lockstep.chain.events import EventReader
     from lockstep.execution.invalidity import evidence_against, proof
-    from lockstep.node.ledger import ledger_of
-    from lockstep.node.party import Party
+    from lockstep.market.ledger import ledger_of
+    from lockstep.runtime.party import Party
 
     digits_of(job, "job", JOBS_SHOWN)
     with Party.open(settings) as party:

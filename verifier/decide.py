@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lockstep.node.ledger import ClaimRecord, GameRecord, JobLedger, Ledger, RoundLedger
+from lockstep.market.ledger import ClaimRecord, GameRecord, JobLedger, Ledger, RoundLedger
 from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.jobs import NEVER, JobParams, Phase
 from lockstep.protocol.market.types import Audit, AuditStatus

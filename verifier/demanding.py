@@ -8,14 +8,14 @@ from typing import Any
 import structlog
 
 from lockstep.chain.contracts import Call
-from lockstep.node.demands import Answers, Asks
-from lockstep.node.ledger import ClaimRecord
-from lockstep.node.party import Party
-from lockstep.node.sender import Sender
+from lockstep.market.demands import Answers, Asks
+from lockstep.market.ledger import ClaimRecord
 from lockstep.protocol.errors import FundsError, RowMissing, TryLater
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.market.types import Status
 from lockstep.protocol.types import ClaimId, JobId, Wei
+from lockstep.runtime.party import Party
+from lockstep.runtime.sender import Sender
 from verifier.loading import LoadedJobs
 from verifier.reading import MarketView
 from verifier.staking import Wallet

@@ -19,11 +19,11 @@ import structlog
 
 from lockstep.base.decoding import U64, anything, from_json, refusing, several, table, whole
 from lockstep.chain.contracts import Call, Contracts
-from lockstep.node.keyed_executor import KeyedExecutor
-from lockstep.node.ledger import UNSEALED, ClaimRecord, Ledger, RoundLedger
-from lockstep.node.signed import SignedClaim
+from lockstep.market.ledger import UNSEALED, ClaimRecord, Ledger, RoundLedger
+from lockstep.market.signed import SignedClaim
 from lockstep.protocol.errors import LockstepError, Mismatch, Unreachable
 from lockstep.protocol.types import ClaimId
+from lockstep.runtime.keyed_executor import KeyedExecutor
 from verifier import decide
 from verifier.journal import Journal
 

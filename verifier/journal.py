@@ -12,12 +12,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from lockstep.node.guard import lock
 from lockstep.protocol.errors import DoctorError
 from lockstep.protocol.market.types import StateLeaf
 from lockstep.protocol.merkle import HASH_BYTES
 from lockstep.protocol.programs.defects import Code
 from lockstep.protocol.types import AuditId, ClaimId, Digest, StateRoot, TraceRoot
+from lockstep.runtime.guard import lock
 
 FILE_NAME = "audits.sqlite"
 SCHEMA = """

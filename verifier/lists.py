@@ -6,10 +6,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from lockstep.node.keyed_executor import KeyedExecutor
-from lockstep.node.ledger import ClaimRecord
-from lockstep.node.replay import published_trace
+from lockstep.market.ledger import ClaimRecord
+from lockstep.market.replay import published_trace
 from lockstep.protocol.types import Cid, ClaimId, StateRoot, TraceRoot
+from lockstep.runtime.keyed_executor import KeyedExecutor
 from lockstep.storage import ContentStore
 
 THREADS = 4

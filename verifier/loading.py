@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from lockstep.base.cache import MemoryCache
 from lockstep.execution import footprint
 from lockstep.execution.jobs import Job
-from lockstep.node.party import Party
-from lockstep.node.replay import PublicData
+from lockstep.market.replay import PublicData
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import JobId
+from lockstep.runtime.party import Party
 
 Load = Callable[..., Job]
 """`box.loading.load`, or `invalidity.load`, which runs a job's Programs in this process."""

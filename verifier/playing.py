@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from lockstep.chain.game_table import GameTable
+from lockstep.disputes.game_queue import GameQueue
+from lockstep.disputes.player import Due, Side
 from lockstep.execution.states import States
-from lockstep.node.game_queue import GameQueue
-from lockstep.node.ledger import GameRecord
-from lockstep.node.party import Party
-from lockstep.node.player import Due, GameTable, HeldClaim, Side
+from lockstep.market.held import HeldClaim
+from lockstep.market.ledger import GameRecord
 from lockstep.protocol.errors import NotFoundError
 from lockstep.protocol.types import ClaimId, GameId, Seconds
+from lockstep.runtime.party import Party
 from verifier import decide
 from verifier.reading import MarketView
 from verifier.telling import Teller

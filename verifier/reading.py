@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lockstep.chain.events import EventReader
-from lockstep.node.ledger import GameRecord, Ledger, Watcher
-from lockstep.node.party import Head, Party
+from lockstep.market.ledger import GameRecord, Ledger, Watcher
 from lockstep.protocol.errors import ChainError, NotFoundError, TryLater
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import JobId, Seconds
+from lockstep.runtime.party import Head, Party
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,13 @@ from lockstep.execution.capacity import SHARE
 from lockstep.execution.invalidity import Undefendable
 from lockstep.execution.jobs import ClaimRun
 from lockstep.execution.states import ClaimStates, States
-from lockstep.node.keyed_executor import KeyedExecutor, Stopped
-from lockstep.node.ledger import ClaimRecord, JobLedger, RoundLedger
-from lockstep.node.player import HeldClaim
-from lockstep.node.replay import Replay, WrongSource, audit
+from lockstep.market.held import HeldClaim
+from lockstep.market.ledger import ClaimRecord, JobLedger, RoundLedger
+from lockstep.market.replay import Replay, WrongSource, audit
 from lockstep.protocol.errors import Crashed, LockstepError, RowMissing, Unfit
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import JobId, Seconds, StateRoot
+from lockstep.runtime.keyed_executor import KeyedExecutor, Stopped
 from lockstep.storage import ContentStore
 from verifier.choosing import Backlog, Task
 from verifier.demanding import Demander

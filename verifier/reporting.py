@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from lockstep.execution.invalidity import Undefendable, proof
-from lockstep.node.backoff import Backoff
-from lockstep.node.party import Party
-from lockstep.node.sender import Sender
 from lockstep.protocol.types import ClaimId, JobId
+from lockstep.runtime.backoff import Backoff
+from lockstep.runtime.party import Party
+from lockstep.runtime.sender import Sender
 from verifier.equivocation import Equivocations, key_of
 from verifier.reading import MarketView
 from verifier.telling import Teller

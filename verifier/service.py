@@ -27,21 +27,21 @@ from lockstep.base.lines import event
 from lockstep.base.machine import room_on_disk
 from lockstep.base.vitals import VITALS
 from lockstep.chain.finality import FinalityTracker
+from lockstep.chain.game_table import GameTable
+from lockstep.disputes.abandoned import Abandoned
 from lockstep.execution.box import loading
 from lockstep.execution.box.handle import end_all
 from lockstep.execution.states import States
-from lockstep.node.abandoned import Abandoned
-from lockstep.node.backoff import Backoff
-from lockstep.node.feewatch import FeeWatch
-from lockstep.node.isolation import Isolation
-from lockstep.node.outage import Outage
-from lockstep.node.party import Head, HeadTracker, Party
-from lockstep.node.player import GameTable
-from lockstep.node.refusals import Refusals
-from lockstep.node.resting import Resting
-from lockstep.node.sender import Sender
 from lockstep.protocol.errors import TryLater, Unreachable
 from lockstep.protocol.types import ClaimId, Seconds
+from lockstep.runtime.backoff import Backoff
+from lockstep.runtime.feewatch import FeeWatch
+from lockstep.runtime.isolation import Isolation
+from lockstep.runtime.outage import Outage
+from lockstep.runtime.party import Head, HeadTracker, Party
+from lockstep.runtime.refusals import Refusals
+from lockstep.runtime.resting import Resting
+from lockstep.runtime.sender import Sender
 from verifier import decide
 from verifier.challenging import Challenger
 from verifier.choosing import Backlog

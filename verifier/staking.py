@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from lockstep.chain.contracts import Call
-from lockstep.node.party import Party
-from lockstep.node.sender import Sender
 from lockstep.protocol.types import Wei
+from lockstep.runtime.party import Party
+from lockstep.runtime.sender import Sender
 from verifier import decide
 from verifier.telling import Teller
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lockstep.base.lines import event
-from lockstep.node.ledger import ClaimRecord
+from lockstep.market.ledger import ClaimRecord
 from lockstep.protocol.types import Seconds
 from verifier.decide import AuditResult
 

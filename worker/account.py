@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockstep.base.settings import Settings
-from lockstep.node.ledger import JobLedger, Ledger, RoundLedger, Watcher
+from lockstep.market.ledger import JobLedger, Ledger, RoundLedger, Watcher
 from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.types import MERGE_SLOT, Address, JobId

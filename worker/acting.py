@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lockstep.node.acts import CALLS, Act, Do, call_of
-from lockstep.node.sender import Sender
+from lockstep.market.acts import CALLS, Act, Do, call_of
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Seconds
+from lockstep.runtime.sender import Sender
 from worker import decide
 from worker.admission import Admission
 from worker.attesting import Attesting

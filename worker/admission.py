@@ -14,14 +14,14 @@ from lockstep.execution.box.handle import Cancelled, Overdue
 from lockstep.execution.capacity import ChainPace, LiveClaim, Pace
 from lockstep.execution.jobs import PROCESSOR_PATHS
 from lockstep.execution.rates import slot_operations
-from lockstep.node.acts import Act
-from lockstep.node.backoff import Backoff
-from lockstep.node.isolation import Isolation
-from lockstep.node.keyed_executor import KeyedExecutor
-from lockstep.node.sender import Sender
+from lockstep.market.acts import Act
 from lockstep.protocol.errors import Crashed, FundsError, TryLater, Unfit, WrongBits
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import Address, JobId, Seconds, Wei
+from lockstep.runtime.backoff import Backoff
+from lockstep.runtime.isolation import Isolation
+from lockstep.runtime.keyed_executor import KeyedExecutor
+from lockstep.runtime.sender import Sender
 from worker import decide
 from worker.backing import Funds, answer_unpaid, backing_of
 from worker.notes import Note

@@ -18,7 +18,7 @@ from worker.progress import Material
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
 
-    from lockstep.node.identity import NodeKey
+    from lockstep.runtime.identity import NodeKey
 
 log = structlog.get_logger(__name__)
 

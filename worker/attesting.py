@@ -10,13 +10,13 @@ import structlog
 
 from lockstep.base.lines import event
 from lockstep.execution import merging
-from lockstep.node.acts import Act
-from lockstep.node.backoff import Backoff
-from lockstep.node.demands import Asks, to_demand
-from lockstep.node.sender import Sender
+from lockstep.market.acts import Act
+from lockstep.market.demands import Asks, to_demand
 from lockstep.protocol.jobs import Receipt
 from lockstep.protocol.market.receipts import FINAL_REPORTS, Report, last_chance, mask_of
 from lockstep.protocol.types import ClaimId, Seconds
+from lockstep.runtime.backoff import Backoff
+from lockstep.runtime.sender import Sender
 from worker.decide import RoundView
 from worker.handing import Handover
 from worker.parts import ComputeExecutor, Taken, claim_of

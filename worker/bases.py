@@ -11,9 +11,9 @@ import structlog
 
 from lockstep.execution import jobs, merging
 from lockstep.execution.merging import RoundRecord
-from lockstep.node.backoff import Backoff
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.types import JobId, Seconds
+from lockstep.runtime.backoff import Backoff
 from lockstep.storage.payload import Checkpoint
 from worker.decide import Roots
 from worker.parts import ComputeExecutor, Taken

@@ -39,7 +39,7 @@ from lockstep.protocol.errors import TryLater, Unreachable, UsageError
 from lockstep.protocol.types import JobId
 
 if TYPE_CHECKING:
-    from lockstep.node.refusals import Refusal
+    from lockstep.runtime.refusals import Refusal
     from worker.parts import WorkerParts
 
 app = Commands(name="worker", help="Stake, train, commit, defend.", no_args_is_help=True)
@@ -70,8 +70,8 @@ def up(
     )
     if job is not None:
         digits_of(job, "job", JOBS_SHOWN)
-    from lockstep.node import logs
-    from lockstep.node.metrics import served
+    from lockstep.runtime import logs
+    from lockstep.runtime.metrics import served
     from worker.service import Worker
     from worker.setup import assemble
 
@@ -227,7 +227,7 @@ def _with_limit(settings: Settings, as_json: bool) -> Settings:
 
 def _agree_to_stake(parts: WorkerParts, agreed: bool) -> None:
     """Ask once, before a home's first deposit: for how much, and what would take it away. Raises UsageError for no."""
-    from lockstep.node.purse import Holdings
+    from lockstep.runtime.purse import Holdings
     from worker.admission import DEPOSITS
 
     if agreed or not interactive() or parts.outbox.keys(DEPOSITS):
@@ -245,7 +245,7 @@ def _agree_to_stake(parts: WorkerParts, agreed: bool) -> None:
 def _job_named(parts: WorkerParts, text: str) -> JobId:
     """A job by its whole id, which may be opened later, or by its first digits."""
     from lockstep.chain.events import EventReader
-    from lockstep.node.ledger import ledger_of
+    from lockstep.market.ledger import ledger_of
 
     digits = digits_of(text, "job", JOBS_SHOWN)
     if len(digits) == 64:

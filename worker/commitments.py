@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import structlog
 
 from lockstep.base.lines import event
-from lockstep.node.acts import Act
-from lockstep.node.guard.memory import Place, Promise
-from lockstep.node.merges import may_claim, place_of_merge
-from lockstep.node.sender import Sender
+from lockstep.market.acts import Act
 from lockstep.protocol.jobs import Body, Reveal
 from lockstep.protocol.market import ids
 from lockstep.protocol.market.views import merge_attempt
 from lockstep.protocol.types import MERGE_SLOT, ClaimId, Digest, Seconds, Seed, StateRoot
+from lockstep.runtime.guard.memory import Place, Promise
+from lockstep.runtime.merges import may_claim, place_of_merge
+from lockstep.runtime.sender import Sender
 from worker.decide import RoundView
 from worker.parts import Taken, claim_of
 from worker.progress import Material, WorkFolder

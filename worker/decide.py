@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lockstep.node.acts import Act, Do, Staker, backing_acts, round_acts, startable
+from lockstep.market.acts import Act, Do, Staker, backing_acts, round_acts, startable
 from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, ClaimStatus, JobParams, JobState, JobStatus, Phase, Round
 from lockstep.protocol.market import backing
 from lockstep.protocol.market.types import Audit, AuditStatus

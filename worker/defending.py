@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING
 
 from lockstep.base.cache import MemoryCache
 from lockstep.base.lines import event
+from lockstep.chain.game_table import GameTable
+from lockstep.disputes.game_queue import DefenceQueue, tell_move
 from lockstep.execution.jobs import ClaimRun
 from lockstep.execution.states import States
-from lockstep.node.game_queue import DefenceQueue, tell_move
-from lockstep.node.guard.memory import Place
-from lockstep.node.ledger import ClaimRecord, JobLedger, Ledger, RoundLedger
-from lockstep.node.merges import bind_merge
-from lockstep.node.player import GameTable, HeldClaim
+from lockstep.market.held import HeldClaim
+from lockstep.market.ledger import ClaimRecord, JobLedger, Ledger, RoundLedger
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.types import MERGE_SLOT, ClaimId, GameId, JobId, StateRoot
+from lockstep.runtime.guard.memory import Place
+from lockstep.runtime.merges import bind_merge
 from worker.progress import Material, WorkFolder
 
 if TYPE_CHECKING:
-    from lockstep.node.party import Head
+    from lockstep.runtime.party import Head
     from worker.parts import WorkerParts
 
 RunOf = Callable[[Material], ClaimRun | None]

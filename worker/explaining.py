@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 from lockstep.base.amounts import tokens
 from lockstep.base.naming import short
 from lockstep.execution.schedule import longest_hold
-from lockstep.node.guard import lock
-from lockstep.node.ledger import JobLedger, RoundLedger
-from lockstep.node.purse import Holdings, moment
-from lockstep.node.refusals import Refusals
+from lockstep.market.ledger import JobLedger, RoundLedger
 from lockstep.protocol.errors import Crashed, Unreachable, WrongBits
 from lockstep.protocol.jobs import NEVER, ZERO_ADDRESS, Phase
 from lockstep.protocol.market import views
 from lockstep.protocol.types import ClaimId, JobId, Seconds
+from lockstep.runtime.guard import lock
+from lockstep.runtime.purse import Holdings, moment
+from lockstep.runtime.refusals import Refusals
 from worker import notes
 from worker.account import MEANINGS, Account, reasons_of
 from worker.hints import hint_of

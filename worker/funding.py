@@ -17,11 +17,11 @@ from lockstep.base.amounts import amount_of, tokens
 from lockstep.base.naming import identified, short
 from lockstep.chain import gas
 from lockstep.chain.devnet import CHAIN_ID
-from lockstep.node.purse import Holdings, Purse
 from lockstep.protocol.errors import ChainError, FundsError, UsageError
 from lockstep.protocol.jobs import NOTHING
 from lockstep.protocol.market.prices import DEFENDER_GAS
 from lockstep.protocol.types import JobId, Wei
+from lockstep.runtime.purse import Holdings, Purse
 from worker import decide
 from worker.backing import least_stake
 from worker.policy import ALL

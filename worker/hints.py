@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockstep.node import feewatch
+from lockstep.runtime import feewatch
 
 HINTS = {
     # of the process

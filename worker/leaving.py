@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lockstep.base.lines import event
-from lockstep.node.acts import Act
-from lockstep.node.ledger import Ledger
-from lockstep.node.sender import Sender
+from lockstep.market.acts import Act
+from lockstep.market.ledger import Ledger
 from lockstep.protocol.types import JobId, Seconds
+from lockstep.runtime.sender import Sender
 from worker.parts import Taken
 
 if TYPE_CHECKING:

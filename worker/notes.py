@@ -19,7 +19,7 @@ from lockstep.protocol.errors import LockstepError, Malformed
 from lockstep.protocol.types import JobId, Seconds
 
 if TYPE_CHECKING:
-    from lockstep.node.refusals import Refusal
+    from lockstep.runtime.refusals import Refusal
 
 FILE_NAME = "notes.json"
 

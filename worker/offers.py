@@ -22,11 +22,11 @@ from lockstep.execution.box.loading import JobBox, Planned
 from lockstep.execution.jobs import PROCESSOR_PATHS, load_programs, wire_of
 from lockstep.execution.quoting import estimated
 from lockstep.execution.rates import price_of
-from lockstep.node.party import base_fee_of, pace_of
-from lockstep.node.purse import Holdings, moment
-from lockstep.node.refusals import Refusals
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.types import JobId, Seconds, Wei
+from lockstep.runtime.party import base_fee_of, pace_of
+from lockstep.runtime.purse import Holdings, moment
+from lockstep.runtime.refusals import Refusals
 from lockstep.storage import open_store
 from worker import decide
 from worker.backing import Backing, Funds, answer_unpaid, backing_of
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lockstep.chain.gas import Fees
     from lockstep.execution.capacity import ChainPace, Pace
     from lockstep.execution.jobs import ClaimSchedule
-    from lockstep.node.ledger import JobLedger
+    from lockstep.market.ledger import JobLedger
     from lockstep.protocol.jobs import JobParams, JobState
     from lockstep.storage import ContentStore
     from worker.account import Account

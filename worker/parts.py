@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockstep.execution.box import loading
-from lockstep.node.acts import Act
-from lockstep.node.keyed_executor import KeyedExecutor
-from lockstep.node.refusals import Refusals
+from lockstep.market.acts import Act
 from lockstep.protocol.market import ids
 from lockstep.protocol.types import Address, ClaimId, Seconds
+from lockstep.runtime.keyed_executor import KeyedExecutor
+from lockstep.runtime.refusals import Refusals
 from worker.decide import JobView, RoundView
 from worker.notes import Notes
 from worker.policy import Policy
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from lockstep.chain.contracts import Contracts
     from lockstep.chain.outbox import Outbox
     from lockstep.execution.jobs import Job
-    from lockstep.node.guard.doppelganger import Watch
-    from lockstep.node.guard.memory import GuardMemory
-    from lockstep.node.identity import NodeKey
-    from lockstep.node.ledger import JobLedger, Watcher
-    from lockstep.node.party import Party
+    from lockstep.market.ledger import JobLedger, Watcher
     from lockstep.protocol.jobs import JobParams
+    from lockstep.runtime.guard.doppelganger import Watch
+    from lockstep.runtime.guard.memory import GuardMemory
+    from lockstep.runtime.identity import NodeKey
+    from lockstep.runtime.party import Party
     from lockstep.storage import ContentStore
     from worker.announcing import Announcer
 

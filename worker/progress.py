@@ -23,13 +23,13 @@ import structlog
 
 from lockstep.base.files import write_atomically
 from lockstep.execution.jobs import ClaimRun, Entries, State, trace_root
-from lockstep.node.guard.memory import Promise
-from lockstep.node.refusals import Refusal, Refusals
 from lockstep.numerics.built import build_name
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import Mismatch
 from lockstep.protocol.programs.program import Alias, Program
 from lockstep.protocol.types import Cid, ClaimId, Digest, JobId, Seed, StateRoot, TraceRoot
+from lockstep.runtime.guard.memory import Promise
+from lockstep.runtime.refusals import Refusal, Refusals
 from lockstep.storage.tensors import head_line, read_tensors, tensor_at, words_of
 
 log = structlog.get_logger(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lockstep.node.ledger import JobLedger, Ledger
+from lockstep.market.ledger import JobLedger, Ledger
 from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, ClaimStatus, JobParams, JobStatus, Phase
 from lockstep.protocol.market.ids import audit_id, claim_id
 from lockstep.protocol.market.views import turns_over

@@ -18,23 +18,23 @@ from lockstep.base.lines import event
 from lockstep.base.machine import room_on_disk
 from lockstep.base.vitals import VITALS
 from lockstep.chain.finality import FinalityTracker
+from lockstep.chain.game_table import GameTable
+from lockstep.disputes.abandoned import Abandoned
 from lockstep.execution.box.handle import end_all
 from lockstep.execution.jobs import ClaimRun
-from lockstep.node.abandoned import Abandoned
-from lockstep.node.acts import Act
-from lockstep.node.demands import Answers
-from lockstep.node.feewatch import FeeWatch, waiting_for_fee
-from lockstep.node.isolation import Isolation
-from lockstep.node.ledger import Ledger
-from lockstep.node.outage import Outage
-from lockstep.node.party import Head, HeadTracker
-from lockstep.node.player import GameTable
-from lockstep.node.purse import moment
-from lockstep.node.resting import Resting
-from lockstep.node.sender import Sender
+from lockstep.market.acts import Act
+from lockstep.market.demands import Answers
+from lockstep.market.ledger import Ledger
 from lockstep.protocol.errors import DoctorError, FundsError, GuardRefused, LockstepError, TryLater, Unreachable
 from lockstep.protocol.jobs import ZERO_ADDRESS
 from lockstep.protocol.types import JobId, Seconds, Wei
+from lockstep.runtime.feewatch import FeeWatch, waiting_for_fee
+from lockstep.runtime.isolation import Isolation
+from lockstep.runtime.outage import Outage
+from lockstep.runtime.party import Head, HeadTracker
+from lockstep.runtime.purse import moment
+from lockstep.runtime.resting import Resting
+from lockstep.runtime.sender import Sender
 from worker import decide
 from worker.acting import Acting, Skills
 from worker.decide import JobView, Self

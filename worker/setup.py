@@ -8,13 +8,13 @@ from contextlib import ExitStack, closing, contextmanager
 from lockstep.base.settings import Settings
 from lockstep.chain.events import EventReader
 from lockstep.chain.keys import NODE_KEY
-from lockstep.node.guard import lock
-from lockstep.node.guard.doppelganger import Watch
-from lockstep.node.guard.memory import GuardMemory, Scope
-from lockstep.node.identity import NodeKey
-from lockstep.node.ledger import Watcher
-from lockstep.node.party import Party
+from lockstep.market.ledger import Watcher
 from lockstep.protocol.types import Seconds
+from lockstep.runtime.guard import lock
+from lockstep.runtime.guard.doppelganger import Watch
+from lockstep.runtime.guard.memory import GuardMemory, Scope
+from lockstep.runtime.identity import NodeKey
+from lockstep.runtime.party import Party
 from worker.announcing import Announcer
 from worker.notes import Notes
 from worker.parts import WorkerParts

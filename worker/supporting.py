@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockstep.cli import doctor
-from lockstep.node import bundle
+from lockstep.runtime import bundle
 from worker.account import open_account
 from worker.explaining import status_of, why_of
 

@@ -16,14 +16,9 @@ from lockstep.base.machine import room_on_disk
 from lockstep.execution import capacity, footprint, invalidity
 from lockstep.execution.invalidity import Undefendable
 from lockstep.execution.jobs import Job
-from lockstep.node.acts import Act
-from lockstep.node.backoff import Backoff
-from lockstep.node.demands import Asks
-from lockstep.node.feewatch import waiting_for_fee
-from lockstep.node.isolation import Isolation
-from lockstep.node.keyed_executor import KeyedExecutor
-from lockstep.node.ledger import JobLedger, Ledger
-from lockstep.node.sender import Sender
+from lockstep.market.acts import Act
+from lockstep.market.demands import Asks
+from lockstep.market.ledger import JobLedger, Ledger
 from lockstep.protocol.errors import (
     BlobMissing,
     Crashed,
@@ -35,6 +30,11 @@ from lockstep.protocol.errors import (
     Unreachable,
 )
 from lockstep.protocol.types import JobId, Seconds, Wei
+from lockstep.runtime.backoff import Backoff
+from lockstep.runtime.feewatch import waiting_for_fee
+from lockstep.runtime.isolation import Isolation
+from lockstep.runtime.keyed_executor import KeyedExecutor
+from lockstep.runtime.sender import Sender
 from worker.notes import Note, of_refusal
 from worker.parts import Taken
 

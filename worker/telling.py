@@ -11,7 +11,7 @@ from lockstep.protocol.types import MERGE_SLOT, Address
 
 if TYPE_CHECKING:
     from lockstep.chain.events import Event
-    from lockstep.node.ledger import Ledger
+    from lockstep.market.ledger import Ledger
 
 TOLD = {
     ("StakeVault", "Deposited"): "staked",

@@ -16,14 +16,14 @@ from lockstep.base.machine import is_full
 from lockstep.execution import jobs
 from lockstep.execution.jobs import ClaimRun
 from lockstep.execution.merging import fetch_payloads
-from lockstep.node import merges
-from lockstep.node.backoff import Backoff
-from lockstep.node.guard.memory import Place
-from lockstep.node.keyed_executor import Stopped
-from lockstep.node.replay import PublicData
+from lockstep.market.replay import PublicData
 from lockstep.protocol.errors import Crashed, DoctorError, GuardRefused, LockstepError, WrongBits
 from lockstep.protocol.jobs import NO_SEED
 from lockstep.protocol.types import MERGE_SLOT, Cid, ClaimId, JobId, Seconds, Seed
+from lockstep.runtime import merges
+from lockstep.runtime.backoff import Backoff
+from lockstep.runtime.guard.memory import Place
+from lockstep.runtime.keyed_executor import Stopped
 from worker.bases import Bases
 from worker.computing import Trained, check_of, compute
 from worker.decide import RoundView

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from worker.account import reason_of
 
 if TYPE_CHECKING:
-    from lockstep.node.ledger import Ledger
+    from lockstep.market.ledger import Ledger
     from lockstep.protocol.types import Address
 
 FORGIVEN = 10

@@ -39,7 +39,7 @@ from lockstep.execution.losses import Curve, Losses, MergedLoss
 from lockstep.execution.merging import load_checkpoint, merged_again
 from lockstep.execution.quoting import SECONDS, Figures, figures_of
 from lockstep.execution.rates import price_of, slot_operations
-from lockstep.node.ledger import UNSEALED, Ledger, ledger_of
+from lockstep.market.ledger import UNSEALED, Ledger, ledger_of
 from lockstep.numerics.arrays import DTYPES
 from lockstep.numerics.validate import check_schedule
 from lockstep.protocol.errors import BudgetExceeded, FundsError, NotFoundError, TryLater, UsageError

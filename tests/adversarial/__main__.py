@@ -18,7 +18,7 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from lockstep.node import logs
+from lockstep.runtime import logs
 from tests.adversarial.cheat import Row, run
 from tests.adversarial.court import Court
 from tests.adversarial.table import TABLE

@@ -15,9 +15,10 @@ from lockstep.chain import games
 from lockstep.chain.contracts import Call
 from lockstep.chain.devnet import CHAIN_ID
 from lockstep.demo.cheats.lies import LyingRun, cheat_of, inserted, wrong_partials
+from lockstep.disputes.player import Side
 from lockstep.execution.jobs import ClaimRun, payload_of, slot_run
-from lockstep.node.player import HeldClaim, Side
-from lockstep.node.replay import computed_word
+from lockstep.market.held import HeldClaim
+from lockstep.market.replay import computed_word
 from lockstep.numerics.arrays import StepContext, to_array, to_bytes
 from lockstep.numerics.scalar import Op as Code
 from lockstep.numerics.trace import StepTrace

@@ -17,9 +17,8 @@ from starlette.routing import Route
 
 from lockstep.chain.contracts import Call
 from lockstep.execution.jobs import ClaimRun
-from lockstep.node.identity import NodeKey
-from lockstep.node.ledger import ClaimRecord
-from lockstep.node.signed import SignedClaim
+from lockstep.market.ledger import ClaimRecord
+from lockstep.market.signed import SignedClaim
 from lockstep.protocol.dispute import moves
 from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.errors import TryLater
@@ -29,6 +28,7 @@ from lockstep.protocol.market.ids import typed_hash
 from lockstep.protocol.market.types import Duty, DutyStatus, Standing, StateLeaf, Word
 from lockstep.protocol.market.types import Outcome as Closed
 from lockstep.protocol.types import MERGE_SLOT, AuditId, Cid, ClaimId, GameId, Seconds, Seed, StateRoot, TraceRoot, Wei
+from lockstep.runtime.identity import NodeKey
 from tests.adversarial.cheat import Outcome, Story, toy
 from tests.adversarial.claims import WORDS, Convicts, Liar, drawn, flips, moments, puts
 from tests.adversarial.court import Court, published

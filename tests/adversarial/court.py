@@ -8,8 +8,8 @@
     court.balance()                     # who ends with what
 
 Workers compute claims with `worker.computing` and choose acts with `worker.decide`'s own order of phases; the verifier
-chooses claims with `verifier.decide` and replays them with `lockstep.node.replay`; both sides play from
-`lockstep.node.player`.
+chooses claims with `verifier.decide` and replays them with `lockstep.market.replay`; both sides play from
+`lockstep.disputes.player`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Devnet, Local
 from lockstep.chain.events import Event, EventReader
+from lockstep.chain.game_table import GameTable
 from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.client import JobHandle, Network, connect
+from lockstep.disputes.player import Seat, Side
 from lockstep.execution import jobs
 from lockstep.execution.jobs import ClaimRun, Job, TrainingJob
 from lockstep.execution.merging import fetch_payloads, finish
-from lockstep.node.ledger import ClaimRecord, Ledger, Watcher
-from lockstep.node.player import GameTable, HeldClaim, Seat, Side
-from lockstep.node.replay import PublicData, Replay, audit
+from lockstep.market.held import HeldClaim
+from lockstep.market.ledger import ClaimRecord, Ledger, Watcher
+from lockstep.market.replay import PublicData, Replay, audit
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol.dispute import game, honest, moves
 from lockstep.protocol.dispute.game import game_id

@@ -15,9 +15,10 @@ from lockstep.chain import games
 from lockstep.chain.contracts import Call, Contract, Contracts
 from lockstep.chain.deployment import deploy
 from lockstep.demo.cheats.challenges import Aim
+from lockstep.disputes.player import Side
 from lockstep.execution import jobs
 from lockstep.execution.invalidity import proof
-from lockstep.node.player import HeldClaim, Side
+from lockstep.market.held import HeldClaim
 from lockstep.numerics.scalar import Op as Code
 from lockstep.presets import CHAINS
 from lockstep.protocol import merkle

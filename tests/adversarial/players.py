@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from lockstep.chain import games
 from lockstep.chain.contracts import Call
 from lockstep.demo.cheats.challenges import Aim, InventedStep, place_of
-from lockstep.node.player import HeldClaim, Side
+from lockstep.disputes.player import Side
+from lockstep.market.held import HeldClaim
 from lockstep.protocol.dispute import honest as play_of
 from lockstep.protocol.dispute import moves
 from lockstep.protocol.dispute.moves import Verdict

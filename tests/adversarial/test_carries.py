@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.node.turns import COURTESY_SECONDS, TURN_SECONDS
+from lockstep.market.turns import COURTESY_SECONDS, TURN_SECONDS
 from lockstep.protocol.dispute import honest as play_of
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.jobs import ClaimStatus, Phase

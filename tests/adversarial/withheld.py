@@ -14,8 +14,8 @@ from lockstep.chain.contracts import Call
 from lockstep.execution import jobs
 from lockstep.execution.jobs import CarryIn, Job, carry_of
 from lockstep.execution.merging import judge_payloads, store_payload, stored_payload
-from lockstep.node.demands import Answers, Asks
-from lockstep.node.replay import PublicData, WrongSource, audit
+from lockstep.market.demands import Answers, Asks
+from lockstep.market.replay import PublicData, WrongSource, audit
 from lockstep.numerics.trace import tensor_root
 from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.market.availability import payload_answer, payload_demand_id, row_answer, row_demand_id

@@ -14,7 +14,7 @@ from lockstep.chain.events import EventReader
 from lockstep.chain.memory import abi
 from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.memory.machine import FIELDS
-from lockstep.node.ledger import JobLedger, Ledger, RoundLedger, Watcher
+from lockstep.market.ledger import JobLedger, Ledger, RoundLedger, Watcher
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol.dispute.moves import GamePhase as GamePhase
 from lockstep.protocol.jobs import NO_CLAIM, ClaimStatus, JobStatus, Phase

@@ -31,11 +31,11 @@ from lockstep.execution.merging import (
     merge_round,
     store_payload,
 )
-from lockstep.node.identity import NodeKey
 from lockstep.protocol import merkle
 from lockstep.protocol.jobs import Body, Phase, Receipt, Reveal
 from lockstep.protocol.market.ids import claim_id, commitment, job_id
 from lockstep.protocol.types import Address, Cid, ClaimId, Digest, Seconds, Seed, StateRoot, Wei
+from lockstep.runtime.identity import NodeKey
 from lockstep.storage import ContentStore, open_store
 from lockstep.storage.payload import store_checkpoint
 from tests.support import toyjob

@@ -20,14 +20,16 @@ from lockstep.chain.contracts import Contracts
 from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Devnet, key_of
 from lockstep.chain.events import Event, EventReader
+from lockstep.chain.game_table import GameTable
 from lockstep.chain.keys import KEYSTORE, create_account
 from lockstep.chain.outbox import Outbox
 from lockstep.demo.processes import Group, Lie, Process
+from lockstep.disputes.player import Seat, Side
 from lockstep.execution import jobs
 from lockstep.execution.jobs import ClaimRun, Job
 from lockstep.execution.merging import RoundRecord, base_checkpoint, store_payload
-from lockstep.node.ledger import Watcher
-from lockstep.node.player import GameTable, HeldClaim, Seat, Side
+from lockstep.market.held import HeldClaim
+from lockstep.market.ledger import Watcher
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import honest, moves

@@ -26,15 +26,15 @@ from lockstep.chain.events import EventReader
 from lockstep.chain.keys import create_account
 from lockstep.chain.outbox import Outbox
 from lockstep.execution.merging import judge_payloads
-from lockstep.node.identity import NodeKey
-from lockstep.node.ledger import Watcher
-from lockstep.node.requests import LIFETIME
+from lockstep.market.ledger import Watcher
 from lockstep.presets import DEVNET
 from lockstep.protocol.errors import LoweringError
 from lockstep.protocol.jobs import JobStatus, Phase
 from lockstep.protocol.market.ids import job_id
 from lockstep.protocol.market.receipts import Report
 from lockstep.protocol.types import Address, Cid, JobId, Seconds
+from lockstep.runtime.identity import NodeKey
+from lockstep.runtime.requests import LIFETIME
 from lockstep.storage import cid_of
 from lockstep.storage.payload import store_payload
 from lockstep.training.data import Texts, byte_corpus

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from lockstep.execution.jobs import Job
-from lockstep.node.ledger import ClaimRecord
-from lockstep.node.replay import PublicData, audit
+from lockstep.market.ledger import ClaimRecord
+from lockstep.market.replay import PublicData, audit
 from lockstep.protocol.jobs import JobStatus, Phase
 from lockstep.protocol.types import MERGE_SLOT, Address
 from tests.e2e.test_worker import WATCHED, Market, Process, arguments, events_of, homes_of, ledger_of, up

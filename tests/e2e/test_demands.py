@@ -10,7 +10,7 @@ import pytest
 
 from lockstep.chain.outbox import Outbox
 from lockstep.execution.jobs import Job
-from lockstep.node.demands import Answers
+from lockstep.market.demands import Answers
 from lockstep.protocol.jobs import JobStatus
 from lockstep.protocol.market.availability import payload_demand_id, row_demand_id
 from lockstep.protocol.market.types import Status

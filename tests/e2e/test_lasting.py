@@ -13,7 +13,7 @@ from lockstep.chain import games
 from lockstep.chain.contracts import Call
 from lockstep.execution.jobs import Job, slot_run
 from lockstep.execution.merging import base_checkpoint
-from lockstep.node.player import HeldClaim
+from lockstep.market.held import HeldClaim
 from lockstep.presets import CHAINS
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import honest, moves

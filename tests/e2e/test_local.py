@@ -18,8 +18,8 @@ import pytest
 
 import lockstep
 from lockstep.chain.rpc import connect
-from lockstep.node.guard import lock
 from lockstep.protocol.types import Address
+from lockstep.runtime.guard import lock
 from tests.support.waiting import PATIENCE, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]

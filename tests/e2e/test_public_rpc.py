@@ -15,7 +15,7 @@ from lockstep.chain.contracts import Contracts
 from lockstep.chain.events import EventReader
 from lockstep.chain.outbox import Outbox
 from lockstep.chain.rpc import connect
-from lockstep.node.ledger import Watcher
+from lockstep.market.ledger import Watcher
 from lockstep.protocol.dispute import moves
 from lockstep.protocol.errors import LockstepError, Unreachable
 from lockstep.protocol.jobs import JobStatus

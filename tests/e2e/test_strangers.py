@@ -9,11 +9,11 @@ import pytest
 
 from lockstep.base.settings import cache_directory
 from lockstep.chain.outbox import Outbox
-from lockstep.node.refusals import Refusals
 from lockstep.protocol.dispute import moves
 from lockstep.protocol.jobs import JobStatus, Phase
 from lockstep.protocol.market.ids import job_id
 from lockstep.protocol.types import Address, JobId, Seconds, Wei
+from lockstep.runtime.refusals import Refusals
 from tests.support import hostile
 
 from .test_worker import WATCHED, Market, Process, arguments, events_of, homes_of, wait

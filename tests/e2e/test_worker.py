@@ -21,14 +21,16 @@ from lockstep.chain.contracts import Contracts
 from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Devnet, key_of
 from lockstep.chain.events import Event, EventReader
+from lockstep.chain.game_table import GameTable
 from lockstep.chain.keys import create_account
 from lockstep.chain.outbox import Outbox
 from lockstep.demo.processes import Lie, command
+from lockstep.disputes.player import Seat, Side
 from lockstep.execution import jobs
 from lockstep.execution.jobs import Job, slot_run, trace_root
 from lockstep.execution.merging import base_checkpoint
-from lockstep.node.ledger import Ledger, Watcher
-from lockstep.node.player import GameTable, HeldClaim, Seat, Side
+from lockstep.market.held import HeldClaim
+from lockstep.market.ledger import Ledger, Watcher
 from lockstep.presets import CHAINS
 from lockstep.protocol.dispute import honest, moves
 from lockstep.protocol.jobs import JobStatus, Phase

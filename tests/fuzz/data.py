@@ -194,8 +194,8 @@ def trace() -> tuple[Iterable[bytes], Run]:
     from dataclasses import replace
 
     from lockstep.execution.jobs import trace_root
-    from lockstep.node.ledger import ClaimRecord
-    from lockstep.node.replay import first_difference, published_trace
+    from lockstep.market.ledger import ClaimRecord
+    from lockstep.market.replay import first_difference, published_trace
     from lockstep.protocol.errors import BlobMissing, PayloadInvalid, Unreachable
     from lockstep.protocol.types import (
         Address,

@@ -10,8 +10,9 @@ from tests.fuzz.target import Run, refusals
 
 
 def export() -> tuple[Iterable[bytes], Run]:
-    from lockstep.node.guard import interchange
     from tests.unit.node.guard.promising import SCOPE, place, promise
+
+    from lockstep.runtime.guard import interchange
 
     good = interchange.dumps(SCOPE, [(place(1), promise(1)), (place(2), promise(2))])
 

@@ -69,7 +69,7 @@ def signed_claim() -> tuple[Iterable[bytes], Run]:
     import json
 
     from lockstep.base.decoding import from_json
-    from lockstep.node.signed import SignedClaim
+    from lockstep.market.signed import SignedClaim
     from lockstep.protocol.types import Address
 
     market = Address("0x" + "22" * 20)
@@ -100,9 +100,9 @@ def request() -> tuple[Iterable[bytes], Run]:
     """Method, target, then the headers, one a line."""
     from hashlib import sha256
 
-    from lockstep.node.identity import NodeKey, verify_request
-    from lockstep.node.requests import HEADERS, RequestSignature, request_digest
     from lockstep.protocol.types import Address, Seconds
+    from lockstep.runtime.identity import NodeKey, verify_request
+    from lockstep.runtime.requests import HEADERS, RequestSignature, request_digest
 
     key = NodeKey(bytes(32))
     account = Address("0x" + "ab" * 20)
@@ -135,7 +135,7 @@ def body() -> tuple[Iterable[bytes], Run]:
     from coordinator.api import _parsed
     from coordinator.auth import SignedRequest
     from coordinator.schema import ClaimIn, ReceiptIn
-    from lockstep.node.signed import SignedClaim
+    from lockstep.market.signed import SignedClaim
     from lockstep.protocol.types import Address
 
     word = "0x" + "11" * 32

@@ -15,7 +15,7 @@ CONTAINERS, PAYLOAD, PROGRAM = (
 )
 DATASET, KEYS, DESCRIBE = "lockstep.storage.dataset", "lockstep.chain.keys", "lockstep.training.describe"
 NAMING = "lockstep.base.naming"
-EVENTS, REQUESTS, SIGNED = "lockstep.chain.events", "lockstep.node.requests", "lockstep.node.signed"
+EVENTS, REQUESTS, SIGNED = "lockstep.chain.events", "lockstep.runtime.requests", "lockstep.market.signed"
 
 TARGETS: dict[str, Target] = {
     "cbor": Target(
@@ -133,10 +133,10 @@ TARGETS: dict[str, Target] = {
         mutators.often(mutators.sized_cbor),
     ),
     "trace": Target(
-        {"lockstep.node.replay": ("published_trace", "first_difference")},
+        {"lockstep.market.replay": ("published_trace", "first_difference")},
         data.trace,
         Change(
-            "lockstep.node.replay",
+            "lockstep.market.replay",
             "except LockstepError:\n        # Missing,",
             "except BlobMissing:\n        # Missing,",
         ),
@@ -203,10 +203,10 @@ TARGETS: dict[str, Target] = {
         mutators.often(mutators.base64_jsons),
     ),
     "export": Target(
-        {"lockstep.node.guard.interchange": ("loads", "_entry")},
+        {"lockstep.runtime.guard.interchange": ("loads", "_entry")},
         files.export,
         Change(
-            "lockstep.node.guard.interchange",
+            "lockstep.runtime.guard.interchange",
             "dict.fromkeys(WORDS, hexes(32, bare=True))",
             "dict.fromkeys(WORDS, text())",
         ),

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from lockstep.node.turns import COURTESY_SECONDS
+from lockstep.market.turns import COURTESY_SECONDS
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import game, honest, moves
 from lockstep.protocol.hashing import keccak

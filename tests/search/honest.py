@@ -13,8 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from coordinator import decide as coordinating
-from lockstep.node.acts import Act, Do
-from lockstep.node.turns import COURTESY_SECONDS
+from lockstep.market.acts import Act, Do
+from lockstep.market.turns import COURTESY_SECONDS
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import game, honest, moves
 from lockstep.protocol.hashing import keccak

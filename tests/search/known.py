@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from lockstep.node.ledger import JobLedger
+from lockstep.market.ledger import JobLedger
 from lockstep.protocol import merkle
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import ClaimStatus, JobParams, Reveal

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from lockstep.chain.contracts import Contracts
-from lockstep.node.acts import Act, Do
-from lockstep.node.ledger import Ledger
+from lockstep.market.acts import Act, Do
+from lockstep.market.ledger import Ledger
 from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.market.calls import Block
 from lockstep.protocol.market.state import State

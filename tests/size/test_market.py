@@ -18,7 +18,7 @@ from lockstep.client import Network
 from lockstep.demo.processes import Group
 from lockstep.demo.run import Course
 from lockstep.demo.world import READY_SECONDS, build
-from lockstep.node import disputes
+from lockstep.disputes.progress import game_reports
 from lockstep.presets import DEVNET
 from lockstep.protocol.types import Address, Seconds
 from lockstep.training.data import demo_corpus
@@ -80,9 +80,7 @@ def test_a_market_of_gpt2_124m(tmp_path: Path) -> None:
             process.stop()
         course.poll()
         path = handle.download(tmp_path / "model")
-        games = disputes.game_reports(
-            world.contracts, [e for e in course.events if e.contract != "TestToken"], handle.parts
-        )
+        games = game_reports(world.contracts, [e for e in course.events if e.contract != "TestToken"], handle.parts)
         lies_told = [e for p in processes for e in p.named("lie")]
         loaded = transformers.GPT2LMHeadModel.from_pretrained(path.parent)
         flat, settled = handle.checkpoint()[0].shared[0], handle.status()["settled"]

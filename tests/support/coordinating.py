@@ -6,9 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from coordinator import reading
-from lockstep.node.guard.memory import Place
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.types import Address, ClaimId, JobId
+from lockstep.runtime.guard.memory import Place
 
 JOB = JobId(b"j" * 32)
 NAME = reading.hex32(JOB)

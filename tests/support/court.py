@@ -9,7 +9,8 @@ from eth_account.signers.local import LocalAccount
 
 from lockstep.chain import games as chain_games
 from lockstep.chain.contracts import Call
-from lockstep.node.player import GameTable, Seat, Side
+from lockstep.chain.game_table import GameTable
+from lockstep.disputes.player import Seat, Side
 from lockstep.protocol.dispute.game import game_id
 from lockstep.protocol.types import Address, ClaimId, GameId, Seed, StateRoot
 from tests.support import games

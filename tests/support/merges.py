@@ -8,10 +8,10 @@ from typing import Any
 
 from lockstep.execution.jobs import Job, Tensors, payload_of, slot_run
 from lockstep.execution.merging import Payload, RoundRecord, store_payload
-from lockstep.node.guard.memory import GuardMemory, Place, Scope
 from lockstep.protocol import merkle
 from lockstep.protocol.market import state_roots
 from lockstep.protocol.types import Address, ClaimId, Digest, StateRoot
+from lockstep.runtime.guard.memory import GuardMemory, Place, Scope
 from lockstep.storage import ContentStore
 from tests.support import toyjob
 

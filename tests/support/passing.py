@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.devnet import Local
 from lockstep.chain.events import EventReader
-from lockstep.node.ledger import Watcher
+from lockstep.market.ledger import Watcher
 from lockstep.protocol.jobs import NEVER, JobParams, Phase
 from lockstep.protocol.market.receipts import demands_end
 from lockstep.protocol.market.views import all_spoken

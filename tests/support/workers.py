@@ -8,9 +8,9 @@ from typing import Any
 
 from lockstep.execution import invalidity
 from lockstep.execution.jobs import Job
-from lockstep.node.ledger import JobLedger, Ledger
-from lockstep.node.refusals import Refusals
+from lockstep.market.ledger import JobLedger, Ledger
 from lockstep.protocol.types import Address, ClaimId, JobId
+from lockstep.runtime.refusals import Refusals
 from lockstep.storage import ContentStore
 from worker.notes import Notes
 from worker.parts import Taken, WorkerParts

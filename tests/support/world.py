@@ -24,7 +24,7 @@ from lockstep.chain.devnet import Local
 from lockstep.chain.events import EventReader
 from lockstep.chain.memory.chain import MemoryChain
 from lockstep.chain.memory.devnet import MemoryDevnet
-from lockstep.node.ledger import Ledger, Watcher
+from lockstep.market.ledger import Ledger, Watcher
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import LockstepError

@@ -13,7 +13,7 @@ import yaml
 from coordinator.settings import DEFAULTS as COORDINATOR
 from coordinator.settings import PREFIX
 from lockstep.base.settings import DEFAULTS
-from lockstep.node.metrics import COUNTERS, GAUGES
+from lockstep.runtime.metrics import COUNTERS, GAUGES
 from tests.support.commandtext import wrong
 from tests.support.units import faults
 
@@ -35,7 +35,7 @@ def compose() -> dict[str, Any]:
 def told() -> set[str]:
     """Every metric that the sources name."""
     sources = [Path(m).read_text() for m in (DEPLOY.parent / "coordinator").glob("*.py")]
-    text = "\n".join([*sources, (DEPLOY.parent / "sdk/lockstep/node/metrics.py").read_text()])
+    text = "\n".join([*sources, (DEPLOY.parent / "sdk/lockstep/runtime/metrics.py").read_text()])
     named = {f"lockstep_{n}" for n in re.findall(r'(?:gauge\(|Family\(\s*f?")(?:"|lockstep_)([a-z_]+)"', text)}
     own = {f"lockstep_coordinator_{name}" for name in re.findall(r'^\s+\(?"?([a-z_]+)", "', text, re.M)}
     own |= {

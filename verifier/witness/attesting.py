@@ -10,15 +10,15 @@ from typing import Any
 import structlog
 
 from lockstep.execution import merging
-from lockstep.node.backoff import Backoff
-from lockstep.node.keyed_executor import KeyedExecutor, Stopped
-from lockstep.node.ledger import AuditLedger
-from lockstep.node.party import Party
-from lockstep.node.sender import Sender
+from lockstep.market.ledger import AuditLedger
 from lockstep.protocol.errors import LockstepError, RowMissing
 from lockstep.protocol.jobs import JobParams, Phase
 from lockstep.protocol.market.receipts import FINAL_REPORTS, WITNESS, Report, last_chance, mask_of
 from lockstep.protocol.types import AuditId, JobId, Seconds
+from lockstep.runtime.backoff import Backoff
+from lockstep.runtime.keyed_executor import KeyedExecutor, Stopped
+from lockstep.runtime.party import Party
+from lockstep.runtime.sender import Sender
 from verifier.decide import ENDED
 from verifier.demanding import Demander
 from verifier.loading import LoadedJobs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum, auto
 
-from lockstep.node.ledger import AuditLedger, JobLedger, Ledger, RoundLedger
+from lockstep.market.ledger import AuditLedger, JobLedger, Ledger, RoundLedger
 from lockstep.protocol.market import draws, ids
 from lockstep.protocol.market.types import AuditStatus, Duty, DutyStatus
 from lockstep.protocol.types import Address, Seconds, StateRoot

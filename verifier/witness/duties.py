@@ -11,18 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lockstep.execution.box import loading
-from lockstep.node.backoff import Backoff
-from lockstep.node.keyed_executor import KeyedExecutor
-from lockstep.node.ledger import AuditLedger, ClaimRecord, JobLedger
-from lockstep.node.party import Party
-from lockstep.node.replay import Replay
-from lockstep.node.sender import Sender
-from lockstep.node.turns import COURTESY_SECONDS, DRAWN, SLACK_SHARE, TURN_SECONDS, Turns
+from lockstep.market.ledger import AuditLedger, ClaimRecord, JobLedger
+from lockstep.market.replay import Replay
+from lockstep.market.turns import COURTESY_SECONDS, DRAWN, SLACK_SHARE, TURN_SECONDS, Turns
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.market import ids
 from lockstep.protocol.market.receipts import demands_end
 from lockstep.protocol.market.types import AuditStatus, DutyStatus
 from lockstep.protocol.types import AuditId, JobId, Seconds
+from lockstep.runtime.backoff import Backoff
+from lockstep.runtime.keyed_executor import KeyedExecutor
+from lockstep.runtime.party import Party
+from lockstep.runtime.sender import Sender
 from verifier.choosing import Backlog
 from verifier.demanding import Demander
 from verifier.journal import Journal

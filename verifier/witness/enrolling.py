@@ -15,17 +15,17 @@ import structlog
 
 from lockstep.execution import capacity, footprint
 from lockstep.execution.jobs import PROCESSOR_PATHS
-from lockstep.node.backoff import Backoff
-from lockstep.node.keyed_executor import KeyedExecutor, Stopped
-from lockstep.node.ledger import AuditLedger, JobLedger, Ledger
-from lockstep.node.party import Party
-from lockstep.node.refusals import Refusals
-from lockstep.node.sender import Sender
+from lockstep.market.ledger import AuditLedger, JobLedger, Ledger
 from lockstep.protocol.errors import Crashed, LockstepError, ProgramInvalid, Unfit
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.market import draws
 from lockstep.protocol.market.types import Standing
 from lockstep.protocol.types import Digest, JobId, Seconds
+from lockstep.runtime.backoff import Backoff
+from lockstep.runtime.keyed_executor import KeyedExecutor, Stopped
+from lockstep.runtime.party import Party
+from lockstep.runtime.refusals import Refusals
+from lockstep.runtime.sender import Sender
 from verifier.journal import Journal
 from verifier.loading import LoadedJobs
 from verifier.reading import MarketView

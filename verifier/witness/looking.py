@@ -17,17 +17,17 @@ from typing import Any
 
 import structlog
 
-from lockstep.node.backoff import Backoff
-from lockstep.node.keyed_executor import KeyedExecutor, Stopped
-from lockstep.node.ledger import AuditLedger, ClaimRecord, JobLedger, RoundLedger
-from lockstep.node.party import Party
-from lockstep.node.replay import WrongSource
-from lockstep.node.sender import Sender
+from lockstep.market.ledger import AuditLedger, ClaimRecord, JobLedger, RoundLedger
+from lockstep.market.replay import WrongSource
 from lockstep.protocol.errors import BlobMissing, LockstepError, RowMissing
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.market import draws, ids
 from lockstep.protocol.market.types import DutyStatus, StateLeaf
 from lockstep.protocol.types import AuditId, ClaimId, Digest, Seconds, StateRoot
+from lockstep.runtime.backoff import Backoff
+from lockstep.runtime.keyed_executor import KeyedExecutor, Stopped
+from lockstep.runtime.party import Party
+from lockstep.runtime.sender import Sender
 from verifier.choosing import Backlog
 from verifier.demanding import Demander
 from verifier.journal import Journal, Observation

@@ -9,16 +9,16 @@ from dataclasses import replace
 
 import structlog
 
-from lockstep.node.backoff import Backoff
-from lockstep.node.ledger import AuditLedger, ClaimRecord
-from lockstep.node.party import Party
-from lockstep.node.replay import Replay
-from lockstep.node.sender import Sender
+from lockstep.market.ledger import AuditLedger, ClaimRecord
+from lockstep.market.replay import Replay
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import TryLater, Unreachable
 from lockstep.protocol.jobs import Body
 from lockstep.protocol.market.types import Word
 from lockstep.protocol.types import AuditId, ClaimId, Digest, StateRoot, TraceRoot
+from lockstep.runtime.backoff import Backoff
+from lockstep.runtime.party import Party
+from lockstep.runtime.sender import Sender
 from verifier.choosing import Backlog
 from verifier.journal import Journal, Observation
 from verifier.lists import Lists, OnItsWay

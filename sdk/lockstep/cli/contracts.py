@@ -75,7 +75,7 @@ def deploy(
     from lockstep.chain import deploying
     from lockstep.chain.keys import KEYSTORE, load_account
     from lockstep.chain.rpc import connect
-    from lockstep.node.guard import lock
+    from lockstep.runtime.guard import lock
 
     settings = flags.settings(max_fee=max_fee)
     w3 = connect(settings.rpc)

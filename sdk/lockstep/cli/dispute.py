@@ -28,13 +28,13 @@ from lockstep.cli.output import emit
 from lockstep.protocol.errors import Mismatch, UsageError
 
 if TYPE_CHECKING:
-    from lockstep.node.disputes import DisputeReader
-    from lockstep.node.following import Follower, Sighting
-    from lockstep.node.manual import ManualPlayer, Played
-    from lockstep.node.party import Head
+    from lockstep.disputes.following import Follower, Sighting
+    from lockstep.disputes.manual import ManualPlayer, Played
+    from lockstep.disputes.progress import DisputeReader
     from lockstep.protocol.dispute import moves
     from lockstep.protocol.dispute.game import DisputedClaim
     from lockstep.protocol.types import Wei
+    from lockstep.runtime.party import Head
 
 app = Commands(name="dispute", help="Games about claims: read them, follow them, play them.", no_args_is_help=True)
 
@@ -90,7 +90,7 @@ def tree(game: GameArgument, flags: ChainFlags, as_json: Json = False) -> None:
     computed."""
     reader = _reader(flags.settings())
     from lockstep.cli.dispute_text import drawn
-    from lockstep.node.bisection import bisection
+    from lockstep.disputes.bisection import bisection
 
     found, now = reader.read(reader.find(game)), reader.now()
     root = bisection(found.events, found.claim.transitions, found.op)
@@ -133,7 +133,7 @@ def _reader(settings: Settings, *, names: bool = False) -> DisputeReader:
     from lockstep.chain.addresses import Addresses
     from lockstep.chain.contracts import Contracts
     from lockstep.chain.rpc import connect
-    from lockstep.node.disputes import DisputeReader
+    from lockstep.disputes.progress import DisputeReader
     from lockstep.storage import open_store
 
     addresses = Addresses.load(settings.deployment)
@@ -174,8 +174,8 @@ def watch(
     from contextlib import ExitStack
 
     from lockstep.cli.dispute_text import GameScreen
-    from lockstep.node.following import Follower
-    from lockstep.node.webhook import Webhook
+    from lockstep.disputes.following import Follower
+    from lockstep.runtime.webhook import Webhook
 
     def replay(claim: str) -> str:
         return replay_command(claim, **flags.given())
@@ -313,10 +313,10 @@ def defend(
     from lockstep.base.naming import address_of
     from lockstep.base.signals import ignore_stops, stop_by_signals
     from lockstep.cli.device import tell
-    from lockstep.node import logs
-    from lockstep.node.delegate import Delegate
-    from lockstep.node.manual import locked
-    from lockstep.node.party import Party
+    from lockstep.disputes.delegate import Delegate
+    from lockstep.disputes.manual import locked
+    from lockstep.runtime import logs
+    from lockstep.runtime.party import Party
 
     whose = address_of(account, "the account")
     settings = flags.settings("verifier", computing)
@@ -349,7 +349,7 @@ def _made(done: Played, as_json: bool) -> None:
         "phase": done.state.phase.name.lower(),
         "verdict": done.verdict,
     }
-    from lockstep.node.gamelog import DUE
+    from lockstep.disputes.gamelog import DUE
 
     whose = "the defender has" if done.state.defender_moves else "the challenger has"
     then = f"{whose} {DUE[done.state.phase]}" if done.state.phase in DUE else done.verdict
@@ -360,8 +360,8 @@ def _made(done: Played, as_json: bool) -> None:
 def _player(flags: PartyFlags, computing: ComputingFlags | None) -> Iterator[ManualPlayer]:
     """This home's key at the table, alone in its home. `computing`: where it replays, if it does."""
     settings = flags.settings("verifier", computing or ComputingFlags())
-    from lockstep.node.manual import ManualPlayer, locked
-    from lockstep.node.party import Party
+    from lockstep.disputes.manual import ManualPlayer, locked
+    from lockstep.runtime.party import Party
 
     _require_key(settings)
     if computing is not None:
@@ -376,6 +376,6 @@ def _player(flags: PartyFlags, computing: ComputingFlags | None) -> Iterator[Man
 
 
 def _reader_of(player: ManualPlayer) -> DisputeReader:
-    from lockstep.node.disputes import DisputeReader
+    from lockstep.disputes.progress import DisputeReader
 
     return DisputeReader(player.party.contracts)

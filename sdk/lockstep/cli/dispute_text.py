@@ -20,15 +20,15 @@ from lockstep.base.lines import event
 from lockstep.base.naming import short
 from lockstep.cli.narrator import ALERT, BAD, GOOD, QUIET, STRONG, Line, clock, countdown
 from lockstep.cli.screen import Screen
-from lockstep.node.bisection import Range, Said, described, shown_word
-from lockstep.node.gamelog import DUE, Side
-from lockstep.node.purse import moment
+from lockstep.disputes.bisection import Range, Said, described, shown_word
+from lockstep.disputes.gamelog import DUE, Side
 from lockstep.protocol.dispute.moves import Wrong
 from lockstep.protocol.types import MERGE_SLOT, Seconds
+from lockstep.runtime.purse import moment
 
 if TYPE_CHECKING:
-    from lockstep.node.disputes import Dispute, ListedGame
-    from lockstep.node.following import Follower, Sighting
+    from lockstep.disputes.following import Follower, Sighting
+    from lockstep.disputes.progress import Dispute, ListedGame
 
 WIDTH = 120
 STYLES_OF_SIDES = {Side.CHALLENGER: "", Side.DEFENDER: "cyan", None: GOOD}

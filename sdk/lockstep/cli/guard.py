@@ -15,7 +15,7 @@ from lockstep.cli.output import emit
 from lockstep.protocol.errors import UsageError
 
 if TYPE_CHECKING:
-    from lockstep.node.guard.memory import GuardMemory
+    from lockstep.runtime.guard.memory import GuardMemory
 
 app = Commands(
     name="guard", help="The record that keeps a key from signing two claims for one slot.", no_args_is_help=True
@@ -27,7 +27,7 @@ File = Annotated[Path, typer.Argument(help="The export.", show_default=False)]
 @app.command("export")
 def export(context: typer.Context, file: File, flags: ChainFlags, home: Home = None, as_json: Json = False) -> None:
     """Write the record to FILE (mode 0600). Stop what runs in this home first, and never start it again."""
-    from lockstep.node.guard import interchange
+    from lockstep.runtime.guard import interchange
 
     with _memory(flags.settings(role_of(context), home=home)) as memory:
         promises = memory.promises()
@@ -38,7 +38,7 @@ def export(context: typer.Context, file: File, flags: ChainFlags, home: Home = N
 @app.command("import")
 def import_(context: typer.Context, file: File, flags: ChainFlags, home: Home = None, as_json: Json = False) -> None:
     """Merge the record of FILE into this home's. A claim on which the two differ is never signed again."""
-    from lockstep.node.guard import interchange
+    from lockstep.runtime.guard import interchange
 
     try:
         text = file.read_text()
@@ -60,8 +60,8 @@ def _memory(settings: Settings) -> Iterator[GuardMemory]:
     from lockstep.chain.addresses import Addresses
     from lockstep.chain.keys import KEYSTORE, account_address
     from lockstep.chain.rpc import connect
-    from lockstep.node.guard import lock
-    from lockstep.node.guard.memory import GuardMemory, Scope
+    from lockstep.runtime.guard import lock
+    from lockstep.runtime.guard.memory import GuardMemory, Scope
 
     home = settings.home_path
     mine = account_address(home / KEYSTORE)

@@ -11,7 +11,7 @@ from lockstep.cli.output import emit
 from lockstep.protocol.errors import DoctorError
 
 if TYPE_CHECKING:
-    from lockstep.node.examining import Result
+    from lockstep.runtime.examining import Result
 
 
 def add_to(app: typer.Typer) -> None:
@@ -29,7 +29,7 @@ def doctor(
     """Check whatever `up` needs, a line a check; exit code 3 if one fails."""
     role = role_of(context)
     settings = flags.settings(role, coordinator=coordinator, device=device)
-    from lockstep.node.examining import Examination
+    from lockstep.runtime.examining import Examination
 
     report(Examination(settings, role).run(), as_json)
 

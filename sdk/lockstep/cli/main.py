@@ -28,8 +28,8 @@ from lockstep.cli.output import fail
 from lockstep.cli.replay import replay
 from lockstep.cli.schema import schema
 from lockstep.cli.trust import trust
-from lockstep.node import logs
 from lockstep.protocol.errors import DoctorError, LockstepError, UsageError
+from lockstep.runtime import logs
 
 DISTRIBUTION = "lockstep-compute"
 

@@ -14,7 +14,7 @@ from lockstep.protocol.types import Address
 
 if TYPE_CHECKING:
     from lockstep.chain.contracts import Contracts
-    from lockstep.node.purse import Moved, Purse
+    from lockstep.runtime.purse import Moved, Purse
 
 app = Commands(name="owner", help="The key that stake and earnings go to, kept elsewhere.", no_args_is_help=True)
 
@@ -93,7 +93,7 @@ def show(
 
 
 def _purse(context: typer.Context, flags: AccountFlags, operator: str | None) -> Any:
-    from lockstep.node.purse import Purse
+    from lockstep.runtime.purse import Purse
 
     return Purse.open(flags.settings(role_of(context)), None if operator is None else address_of(operator, "--for"))
 

@@ -21,7 +21,7 @@ from lockstep.cli.owner import For
 from lockstep.protocol.errors import LockstepError, TryLater, Unreachable
 
 if TYPE_CHECKING:
-    from lockstep.node.purse import Moved, Purse
+    from lockstep.runtime.purse import Moved, Purse
 
 Amount = Annotated[str, typer.Argument(metavar="AMOUNT", help="Tokens, as 20.5; or all.", show_default=False)]
 Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", help="How long to wait; 0: ask it to leave.")]
@@ -41,7 +41,7 @@ def add_to(app: typer.Typer) -> None:
 
 def stake(context: typer.Context, amount: Amount, flags: AccountFlags, yes: Yes = False, as_json: Json = False) -> None:
     """Move tokens from the wallet into the account's stake."""
-    from lockstep.node.purse import Purse
+    from lockstep.runtime.purse import Purse
 
     settings = flags.settings(role_of(context))
     asked = None if amount == "all" else amount_of(amount)
@@ -71,7 +71,7 @@ def unstake(
     as_json: Json = False,
 ) -> None:
     """Begin to take free stake out: it can be withdrawn after the vault's delay."""
-    from lockstep.node.purse import Purse
+    from lockstep.runtime.purse import Purse
 
     settings = flags.settings(role_of(context))
     asked = None if amount == "all" else amount_of(amount)
@@ -92,7 +92,7 @@ def withdraw(
     as_json: Json = False,
 ) -> None:
     """Move what was earned, and stake whose delay is over, into the wallet: the owner's, if the account has one."""
-    from lockstep.node.purse import Purse
+    from lockstep.runtime.purse import Purse
 
     settings = flags.settings(role_of(context))
     target = None if to is None else address_of(to, "--to")
@@ -117,7 +117,7 @@ def withdraw(
 
 def drain(context: typer.Context, home: Home = None, wait: Wait = DRAIN_SECONDS, as_json: Json = False) -> None:
     """Stop the program that runs in this home: it joins nothing more, and leaves once nothing is at stake."""
-    from lockstep.node.guard import lock
+    from lockstep.runtime.guard import lock
 
     path = resolve(role_of(context), home=home).home_path
     found = lock.holder(path)
@@ -139,7 +139,7 @@ def drain(context: typer.Context, home: Home = None, wait: Wait = DRAIN_SECONDS,
 
 
 def _left(home: Path, seconds: float) -> bool:
-    from lockstep.node.guard import lock
+    from lockstep.runtime.guard import lock
 
     deadline, told, said = time.monotonic() + seconds, time.monotonic(), ""
     while lock.holder(home) is not None:
@@ -156,7 +156,7 @@ def _left(home: Path, seconds: float) -> bool:
 def _waits_for(home: Path) -> str:
     """Returns a leaving program's note on what is at stake, and until when, from its home; empty if there is none."""
     from lockstep.base.decoding import MAX_FILE_BYTES, file_bytes, from_json
-    from lockstep.node.purse import moment
+    from lockstep.runtime.purse import moment
 
     try:
         noted: Any = from_json(file_bytes(home / "notes.json"), MAX_FILE_BYTES)
@@ -172,7 +172,7 @@ def _waits_for(home: Path) -> str:
 
 def _tell(purse: Purse, moved: Moved, what: str, as_json: bool) -> None:
     """Print what was done, then note that it is known."""
-    from lockstep.node.purse import moment
+    from lockstep.runtime.purse import moment
 
     held = purse.holdings()
     data: dict[str, Any] = {what: str(moved.amount), "completed": moved.completed}

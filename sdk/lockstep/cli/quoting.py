@@ -12,9 +12,9 @@ from lockstep.chain.fees import PROFILES, cover, sums
 from lockstep.chain.gas import PERMIT_GAS, VERBS, Fees
 from lockstep.chain.stacks import facts_of
 from lockstep.execution import schedule
-from lockstep.node.party import pace_of
 from lockstep.presets import MAINNET
 from lockstep.protocol.types import Wei
+from lockstep.runtime.party import pace_of
 
 if TYPE_CHECKING:
     from lockstep.chain.stacks import ChainFacts

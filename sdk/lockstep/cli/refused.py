@@ -15,7 +15,7 @@ from lockstep.cli.output import emit
 from lockstep.protocol.types import JobId
 
 if TYPE_CHECKING:
-    from lockstep.node.refusals import Refusal
+    from lockstep.runtime.refusals import Refusal
 
 Clear = Callable[[Path, "Refusal"], None]
 """Removes a home's refusal, and what must not outlive it."""
@@ -23,7 +23,7 @@ Clear = Callable[[Path, "Refusal"], None]
 
 def forget(home: Path, refusal: Refusal) -> None:
     """Removes a refusal, that of the job's loss among them."""
-    from lockstep.node.refusals import FOLDER, LOSSES, Refusals
+    from lockstep.runtime.refusals import FOLDER, LOSSES, Refusals
 
     for folder in (FOLDER, LOSSES):
         Refusals(home, folder).forget(refusal.job)
@@ -42,7 +42,7 @@ def add_to(app: typer.Typer, where: str, clear: Clear = forget) -> None:
         as_json: Json = False,
     ) -> None:
         """Have a job tried again that this home refuses for good; a process that runs does so by itself."""
-        from lockstep.node.refusals import LOSSES, Refusals
+        from lockstep.runtime.refusals import LOSSES, Refusals
 
         folder = resolve(role_of(context), home=home).home_path
         found = Refusals(folder, LOSSES).all() | Refusals(folder).all()

@@ -21,8 +21,8 @@ from lockstep.protocol.errors import LockstepError, Mismatch, UsageError
 if TYPE_CHECKING:
     from lockstep.chain.contracts import Contracts
     from lockstep.execution.jobs import ClaimRun
-    from lockstep.node.ledger import ClaimRecord
-    from lockstep.node.replay import PublicData, Replay
+    from lockstep.market.ledger import ClaimRecord
+    from lockstep.market.replay import PublicData, Replay
     from lockstep.protocol.dispute.moves import Finding
     from lockstep.protocol.programs.program import Program
     from lockstep.protocol.types import ClaimId, GameId
@@ -83,7 +83,7 @@ def replay(
     from lockstep.chain.contracts import Contracts
     from lockstep.chain.events import EventReader
     from lockstep.chain.rpc import connect
-    from lockstep.node.ledger import ledger_of
+    from lockstep.market.ledger import ledger_of
     from lockstep.storage import open_store
 
     addresses = Addresses.load(settings.deployment)
@@ -115,9 +115,9 @@ def compute_again(contracts: Contracts, store: ContentStore, game: GameId, threa
     Raises UsageError if the contract has computed none, Inconclusive if the data cannot be had.
     """
     from lockstep.chain.events import EventReader
-    from lockstep.node.ledger import ledger_of
-    from lockstep.node.player import HeldClaim
-    from lockstep.node.replay import UNDECIDED, computed_word, undecided
+    from lockstep.market.held import HeldClaim
+    from lockstep.market.ledger import ledger_of
+    from lockstep.market.replay import UNDECIDED, computed_word, undecided
 
     finding, claim = _judged(contracts, game)
     found = ledger_of(EventReader(contracts.game.w3, contracts.addresses)).claim_named(claim.hex())
@@ -170,7 +170,7 @@ def prepared(
     """A claim's public data and its computation, in a child that ends with this; raises Inconclusive if they cannot be
     had."""
     from lockstep.execution.box.loading import load
-    from lockstep.node.replay import UNDECIDED, PublicData, undecided
+    from lockstep.market.replay import UNDECIDED, PublicData, undecided
 
     ledger, round_, record = found
     try:
@@ -187,7 +187,7 @@ def prepared(
 
 
 def _audit(run: ClaimRun, record: ClaimRecord, public: PublicData) -> Replay:
-    from lockstep.node.replay import UNDECIDED, audit, undecided
+    from lockstep.market.replay import UNDECIDED, audit, undecided
 
     say(f"replaying {run.transitions} transitions of round {record.round}, {_slot(record)}")
     try:
@@ -198,7 +198,7 @@ def _audit(run: ClaimRun, record: ClaimRecord, public: PublicData) -> Replay:
 
 def _place(contracts: Contracts, public: PublicData, done: Replay, record: ClaimRecord) -> Difference | None:
     """Op and element, as far as they are public."""
-    from lockstep.node.replay import computed_word
+    from lockstep.market.replay import computed_word
 
     finding = _finding(contracts, record)
     if finding is not None and finding.t == done.t:

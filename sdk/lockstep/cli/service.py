@@ -32,7 +32,7 @@ from lockstep.protocol.errors import KeyStoreError, TryLater, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lockstep.node.unit import Unit
+    from lockstep.runtime.unit import Unit
 
 app = Commands(name="service", help="Have systemd keep it running.", no_args_is_help=True)
 
@@ -91,7 +91,7 @@ def install(
 
     The settings go into `lockstep.toml` in the home, mode 0600: no secret stands in the unit.
     """
-    from lockstep.node import unit as units
+    from lockstep.runtime import unit as units
 
     role = role_of(context)
     if role != "worker" and (given := [name for name, value in limits.given().items() if value is not None]):
@@ -131,8 +131,8 @@ def uninstall(
     context: typer.Context, home: Home = None, name: Name = None, system: System = False, as_json: Json = False
 ) -> None:
     """Remove the unit and its settings; refused while the program runs, since it would start no more."""
-    from lockstep.node import unit as units
-    from lockstep.node.guard import lock
+    from lockstep.runtime import unit as units
+    from lockstep.runtime.guard import lock
 
     role = role_of(context)
     path = resolve(role, home=home).home_path.absolute()
@@ -157,8 +157,8 @@ def status(
     context: typer.Context, home: Home = None, name: Name = None, system: System = False, as_json: Json = False
 ) -> None:
     """Show whether a unit is installed, what systemd says of it, whether the program runs."""
-    from lockstep.node import unit as units
-    from lockstep.node.guard import lock
+    from lockstep.runtime import unit as units
+    from lockstep.runtime.guard import lock
 
     role = role_of(context)
     path = resolve(role, home=home).home_path.absolute()
@@ -178,7 +178,7 @@ def status(
 
 
 def _unit(role: str, settings: Settings, flags: Sequence[str], system: bool) -> Unit:
-    from lockstep.node.unit import Unit
+    from lockstep.runtime.unit import Unit
 
     for flag in flags:
         if flag not in FLAGS[role]:

@@ -32,10 +32,10 @@ from lockstep.chain.contracts import Contracts
 from lockstep.chain.devnet import Devnet, find_anvil
 from lockstep.demo.processes import Group, Process
 from lockstep.demo.world import READY_SECONDS, World, build, reopen
-from lockstep.node.backoff import Backoff
-from lockstep.node.guard import lock
 from lockstep.protocol.errors import DoctorError, GuardRefused, LockstepError, Malformed, TryLater
 from lockstep.protocol.types import Seconds
+from lockstep.runtime.backoff import Backoff
+from lockstep.runtime.guard import lock
 
 HOLDER = "local market"
 STATE, MADE = "local.json", "made"
@@ -355,7 +355,7 @@ def contracts_of(folder: Path, state: LocalState) -> Iterator[tuple[Contracts, S
 
 def main(folder: Path) -> int:
     """The supervisor's process."""
-    from lockstep.node import logs
+    from lockstep.runtime import logs
 
     logs.configure()
     try:

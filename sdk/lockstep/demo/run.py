@@ -39,9 +39,8 @@ from lockstep.demo import local, report
 from lockstep.demo.cheats.lies import OF_MERGES, OF_SLOTS, cheat_of
 from lockstep.demo.processes import Group, Lie, Process
 from lockstep.demo.world import READY_SECONDS, World, build
-from lockstep.node import disputes
-from lockstep.node.disputes import DisputeReader
-from lockstep.node.following import Follower
+from lockstep.disputes.following import Follower
+from lockstep.disputes.progress import DisputeReader, game_reports
 from lockstep.protocol.dispute.moves import Wrong
 from lockstep.protocol.errors import Mismatch, TryLater, UsageError
 from lockstep.protocol.jobs import Phase
@@ -397,7 +396,7 @@ def _weigh(
     job = handle.parts
     checkpoint, _ = handle.checkpoint()
     totals = report.money(events, job.params.role.witness_fee)
-    games = disputes.game_reports(world.contracts, events, job)
+    games = game_reports(world.contracts, events, job)
     requester = Address(world.account("requester").address)
     parties = [
         {

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from lockstep.base.decoding import MAX_FILE_BYTES, file_bytes, from_json
 from lockstep.execution.jobs import Job, load
 from lockstep.execution.merging import load_checkpoint
-from lockstep.node import replay
-from lockstep.node.ledger import ClaimRecord, JobLedger, Ledger, RoundLedger
+from lockstep.market import replay
+from lockstep.market.ledger import ClaimRecord, JobLedger, Ledger, RoundLedger
 from lockstep.protocol.errors import LockstepError, Malformed, NotFoundError, UsageError
 from lockstep.protocol.jobs import JobStatus, Phase
 from lockstep.protocol.types import Cid, ClaimId, JobId

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from lockstep.base.files import remove_partials, remove_unlocked, write_atomically, written_alone
-from lockstep.node.guard import lock
 from lockstep.protocol.errors import DoctorError, UsageError
+from lockstep.runtime.guard import lock
 
 
 def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:

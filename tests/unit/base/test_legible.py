@@ -15,8 +15,8 @@ from lockstep.cli import output
 from lockstep.cli.dispute_text import rendered
 from lockstep.cli.narrator import Line
 from lockstep.cli.screen import Screen
-from lockstep.node import logs
 from lockstep.protocol.errors import LockstepError
+from lockstep.runtime import logs
 
 EVIL = "x\x1b[2K\r\x1b[32mok: the claim is right\x1b[0m\x1b]52;c;cm0gLXJmIH4K\x07\x9b5m\u202e\nok: all is well"
 FORGED = "ok: all is well"

@@ -17,7 +17,7 @@ from lockstep.chain.events import Event, EventReader
 from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.outbox import Outbox
 from lockstep.chain.rpc import connect
-from lockstep.node.ledger import Watcher
+from lockstep.market.ledger import Watcher
 from lockstep.protocol.errors import TryLater, Unreachable
 from lockstep.protocol.types import Address, Wei
 from tests.support.rpc_proxy import RpcProxy

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lockstep.chain import games
-from lockstep.node import player
-from lockstep.node.player import GameTable, Side
+from lockstep.chain import game_table, games
+from lockstep.chain.game_table import GameTable
+from lockstep.disputes.player import Side
 from lockstep.protocol.dispute import moves
 from lockstep.protocol.dispute.game import Game
 from lockstep.protocol.dispute.moves import GamePhase, Verdict
@@ -75,7 +75,7 @@ def test_a_game_that_stands_still_is_one_request(court: Court, scans: list[int])
 
 
 def test_a_table_remembers_the_games_that_were_read_last(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(player, "KEPT", 2)
+    monkeypatch.setattr(game_table, "KEPT", 2)
     table = GameTable(court.arena.contracts.game, 0)
     opened = [court.open(0, court.held(0, LIE)) for _ in range(3)]
     for game in (*opened, opened[1]):

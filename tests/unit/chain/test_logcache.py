@@ -17,7 +17,7 @@ from lockstep.chain.logcache import LogCache
 from lockstep.chain.memory.chain import Manners
 from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.rpc import connect
-from lockstep.node.ledger import Watcher
+from lockstep.market.ledger import Watcher
 from lockstep.protocol.types import Address, Wei
 from tests.support.rpc_proxy import PUBLIC_LOG_BLOCKS, RpcProxy
 from tests.support.sending import transact

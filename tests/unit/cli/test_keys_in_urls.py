@@ -15,8 +15,8 @@ from lockstep.chain import rpc
 from lockstep.chain.addresses import CONTRACTS, Addresses
 from lockstep.chain.devnet import CHAIN_ID, Devnet
 from lockstep.chain.keys import KEYSTORE, create_account
-from lockstep.node import logs
 from lockstep.protocol.types import Address
+from lockstep.runtime import logs
 from tests.support.rpc_proxy import RpcProxy
 
 from .conftest import Lockstep

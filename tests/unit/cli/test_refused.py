@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.node.refusals import LOSSES, Refusals
 from lockstep.protocol.errors import Crashed
 from lockstep.protocol.types import JobId
+from lockstep.runtime.refusals import LOSSES, Refusals
 from tests.unit.cli.conftest import Lockstep
 
 JOB, OTHER = JobId(b"\x0a" * 32), JobId(b"\x0b" * 32)

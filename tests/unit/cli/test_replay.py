@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from lockstep.cli.replay import prepared
+from lockstep.disputes.manual import ManualPlayer
+from lockstep.disputes.player import Side
 from lockstep.execution.box.executable import BoxedExecutable
 from lockstep.execution.box.handle import Box
-from lockstep.node.manual import ManualPlayer
-from lockstep.node.player import Side
-from lockstep.node.replay import audit
+from lockstep.market.replay import audit
 from lockstep.protocol.errors import Crashed, Inconclusive
 from lockstep.protocol.types import ClaimId
 from tests.adversarial.court import Court

@@ -25,10 +25,10 @@ from lockstep.chain.outbox import Outbox
 from lockstep.client import connect
 from lockstep.execution.box.loading import JobBox
 from lockstep.execution.rates import PRICED_OPERATIONS
-from lockstep.node.guard import lock
-from lockstep.node.refusals import Refusals
 from lockstep.protocol.errors import WrongBits
 from lockstep.protocol.types import Address, JobId, Seconds, Wei
+from lockstep.runtime.guard import lock
+from lockstep.runtime.refusals import Refusals
 from tests.support import toyjob
 from tests.support.units import faults
 

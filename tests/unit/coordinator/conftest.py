@@ -27,9 +27,9 @@ from coordinator.projections import claim_id_hex
 from coordinator.published import PublishedMarket
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.signatures import recovered
-from lockstep.node.identity import NodeKey
 from lockstep.protocol.jobs import Round
 from lockstep.protocol.types import Address, Seconds
+from lockstep.runtime.identity import NodeKey
 from lockstep.storage import open_store
 from lockstep.storage.directory import DirectoryStore
 from tests.support import servers

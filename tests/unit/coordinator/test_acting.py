@@ -12,7 +12,7 @@ from coordinator import acting, reading
 from coordinator.acting import Actions
 from coordinator.decide import AggregatorJob, AggregatorRound
 from coordinator.merging import Aggregators
-from lockstep.node.acts import Act, Do
+from lockstep.market.acts import Act, Do
 from lockstep.protocol.errors import Crashed
 from lockstep.protocol.jobs import JobState, JobStatus, Phase, Receipt, Round
 from lockstep.protocol.market.ids import claim_id

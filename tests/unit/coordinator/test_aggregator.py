@@ -21,10 +21,10 @@ from lockstep.execution.box import loading
 from lockstep.execution.box.handle import Cancelled
 from lockstep.execution.jobs import Job
 from lockstep.execution.merging import Payload, finish_in_turn, load_checkpoint, merge_round
-from lockstep.node.guard.memory import GuardMemory, Promise
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import Crashed, GuardRefused, Mismatch
 from lockstep.protocol.types import Cid, ClaimId, Digest, StateRoot, TraceRoot
+from lockstep.runtime.guard.memory import GuardMemory, Promise
 from lockstep.storage import ContentStore, cid_of, open_store
 from lockstep.storage.directory import DirectoryStore
 from tests.support import toyjob

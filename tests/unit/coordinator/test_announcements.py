@@ -11,7 +11,7 @@ from eth_account.messages import encode_typed_data
 
 from coordinator.announcements import KEPT_SIGNED
 from coordinator.models import ClaimRow
-from lockstep.node.signed import SignedClaim
+from lockstep.market.signed import SignedClaim
 from lockstep.protocol.errors import Mismatch
 from lockstep.protocol.market.ids import CLAIM_TYPE, domain
 from lockstep.protocol.types import Address

@@ -21,9 +21,9 @@ from coordinator import quotas
 from coordinator.folds import apply
 from coordinator.models import ClaimRow, CursorRow, EventRow, JobRow, LockRow, NodeRow, RoundRow
 from coordinator.projections import claim_id_hex
-from lockstep.node.identity import NodeKey
-from lockstep.node.requests import LIFETIME, MAX_LIFETIME
 from lockstep.protocol.types import Address, Seconds
+from lockstep.runtime.identity import NodeKey
+from lockstep.runtime.requests import LIFETIME, MAX_LIFETIME
 from lockstep.storage import cid_of
 
 from .conftest import JOB, NODE, NOW, WORKER, Api, claim_row, job_row

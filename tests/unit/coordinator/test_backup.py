@@ -21,11 +21,11 @@ from coordinator.indexer import Indexer
 from coordinator.models import AnnouncementRow, ClaimRow, EventRow, JobRow, ReceiptRow, RoundRow, SignedClaimRow
 from coordinator.nonces import Nonces
 from lockstep.chain.keys import KEYSTORE, NODE_KEY, account_address, create_account
-from lockstep.node.guard.memory import GuardMemory, Place, Promise, Scope
-from lockstep.node.identity import NodeKey
 from lockstep.protocol.errors import AuthError, DoctorError, GuardRefused, LockstepError, Mismatch, UsageError
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Address, Cid, ClaimId, Digest, Seconds, Seed, StateRoot, TraceRoot
+from lockstep.runtime.guard.memory import GuardMemory, Place, Promise, Scope
+from lockstep.runtime.identity import NodeKey
 from tests.support.world import World
 
 from .conftest import CHAIN_ID, JOB, MARKET, WORKER

@@ -11,9 +11,9 @@ import pytest
 from coordinator import reading, service
 from coordinator.beside import beside
 from coordinator.service import Coordinator
-from lockstep.node.party import Head
 from lockstep.protocol.errors import Crashed, Unreachable
 from lockstep.protocol.types import JobId, Seconds
+from lockstep.runtime.party import Head
 from tests.support.coordinating import JOB, NAME
 from tests.unit.coordinator.test_decide import PARAMS
 

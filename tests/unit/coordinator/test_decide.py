@@ -18,7 +18,7 @@ from coordinator.decide import (
     stake_due,
     wanted_payloads,
 )
-from lockstep.node.acts import Act, Do
+from lockstep.market.acts import Act, Do
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import ZERO_ADDRESS, ClaimStatus, JobState, JobStatus, Phase, Receipt, Round
 from lockstep.protocol.market import ids, views

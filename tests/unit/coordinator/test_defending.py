@@ -12,12 +12,13 @@ from coordinator import aggregator as module
 from coordinator.aggregator import _tell_move
 from coordinator.merging import Aggregators
 from lockstep.base.cache import MemoryCache
-from lockstep.node.game_queue import DefenceQueue
-from lockstep.node.party import Head
-from lockstep.node.player import NotAtHand, Seat
+from lockstep.disputes.game_queue import DefenceQueue
+from lockstep.disputes.player import Seat
+from lockstep.market.held import NotAtHand
 from lockstep.protocol.dispute.moves import GamePhase
 from lockstep.protocol.errors import ChainError, Unreachable
 from lockstep.protocol.types import ClaimId, Seconds
+from lockstep.runtime.party import Head
 from tests.support.coordinating import JOB, Held, game
 from tests.unit.coordinator.test_decide import DECIDER, PARAMS
 

@@ -16,8 +16,6 @@ from coordinator.models import ReceiptRow
 from coordinator.reading import hex32
 from coordinator.service import Coordinator
 from lockstep.chain.outbox import Outbox
-from lockstep.node.guard.memory import Place
-from lockstep.node.party import Party
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import ClaimStatus, JobStatus, Phase, Reveal
 from lockstep.protocol.market.availability import payload_answer, payload_demand_id
@@ -25,6 +23,8 @@ from lockstep.protocol.market.receipts import Report
 from lockstep.protocol.market.types import BURN, Status
 from lockstep.protocol.programs.defects import ProgramParts
 from lockstep.protocol.types import Cid, ClaimId, StateRoot
+from lockstep.runtime.guard.memory import Place
+from lockstep.runtime.party import Party
 from lockstep.storage import cid_of_digest
 from lockstep.storage.directory import DirectoryStore
 from tests.support import constant

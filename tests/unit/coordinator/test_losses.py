@@ -15,11 +15,11 @@ from coordinator.losses import RunLosses, due
 from coordinator.models import ClaimRow, LossRow, RoundRow
 from lockstep.execution.jobs import Job
 from lockstep.execution.losses import Losses
-from lockstep.node.refusals import LOSSES, Refusals
 from lockstep.numerics.builder import ProgramBuilder
 from lockstep.protocol.errors import Crashed
 from lockstep.protocol.programs.program import F32, I32, Program
 from lockstep.protocol.types import MERGE_SLOT, Seed
+from lockstep.runtime.refusals import LOSSES, Refusals
 from lockstep.storage import ContentStore
 from lockstep.storage.containers import encode_program
 from lockstep.storage.directory import DirectoryStore

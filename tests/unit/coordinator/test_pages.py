@@ -24,7 +24,7 @@ from coordinator.models import AccountRow, ClaimRow, CursorRow, EventRow, FlowRo
 from coordinator.projections import claim_id_hex
 from coordinator.rates import RequestRates
 from coordinator.schema import ChainOut
-from lockstep.node.disputes import DisputeReader
+from lockstep.disputes.progress import DisputeReader
 from lockstep.protocol.types import Address, GameId
 from tests.support import servers
 from tests.support.court import LIE

@@ -11,10 +11,10 @@ from eth_account.signers.local import LocalAccount
 
 from coordinator import receipts
 from coordinator.models import ClaimRow, CursorRow, JobRow, NodeRow, ReceiptRow, RoundRow
-from lockstep.node.identity import NodeKey
 from lockstep.protocol.jobs import Receipt
 from lockstep.protocol.market.ids import receipt_hash
 from lockstep.protocol.types import Address, JobId
+from lockstep.runtime.identity import NodeKey
 
 from .conftest import CHAIN_ID, DELEGATE, JOB, MARKET, NOW, WORKER, Api, claim_row
 

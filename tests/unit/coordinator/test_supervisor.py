@@ -40,7 +40,7 @@ from pathlib import Path
 from coordinator import supervisor
 from coordinator.api import create_app
 from coordinator.db import Database
-from lockstep.node import logs
+from lockstep.runtime import logs
 from lockstep.storage import open_store
 from tests.support.pages import Seeded
 logs.configure()

@@ -13,9 +13,9 @@ from starlette.testclient import TestClient
 from coordinator.api import create_app
 from coordinator.watching import WatchedAccount, spent
 from lockstep.chain.outbox import Outbox
-from lockstep.node.metrics import MetricSample
-from lockstep.node.purse import OUTBOX
 from lockstep.protocol.types import Wei
+from lockstep.runtime.metrics import MetricSample
+from lockstep.runtime.purse import OUTBOX
 from tests.support.world import World
 
 from .conftest import Api

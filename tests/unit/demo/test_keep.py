@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lockstep.demo import local
-from lockstep.node.guard import lock
 from lockstep.protocol.errors import DoctorError, GuardRefused, LockstepError
+from lockstep.runtime.guard import lock
 
 
 def test_a_demo_that_ends_well_leaves_a_market_and_a_second_is_refused(tmp_path: Path) -> None:

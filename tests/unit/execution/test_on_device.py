@@ -14,7 +14,7 @@ from lockstep.base.cache import MemoryCache
 from lockstep.execution import capacity, comparing
 from lockstep.execution.jobs import ClaimRun, Job, checkpoint_of, merge_run, payload_of, slot_run
 from lockstep.execution.states import ClaimStates, States
-from lockstep.node.player import HeldClaim
+from lockstep.market.held import HeldClaim
 from lockstep.numerics import cuda
 from lockstep.numerics.cuda.device import Device
 from lockstep.numerics.cuda.emulator import Emulator

@@ -18,12 +18,12 @@ import pytest
 from lockstep.base.settings import Settings
 from lockstep.chain.outbox import Outbox
 from lockstep.execution import merging
-from lockstep.node.ledger import ClaimRecord
-from lockstep.node.party import Party
-from lockstep.node.replay import Replay
+from lockstep.market.ledger import ClaimRecord
+from lockstep.market.replay import Replay
 from lockstep.protocol.dispute.openings import MaterialisedStep
 from lockstep.protocol.market.receipts import Report
 from lockstep.protocol.types import ClaimId, StateRoot
+from lockstep.runtime.party import Party
 from lockstep.storage.directory import DirectoryStore
 from tests.support.constant import ConstantClaim, Lie
 from tests.support.world import World

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from lockstep.node.backoff import Backoff
-from lockstep.node.replay import Replay
+from lockstep.market.replay import Replay
 from lockstep.protocol.errors import Unreachable
 from lockstep.protocol.types import Cid, ClaimId, Seconds
+from lockstep.runtime.backoff import Backoff
 from verifier import decide
 from verifier.challenging import LIST_TRIES, Challenger
 from verifier.lists import Lists

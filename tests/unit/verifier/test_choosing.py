@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from lockstep.execution.capacity import AGAIN_SECONDS
-from lockstep.node.backoff import Backoff
-from lockstep.node.keyed_executor import Stopped
-from lockstep.node.ledger import ClaimRecord
-from lockstep.node.refusals import Refusals
+from lockstep.market.ledger import ClaimRecord
 from lockstep.protocol.types import Address, Cid, ClaimId, Digest, JobId, Seconds, TraceRoot
+from lockstep.runtime.backoff import Backoff
+from lockstep.runtime.keyed_executor import Stopped
+from lockstep.runtime.refusals import Refusals
 from verifier import decide, replaying
 from verifier.choosing import TURN_SECONDS, Backlog, Task
 from verifier.decide import Candidate

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.node.ledger import ClaimRecord, DemandRecord, GameRecord, JobLedger, Ledger, RoundLedger
+from lockstep.market.ledger import ClaimRecord, DemandRecord, GameRecord, JobLedger, Ledger, RoundLedger
 from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.market.types import Audit, AuditStatus

@@ -14,13 +14,13 @@ from lockstep.chain.memory.chain import Manners
 from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.outbox import Outbox
 from lockstep.client import Network
-from lockstep.node.party import Party
-from lockstep.node.purse import Purse
-from lockstep.node.resting import Resting
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol.errors import TryLater, Unreachable
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Address, Wei
+from lockstep.runtime.party import Party
+from lockstep.runtime.purse import Purse
+from lockstep.runtime.resting import Resting
 from lockstep.storage.directory import DirectoryStore
 from tests.support.constant import Lie
 from tests.support.world import World

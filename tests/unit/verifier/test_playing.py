@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from lockstep.execution.states import States
-from lockstep.node.ledger import GameRecord, Ledger
-from lockstep.node.party import Head
+from lockstep.market.ledger import GameRecord, Ledger
 from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.errors import NotFoundError
 from lockstep.protocol.types import Address, ClaimId, GameId, Seconds
+from lockstep.runtime.party import Head
 from verifier.playing import Seats
 from verifier.reading import MarketView
 

@@ -15,8 +15,6 @@ from structlog.testing import capture_logs
 from lockstep.cli.refused import forget
 from lockstep.execution.box.handle import Cancelled
 from lockstep.execution.invalidity import Undefendable
-from lockstep.node.refusals import Refusals
-from lockstep.node.sender import Sender
 from lockstep.protocol.errors import (
     BlobMissing,
     ChainError,
@@ -31,6 +29,8 @@ from lockstep.protocol.errors import (
 from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.programs.defects import Rule
 from lockstep.protocol.types import ClaimId, JobId, Wei
+from lockstep.runtime.refusals import Refusals
+from lockstep.runtime.sender import Sender
 from tests.support.constant import Lie
 from tests.support.world import World
 from tests.unit.verifier.desk import SECONDS, Desk, Replays, desk_of

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lockstep.chain.events import Event
-from lockstep.node.ledger import Ledger
+from lockstep.market.ledger import Ledger
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.types import MERGE_SLOT, Address, JobId, Seconds
 from worker.account import MEANINGS, Account, earnings_of, reasons_of

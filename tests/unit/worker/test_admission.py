@@ -17,9 +17,9 @@ from lockstep.execution.box import loading
 from lockstep.execution.box.handle import Cancelled, Overdue
 from lockstep.execution.capacity import AGAIN_SECONDS, ChainPace, Pace
 from lockstep.execution.jobs import Job
-from lockstep.node.refusals import Refusals
 from lockstep.protocol.errors import FundsError, Unfit, Unreachable, WrongBits
 from lockstep.protocol.types import JobId, Seconds, Wei
+from lockstep.runtime.refusals import Refusals
 from lockstep.storage import ContentStore
 from tests.support.params import amended
 from tests.support.waiting import PATIENCE, wait

@@ -10,12 +10,12 @@ import pytest
 from eth_account import Account
 from eth_account.messages import encode_typed_data
 
-from lockstep.node.identity import NodeKey, verify_request
-from lockstep.node.requests import RequestSignature
 from lockstep.protocol import merkle
 from lockstep.protocol.jobs import Body, Claim, Receipt
 from lockstep.protocol.market.ids import typed_data
 from lockstep.protocol.types import Address, Cid, ClaimId, Digest, JobId, Seconds, Seed, StateRoot, TraceRoot
+from lockstep.runtime.identity import NodeKey, verify_request
+from lockstep.runtime.requests import RequestSignature
 from worker.announcing import CLAIMS, RECEIPTS, Announcer, ReceiptAnswer
 from worker.progress import Material
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lockstep.execution.jobs import Job
-from lockstep.node.ledger import ClaimRecord, JobLedger, RoundLedger
+from lockstep.market.ledger import ClaimRecord, JobLedger, RoundLedger
 from lockstep.protocol.types import MERGE_SLOT, Address, Cid, ClaimId, Digest, Seconds, StateRoot, TraceRoot
 from lockstep.storage import ContentStore
 from lockstep.storage.payload import Checkpoint, store_checkpoint

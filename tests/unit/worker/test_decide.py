@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.node.acts import Act, Do
+from lockstep.market.acts import Act, Do
 from lockstep.protocol.jobs import ZERO, ZERO_ADDRESS, Claim, ClaimStatus, JobState, JobStatus, Phase, Round
 from lockstep.protocol.market.types import Audit, AuditStatus
 from lockstep.protocol.types import MERGE_SLOT, Address, JobId, Seconds, StateRoot, Wei

@@ -14,25 +14,26 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from tests.unit.node.test_ledger import whole_args
 
 from lockstep.chain.events import Event
+from lockstep.disputes.game_queue import HeldOf
 from lockstep.execution import merging
 from lockstep.execution.box import loading
 from lockstep.execution.box.handle import Cancelled
 from lockstep.execution.jobs import ClaimRun, Job
 from lockstep.execution.merging import Payload
-from lockstep.node.acts import Act, Do
-from lockstep.node.game_queue import HeldOf
-from lockstep.node.guard.doppelganger import Watch
-from lockstep.node.guard.memory import GuardMemory, Place
-from lockstep.node.ledger import ClaimRecord, GameRecord, Ledger
-from lockstep.node.party import Head
-from lockstep.node.player import HeldClaim
+from lockstep.market.acts import Act, Do
+from lockstep.market.held import HeldClaim
+from lockstep.market.ledger import ClaimRecord, GameRecord, Ledger
 from lockstep.protocol.dispute.game import DisputedClaim, Game
 from lockstep.protocol.dispute.moves import GameEvent, Move, Pick, PickElement, PickPartial, Verdict
 from lockstep.protocol.jobs import Phase, Round
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.types import MERGE_SLOT, ClaimId, GameId, ProgramRoot, Seconds, Seed, StateRoot, TensorRoot
+from lockstep.runtime.guard.doppelganger import Watch
+from lockstep.runtime.guard.memory import GuardMemory, Place
+from lockstep.runtime.party import Head
 from lockstep.storage import ContentStore
 from lockstep.storage.payload import store_checkpoint
 from tests.support import toyjob
@@ -40,7 +41,6 @@ from tests.support.games import Match, Policy, defends, open_at, random_challeng
 from tests.support.merges import SCOPE, put, trained
 from tests.support.params import amended
 from tests.support.workers import ME, OTHER, bare_parts, taken_of
-from tests.unit.node.test_ledger import whole_args
 from worker import progress
 from worker.decide import RoundView
 from worker.parts import Taken, WorkerParts

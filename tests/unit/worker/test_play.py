@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.node.acts import Act, Do
+from lockstep.market.acts import Act, Do
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import ChainError, FundsError
 from lockstep.protocol.hashing import keccak

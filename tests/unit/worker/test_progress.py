@@ -14,10 +14,10 @@ from random import Random
 import pytest
 
 from lockstep.execution.jobs import ClaimRun, Job, State, trace_root
-from lockstep.node.keyed_executor import Stopped
 from lockstep.numerics.trace import StepTrace
 from lockstep.protocol.errors import Mismatch, WrongBits
 from lockstep.protocol.types import ClaimId
+from lockstep.runtime.keyed_executor import Stopped
 from lockstep.storage import ContentStore
 from lockstep.storage.directory import DirectoryStore
 from tests.support.wrong import WrongRun

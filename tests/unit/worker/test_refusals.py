@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 
 from lockstep.execution.jobs import ClaimRun, Job
-from lockstep.node import refusals
-from lockstep.node.acts import Act
-from lockstep.node.refusals import Refusals
+from lockstep.market.acts import Act
 from lockstep.protocol.errors import WrongBits
 from lockstep.protocol.types import ClaimId, Seconds
+from lockstep.runtime import refusals
+from lockstep.runtime.refusals import Refusals
 from lockstep.storage import ContentStore
 from tests.support.workers import CLAIM, bare_parts, put_at_stake, taken_of
 from tests.support.wrong import WrongRun

@@ -13,10 +13,10 @@ import pytest
 
 from lockstep.base.files import write_atomically
 from lockstep.execution.jobs import Job
-from lockstep.node.ledger import GameRecord
-from lockstep.node.party import Head
+from lockstep.market.ledger import GameRecord
 from lockstep.protocol.errors import DoctorError, FundsError, Mismatch, TryLater, Unreachable
 from lockstep.protocol.types import GameId, JobId, Seconds
+from lockstep.runtime.party import Head
 from lockstep.storage import ContentStore
 from tests.support.workers import CLAIM, ME, OTHER, bare_parts, put_at_stake, taken_of
 from worker import notes

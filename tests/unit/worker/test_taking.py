@@ -16,8 +16,7 @@ from lockstep.execution import footprint
 from lockstep.execution.capacity import AGAIN_SECONDS
 from lockstep.execution.invalidity import Undefendable
 from lockstep.execution.jobs import Job
-from lockstep.node.ledger import JobLedger, Ledger
-from lockstep.node.refusals import Refusals
+from lockstep.market.ledger import JobLedger, Ledger
 from lockstep.protocol.errors import (
     BlobCorrupt,
     BlobMissing,
@@ -30,6 +29,7 @@ from lockstep.protocol.errors import (
 )
 from lockstep.protocol.programs.defects import Rule
 from lockstep.protocol.types import JobId, Seconds, Wei
+from lockstep.runtime.refusals import Refusals
 from lockstep.storage import ContentStore
 from tests.support.waiting import PATIENCE
 from tests.support.workers import OTHER, bare_parts, put_at_stake

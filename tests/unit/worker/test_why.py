@@ -36,13 +36,13 @@ from lockstep.execution.box.loading import JobBox
 from lockstep.execution.capacity import ChainPace, Pace, Require
 from lockstep.execution.jobs import Job
 from lockstep.execution.schedule import longest_hold
-from lockstep.node.guard import lock
-from lockstep.node.refusals import Refusals
 from lockstep.protocol.errors import LockstepError, Unreachable, WrongBits
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import Phase, Receipt
 from lockstep.protocol.market import court, ids
 from lockstep.protocol.types import Address, Seconds, Wei
+from lockstep.runtime.guard import lock
+from lockstep.runtime.refusals import Refusals
 from tests.support import toyjob
 from tests.support.constant import ConstantClaim
 from tests.support.waiting import PATIENCE

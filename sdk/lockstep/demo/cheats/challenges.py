@@ -20,12 +20,13 @@ import structlog
 from lockstep.base.lines import event
 from lockstep.chain import games
 from lockstep.chain.events import EventReader
+from lockstep.chain.game_table import GameTable
 from lockstep.demo.cheats.lies import require_devnet
+from lockstep.disputes.player import Seat, Side
 from lockstep.execution.jobs import ClaimRun, ClaimSchedule, load
-from lockstep.node.ledger import ClaimRecord, Watcher
-from lockstep.node.party import Party
-from lockstep.node.player import GameTable, HeldClaim, Seat, Side
-from lockstep.node.replay import PublicData, published_trace
+from lockstep.market.held import HeldClaim
+from lockstep.market.ledger import ClaimRecord, Watcher
+from lockstep.market.replay import PublicData, published_trace
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import honest
 from lockstep.protocol.dispute.game import game_id
@@ -34,6 +35,7 @@ from lockstep.protocol.dispute.openings import CommittedTensor, Contents, Levels
 from lockstep.protocol.errors import ChainError, LockstepError, Unreachable
 from lockstep.protocol.programs.program import CHUNK, Kind, Program
 from lockstep.protocol.types import GameId, Seconds, StateRoot, Wei
+from lockstep.runtime.party import Party
 from verifier import decide
 
 FALSE_CHALLENGE = "false-challenge"

@@ -10,11 +10,11 @@ from random import Random
 from lockstep.base.lines import event
 from lockstep.demo.cheats.lies import Cheat, LyingRun, cheat_of, require_devnet
 from lockstep.execution.jobs import ClaimRun
-from lockstep.node.acts import Act
-from lockstep.node.ledger import Ledger
-from lockstep.node.sender import Sender
+from lockstep.market.acts import Act
+from lockstep.market.ledger import Ledger
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import ClaimId, GameId, JobId, Seconds, StateRoot, Wei
+from lockstep.runtime.sender import Sender
 from worker.acting import Skills
 from worker.admission import Admission
 from worker.attesting import Attesting

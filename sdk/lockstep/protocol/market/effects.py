@@ -1,7 +1,7 @@
 """The effects of the market's events on jobs, rounds and slots' claims: one table for all who fold them.
 
-The ledger (`node/ledger.py`) and the coordinator's rows (`coordinator/projections.py`) follow it; what only one of them
-keeps is written there.
+The ledger (`market/ledger.py`) and the coordinator's rows (`coordinator/projections.py`) follow it; what only one of
+them keeps is written there.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 
 from lockstep.demo.cheats.challenges import InventedStep, challenger_of, place_of
 from lockstep.execution.jobs import Job, slot_run
-from lockstep.node.player import HeldClaim
+from lockstep.market.held import HeldClaim
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol.dispute import honest, moves
 from lockstep.protocol.dispute.game import DisputedClaim, MoveRefused

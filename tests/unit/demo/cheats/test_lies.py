@@ -20,7 +20,7 @@ from lockstep.demo.cheats.lies import (
 )
 from lockstep.demo.run import CARRY_CHEATS, INDEX_CHEATS, INTEGER_CHEATS
 from lockstep.execution.jobs import CarryIn, ClaimRun, Job, carry_of, payload_of, slot_run, trace_root
-from lockstep.node.player import HeldClaim
+from lockstep.market.held import HeldClaim
 from lockstep.numerics import scalar
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import game, honest, moves

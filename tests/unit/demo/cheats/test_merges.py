@@ -12,8 +12,8 @@ from lockstep.demo.cheats.coordinator import LyingAggregator
 from lockstep.demo.cheats.lies import Cheat, cheat_of, lying_aggregator
 from lockstep.execution.jobs import Job
 from lockstep.execution.merging import Payload, load_checkpoint, merge_round
-from lockstep.node.guard.memory import GuardMemory
 from lockstep.protocol.errors import UsageError
+from lockstep.runtime.guard.memory import GuardMemory
 from lockstep.storage import ContentStore
 from tests.support import toyjob
 from tests.support.merges import SCOPE, frozen, merge_place, merging_parts, put, trained

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lockstep.chain.devnet import Devnet, Local
-from lockstep.node.ledger import AuditLedger, RoundLedger
+from lockstep.market.ledger import AuditLedger, RoundLedger
 from lockstep.protocol import merkle
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import ClaimStatus, Phase

@@ -10,14 +10,14 @@ from unittest.mock import Mock
 import pytest
 
 from lockstep.chain.events import EventReader
-from lockstep.node.refusals import Refusals
-from lockstep.node.replay import WrongSource
-from lockstep.node.turns import COURTESY_SECONDS, TURN_SECONDS, place_of
+from lockstep.market.replay import WrongSource
+from lockstep.market.turns import COURTESY_SECONDS, TURN_SECONDS, place_of
 from lockstep.protocol.errors import BlobMissing, Crashed, LockstepError, ProgramInvalid, Unfit, Unreachable
 from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.market import availability, ids
 from lockstep.protocol.market.types import AuditStatus, Demand, DutyStatus, Standing, Status
 from lockstep.protocol.types import ClaimId, Digest, Seconds
+from lockstep.runtime.refusals import Refusals
 from lockstep.storage.cid import cid_of_block
 from tests.support.constant import Lie
 from tests.support.world import World

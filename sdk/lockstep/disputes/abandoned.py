@@ -1,0 +1,59 @@
+"""Games that both of their sides have left: whoever watches the market ends them, once the mover's clock has run out.
+
+A round is not final while a game about one of its claims is open. Of an owner and a challenger in one coalition neither
+would end theirs, and everybody's stakes in the round would wait with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from lockstep.chain import games
+from lockstep.chain.game_table import GameTable
+from lockstep.disputes.player import key_of
+from lockstep.market.turns import COURTESY_SECONDS, Turns
+from lockstep.protocol.dispute import moves
+from lockstep.protocol.errors import TryLater
+from lockstep.protocol.types import Address, GameId, Seconds
+
+if TYPE_CHECKING:
+    from lockstep.chain.contracts import Call
+    from lockstep.market.ledger import GameRecord, Ledger
+
+
+class Abandoned:
+    """The games of others, as one account watches them."""
+
+    def __init__(self, table: GameTable, me: Address) -> None:
+        self._table = table
+        self._me = me
+        self._turns = Turns(me)
+        self._until: dict[GameId, Seconds] = {}
+        """The time until which an open game is its sides' own affair, as it stood when it was read last."""
+
+    def due(self, ledger: Ledger, now: Seconds) -> Iterator[tuple[str, Call]]:
+        """(key, transaction) of every game that holds up a round, that neither side has ended for a while, and that it
+        is this account's turn to end.
+
+        A game is read when it is first seen, and again when its clock should have run out.
+        """
+        self._until = {game: until for game, until in self._until.items() if game in ledger.games}
+        for record in list(ledger.games.values()):
+            if now <= self._until.get(record.id, 0) or not self._holds_up(ledger, record):
+                continue
+            try:
+                state = self._table.game(record.id)
+            except TryLater:
+                continue
+            self._until[record.id] = until = Seconds(state.deadline + COURTESY_SECONDS)
+            owners = ledger.owners_beside(record.claim) - {record.challenger, record.defender}
+            # INVARIANT: what anybody may do for nothing is done by one: the others wait for their turns.
+            if state.verdict == moves.Verdict.NONE and now > until and self._turns.mine(record.id, until, now, owners):
+                move = moves.Resolve(state.standing)
+                yield key_of(record.id, state, move), games.call(self._table.contract, move, record.id)
+
+    def _holds_up(self, ledger: Ledger, record: GameRecord) -> bool:
+        """Tells if a game of others keeps a round open."""
+        # INVARIANT: no round waits for a game that neither of its sides ends.
+        return self._me not in (record.challenger, record.defender) and ledger.awaited(record.claim) is not None

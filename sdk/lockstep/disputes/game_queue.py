@@ -1,0 +1,339 @@
+"""One party's games, played earliest deadline first.
+
+    a new block -> read every game -> moves whose material is in memory are sent at once, without waiting for a block
+                                   -> the rest is prepared beside, the earliest deadline first, a slice at a time
+
+No move waits for another game's block, and none for a replay that is not its own: the order is decided anew after
+every move and every slice. The chain says everything again, so a process that was killed loses slices alone. Who may
+act for a while only, as under a lease, has the same done while it waits (`turn`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lockstep.base.cache import MemoryCache, bytes_of
+from lockstep.chain.game_table import GameTable
+from lockstep.disputes.player import Due, Seat, Side
+from lockstep.execution.states import ClaimStates
+from lockstep.market.held import AtHand, HeldClaim, NotAtHand
+from lockstep.protocol.dispute.game import Game
+from lockstep.protocol.dispute.moves import DEFENDERS, GamePhase
+from lockstep.protocol.errors import ChainError, FundsError, LockstepError, TryLater, Unreachable
+from lockstep.protocol.types import ClaimId, GameId, Seconds, StateRoot
+from lockstep.runtime.backoff import Backoff
+from lockstep.runtime.isolation import Isolation
+from lockstep.runtime.keyed_executor import KeyedExecutor
+from lockstep.runtime.sender import MINED_SECONDS
+
+if TYPE_CHECKING:
+    from lockstep.chain.outbox import Outbox
+    from lockstep.execution.jobs import ClaimRun
+    from lockstep.execution.states import States
+    from lockstep.runtime.party import Head
+
+SLICE_SECONDS = 1.0
+"""The length of a replay's slice, in this machine's time: then the order is looked at again."""
+REST_SECONDS = (1.0, 10.0)
+"""The first and the longest rest of a game whose move failed; each is twice the one before."""
+
+PLAY, PREPARE = "play", "prepare"
+"""The two kinds of work beside the caller, one piece of each at a time."""
+
+HeldOf = Callable[[ClaimId], HeldClaim | None]
+"""A claim as this party computed it; None if it is not there."""
+Made = Callable[[Seconds, GameId, Due, float], None]
+"""Told of every move that is mined: the time of the last block, the game, the move, how many seconds of this machine it
+took to make."""
+
+
+@dataclass
+class _Entry:
+    """One game in the queue."""
+
+    id: GameId
+    claim: ClaimId
+    game: Game | None = None
+    """As last read."""
+    read: int = -1
+    """The block at which that was."""
+    sent: Due | None = None
+    """The move that is under way."""
+    took: float = 0.0
+    hard: bool = False
+    """Its move has to be prepared."""
+    quiet: int = -1
+    """The block at which nothing was due."""
+
+    @property
+    def deadline(self) -> Seconds:
+        """The mover's."""
+        return Seconds(0) if self.game is None else self.game.deadline
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The entry's fields in a line of the log."""
+        return {"game": self.id.hex(), "claim": self.claim.hex()}
+
+
+class GameQueue:
+    """Every open game in which a party plays one side."""
+
+    def __init__(
+        self, table: GameTable, outbox: Outbox, side: Side, at_hand: HeldOf, made: Made, *,
+        states: States | None = None, wake: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """`at_hand`: a claim if it is in memory. `states`: on disk, of the claims that are played about. `wake` is
+        called whenever something was prepared."""
+        self._table = table
+        self._outbox = outbox
+        self._side = side
+        self._at_hand = at_hand
+        self._made = made
+        self._wake = wake
+        self._states = states
+        self._entries: dict[GameId, _Entry] = {}
+        self._moves = 0
+        """Those that were mined."""
+        self._block = -1
+        self._now = Seconds(0)
+        self._lock = threading.Lock()
+        self._executor: KeyedExecutor[str, None] = KeyedExecutor("play", threads=2)
+        self._rests: Backoff[GameId] = Backoff(*REST_SECONDS)
+        self._isolation = Isolation()
+
+    def play(self, games: Mapping[GameId, ClaimId], head: Head, held_of: HeldOf) -> None:
+        """Make every move that is due in these open games, as soon as it can be made; returns at once.
+
+        Raises what a turn raised that no game is the reason of.
+        """
+        if self._states is not None:
+            self._states.need({claim: {t - 1 for t in ts} for claim, ts in self.needs().items()})
+        self._executor.take(PLAY)
+        if PLAY in self._executor:
+            return
+        self._sit(games)
+        if games:
+            self._executor.begin(PLAY, partial(self._pass, head))
+            self._executor.take(PREPARE)
+            self._executor.begin(PREPARE, partial(self._prepare, held_of))
+
+    def turn(self, games: Mapping[GameId, ClaimId], head: Head, held_of: HeldOf) -> int:
+        """As `play`, but here: all moves that are due are sent before any is waited for; returns how many were made.
+        Raises Unreachable where the chain does not answer: no game can go on."""
+        before = self._moves
+        self._sit(games)
+        self._pass(head, outage_ends=True)
+        self._prepare(held_of)
+        for entry in self._by_deadline():
+            if entry.sent is not None:
+                self._guarded(entry, partial(self._wait, entry, entry.sent))
+        return self._moves - before
+
+    def needs(self) -> dict[ClaimId, frozenset[int]]:
+        """The transitions that open games are about, by claim, the claim with the earliest deadline first."""
+        found: dict[ClaimId, set[int]] = {}
+        for entry in self._by_deadline():
+            wanted = found.setdefault(entry.claim, set())
+            if entry.game is not None and entry.game.t:
+                wanted.add(entry.game.t)
+        return {claim: frozenset(ts) for claim, ts in found.items()}
+
+    @property
+    def idle(self) -> bool:
+        """Tells if no move is under way."""
+        return all(entry.sent is None for entry in self._entries.values())
+
+    def close(self) -> None:
+        """Finish the slice in work; what was sent stays sent."""
+        self._executor.close()
+
+    def _sit(self, games: Mapping[GameId, ClaimId]) -> None:
+        with self._lock:
+            for gone in set(self._entries) - set(games):
+                del self._entries[gone]
+                self._rests.succeeded(gone)
+            for game, claim in games.items():
+                self._entries.setdefault(game, _Entry(game, claim))
+
+    # -- what can be done at once
+
+    def _pass(self, head: Head, *, outage_ends: bool = False) -> None:
+        block, fresh = head.number, head.number != self._block
+        self._block, self._now = block, head.time
+        for entry in self._by_deadline():
+            self._executor.go_on()
+            # What could not be read is read again after a rest, without waiting for a block.
+            if fresh or (entry.read != block and not self._rests.rests(entry.id, time.monotonic())):
+                self._guarded(entry, partial(self._read, entry), outage_ends)
+        for entry in self._by_deadline():
+            self._executor.go_on()
+            waits = entry.sent is not None or entry.hard or entry.quiet == block or entry.read != block
+            if entry.game is not None and not waits and not self._rests.rests(entry.id, time.monotonic()):
+                self._guarded(entry, partial(self._turn_at, entry), outage_ends)
+
+    def _read(self, entry: _Entry) -> None:
+        entry.game = self._table.game(entry.id)
+        entry.read = self._block
+        if entry.sent is not None:
+            self._settle(entry, entry.sent)
+
+    def _wait(self, entry: _Entry, sent: Due) -> None:
+        with suppress(ChainError, FundsError):  # it reverted: its receipt tells
+            self._outbox.wait(sent.key, MINED_SECONDS)
+        self._settle(entry, sent)
+
+    def _settle(self, entry: _Entry, sent: Due) -> None:
+        """Closes a sent move by its receipt, if it has one; raises ChainError if the move did nothing."""
+        receipt = self._outbox.receipt(sent.key)
+        if receipt is None:
+            # The outbox sends again what waits for long.
+            return
+        entry.sent = None
+        # The game was read before the receipt: a block may lie between them.
+        if _stands(entry.game, sent.state):
+            entry.game = self._table.game(entry.id)
+        # INVARIANT: a move answers the game as it stands; if it stands elsewhere, somebody has moved.
+        if receipt.succeeded and not _stands(entry.game, sent.state):
+            self._rests.succeeded(entry.id)
+            self._moves += 1
+            self._made(self._now, entry.id, sent, entry.took)
+            return
+        self._outbox.forget(sent.key)
+        if _stands(entry.game, sent.state):
+            raise ChainError(
+                f"{sent.move.call} did nothing", hint="no action is needed: it is sent again", code="chain.reverted"
+            )
+
+    def _turn_at(self, entry: _Entry) -> None:
+        """Send the move that is due, if what it takes is in memory; else have it prepared."""
+        game = entry.game
+        assert game is not None, "it was read"
+        if game.phase == GamePhase.CLOSED:
+            return
+        mine = (game.phase in DEFENDERS) == (self._side is Side.DEFENDER)
+        if mine and self._now > game.deadline and not self._decided(game):
+            self._isolation.log(LockstepError("a game's clock has run out", code="late"), entry.id, **entry.fields)
+            return
+        began = time.monotonic()
+        try:
+            due = self._seat(entry, AtHand(self._at_hand(entry.claim))).due(self._now, game)
+        except NotAtHand:
+            entry.hard = True
+            return
+        self._send(entry, due, time.monotonic() - began)
+
+    def _decided(self, game: Game) -> bool:
+        return self._side is Side.CHALLENGER and self._table.decided_elsewhere(game)
+
+    def _seat(self, entry: _Entry, held: HeldClaim | AtHand) -> Seat:
+        return Seat(entry.id, self._side, held, self._table, self._outbox.submit)
+
+    def _send(self, entry: _Entry, due: Due | None, took: float) -> None:
+        entry.hard = False
+        if due is None:
+            entry.quiet = self._block
+            return
+        self._outbox.submit(due.call, due.key)
+        entry.sent, entry.took = due, took
+
+    # -- what takes time
+
+    def _prepare(self, held_of: HeldOf) -> None:
+        """Prepare moves until none is left, the one with the earliest deadline first."""
+        while True:
+            self._executor.go_on()
+            now = time.monotonic()
+            waiting = [e for e in self._by_deadline() if e.hard and e.sent is None and not self._rests.rests(e.id, now)]
+            if not waiting:
+                return
+            entry = waiting[0]
+            if self._guarded(entry, partial(self._slice, entry, held_of)):
+                self._wake()
+
+    def _slice(self, entry: _Entry, held_of: HeldOf) -> None:
+        """Come nearer to one move, and send it when it is there."""
+        game, began = entry.game, time.monotonic()
+        assert game is not None, "only what was read is hard"
+        held = self._at_hand(entry.claim) or held_of(entry.claim)
+        if held is None:
+            raise LockstepError(
+                "the files of a challenged claim are missing",
+                hint="restore the home from a backup, or its stake is lost",
+            )
+        needs = self.needs()
+        held.wanted = needs.get(entry.claim, frozenset())
+        if game.t and not held.has(game.t) and held.approach(game.t, SLICE_SECONDS) is None:
+            entry.took += time.monotonic() - began
+            return
+        due = self._seat(entry, held).due(self._now, game)
+        self._send(entry, due, entry.took + time.monotonic() - began)
+
+    # -- inside
+
+    def _by_deadline(self) -> list[_Entry]:
+        with self._lock:
+            return sorted(self._entries.values(), key=lambda e: (e.deadline, e.id))
+
+    def _guarded(self, entry: _Entry, work: Callable[[], None], outage_ends: bool = False) -> bool:
+        """Do something about one game; what goes wrong there rests, and holds up no other. Tells if it went well."""
+        try:
+            failure = self._isolation.run(work, entry.id, **entry.fields)
+        except Unreachable as error:
+            if outage_ends:
+                raise
+            # A store that does not answer for one game's material must not end those that need none.
+            failure = error
+            self._isolation.log(error, entry.id, **entry.fields)
+        if failure is None:
+            return True
+        passes = isinstance(failure, Unreachable | TryLater)
+        self._rests.failed(entry.id, time.monotonic(), at_most=REST_SECONDS[0] if passes else None)
+        return False
+
+
+class DefenceQueue(GameQueue):
+    """The games about an account's own claims, and these claims as it computed them."""
+
+    def __init__(
+        self, table: GameTable, outbox: Outbox, cache: MemoryCache, made: Made, *,
+        states: States | None = None, wake: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """`cache`: where claims lie."""
+        super().__init__(table, outbox, Side.DEFENDER, self.at_hand, made, states=states, wake=wake)
+        self._cache = cache
+
+    def hold(self, claim: ClaimId, run: ClaimRun, trace: Sequence[StateRoot]) -> HeldClaim:
+        """Keep a claim's computation at hand. Called from the thread that computes, too."""
+        held = HeldClaim(run, trace, self._cache, None if self._states is None else ClaimStates(self._states, claim))
+        # INVARIANT: a claim with an open game is the last to leave the memory.
+        self._cache.put((claim, "claim"), held, bytes_of(run.start), lambda: claim in self.needs())
+        return held
+
+    def at_hand(self, claim: ClaimId) -> HeldClaim | None:
+        """A claim, if it is in memory."""
+        held: HeldClaim | None = self._cache.get((claim, "claim"))
+        return held
+
+    def drop(self, claim: ClaimId) -> None:
+        """Let a claim go: nobody can challenge it any more."""
+        self._cache.drop((claim, "claim"))
+
+
+def tell_move(tell: Callable[..., None]) -> Made:
+    """Tells of a defender's moves as events."""
+    return lambda now, game, due, seconds: tell(
+        "defending", time=now, game=game.hex(), claim=due.state.claim.hex(), move=due.move.call,
+        seconds=round(seconds, 3),
+    )  # fmt: skip
+
+
+def _stands(game: Game | None, sent: Game) -> bool:
+    """Tells if a game stands where it stood when a move was sent."""
+    return game is not None and game.standing == sent.standing

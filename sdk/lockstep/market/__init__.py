@@ -1,0 +1,1 @@
+"""The market as every role sees it: the ledger of its events, claims replayed and held, and what is decided alike."""

@@ -1,0 +1,257 @@
+"""Demands for data: who lacks it asks, who holds it answers, who asked takes the bond back when nobody did. A demand
+for a carry that its asker leaves open is ended by whoever answers demands.
+
+Workers answer for their own payloads, which pays about its gas; everybody, by turns, for rows, which earn
+60 % of the asker's bond. A row is posted in parts, one a block: whoever copies a part out of the mempool would have to
+have committed to it before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, count
+from typing import TYPE_CHECKING
+
+import numpy as np
+import structlog
+
+from lockstep.chain.contracts import Call, Contracts
+from lockstep.execution.jobs import Job
+from lockstep.execution.merging import fetch_carry, fetch_payload
+from lockstep.market.ledger import DemandRecord, Ledger
+from lockstep.market.turns import COURTESY_SECONDS, DRAWN, SLACK_SHARE, TURN_SECONDS, Turns
+from lockstep.protocol.errors import BlobMissing, Mismatch, RowMissing, Unreachable
+from lockstep.protocol.hashing import keccak
+from lockstep.protocol.jobs import JobParams, Round
+from lockstep.protocol.market import availability
+from lockstep.protocol.market.job_rules import PART, answer_floor
+from lockstep.protocol.market.prices import PROVER_PERCENT
+from lockstep.protocol.market.receipts import Report, accepts
+from lockstep.protocol.market.types import Demand, Status
+from lockstep.protocol.programs.defects import ProgramParts
+from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds
+
+if TYPE_CHECKING:
+    from lockstep.storage import ContentStore
+
+log = structlog.get_logger(__name__)
+
+
+class Asks:
+    """One account's demands for a market's data: each thing is demanded once, where that pays or protects."""
+
+    def __init__(self, contracts: Contracts, me: Address) -> None:
+        self._demands = contracts.demands
+        self._me = me
+        self._since: dict[JobId, Seconds] = {}
+        """When a row of a job was first seen to be missing."""
+        self._own: dict[ClaimId, int] = {}
+        """The number, among the demands on a claim, of this account's own for its carry."""
+
+    def row(self, job: JobId, params: JobParams, missing: RowMissing, now: Seconds) -> tuple[str, Call] | None:
+        """(key, transaction) of a demand for a row that the store does not hold; None while there is none to make.
+
+        It waits for answerSeconds first, since stores may be slow to tell each other; it pays if 30 % of the deposit
+        are more than the bond; one a job, and never for a row that somebody has demanded before.
+        """
+        since = self._since.setdefault(job, now)
+        if now < since + params.windows.answer_seconds:
+            return None
+        if params.deposit * PROVER_PERCENT // 100 <= self._demands.row_bond_of(job, missing.row):
+            return None
+        # INVARIANT: a row is demanded once: what was posted is public, and what was not has voided the job.
+        if self._demands.demand(availability.row_demand_id(job, missing.row)) is not None:
+            return None
+        return f"demand/row/{job.hex()}", self._demands.demand_row(job, missing.row)
+
+    def payload(
+        self, job: JobId, r: int, slot: int, claim: ClaimId, lacking: Sequence[tuple[int, int]] = ()
+    ) -> tuple[str, Call]:
+        """The same for a payload, while its round is Attesting; the key makes it one an account.
+
+        It names the leaves that the account knows to be wrong, else some that no other account names. Whoever asked
+        before changes nothing: an accomplice that is answered would shield what is hidden.
+        """
+        wanted = availability.pack_wanted(lacking, claim + self._me.encode())
+        return f"demand/{claim.hex()}", self._demands.unavailable(job, r, slot, wanted)
+
+    def carry(self, job: JobId, r: int, slot: int, claim: ClaimId) -> tuple[str, Call]:
+        """The same for the carry that a slot's claim starts from."""
+        wanted = availability.pack_wanted((), b"carry" + claim + self._me.encode())
+        return f"demand/carry/{claim.hex()}", self._demands.carry_unavailable(job, r, slot, wanted)
+
+    def carry_demand(self, claim: ClaimId) -> Demand | None:
+        """This account's own demand for that carry, as stored; None if it made none.
+
+        Before it stand as many of others as somebody pays bonds for: they are read until it is found. A reorganisation
+        may move it.
+        """
+        found = self._own.get(claim)
+        for number in count() if found is None else chain([found], count()):
+            stored = self._demands.demand(availability.payload_demand_id(claim, number))
+            if stored is not None and (stored.asker, stored.row) == (self._me, availability.CARRY):
+                self._own[claim] = number
+                return stored
+            if stored is None and number != found:
+                return None
+        return None
+
+
+def to_demand(reports: Mapping[int, Report], stored: Round) -> int | None:
+    """The first slot whose payload is not there, though the receipts so far would let it into the merge.
+
+    Nobody who lacks it can go on from that merge: the demand protects. What the others refuse needs none, but of who
+    pays for it (`left_out`).
+    """
+    let_in = (s for s in _lacking(reports) if accepts(stored.named, stored.spoke, stored.receipts, s))
+    return next(let_in, None)
+
+
+def left_out(reports: Mapping[int, Report], stored: Round) -> list[int]:
+    """The slots whose payload is not there, and that the receipts so far leave out of the merge.
+
+    Each costs the round's requester the slot's price, burned, unless it is demanded in vain: its owner then pays that.
+    """
+    return [s for s in _lacking(reports) if not accepts(stored.named, stored.spoke, stored.receipts, s)]
+
+
+def _lacking(reports: Mapping[int, Report]) -> list[int]:
+    return sorted(slot for slot, report in reports.items() if report in (Report.MISSING, Report.REFUSED))
+
+
+class Answers:
+    """One account's answers to the demands on a market."""
+
+    def __init__(self, contracts: Contracts, store: ContentStore, me: Address, *, for_all: bool = False) -> None:
+        """`for_all`: answer for the payloads of others too."""
+        self._demands = contracts.demands
+        self._market = contracts.market
+        self._store = store
+        self._me = me
+        self._for_all = for_all
+        self._turns = Turns(me)
+        self._seen: dict[Digest, tuple[int, Seconds]] = {}
+        """The leaves that others have posted of a row, and since when."""
+        self._inclusion: Seconds | None = None
+        self._parts: dict[Digest, list[tuple[int, Call]]] = {}
+        """Of the rows that are being posted: where each part ends, and its transaction."""
+
+    def due(self, ledger: Ledger, job_of: Callable[[JobId], Job | None], now: Seconds) -> Iterator[tuple[str, Call]]:
+        """(key, transaction) of every answer that can be given, and of every own demand that nobody answered."""
+        for demand in list(ledger.demands.values()):
+            if demand.asker == self._me and (due := self.own(demand, now)) is not None:
+                yield due
+            if now > demand.deadline:
+                if demand.asker != self._me and self._holds_up(ledger, demand, now):
+                    yield self._end(demand)
+                continue
+            job = job_of(demand.job)
+            found = None if job is None else self._answer(ledger, demand, job, now)
+            if found is not None:
+                yield found
+
+    def own(self, demand: DemandRecord, now: Seconds) -> tuple[str, Call] | None:
+        """(key, transaction) of what is due of an open demand of this account's own."""
+        if now > demand.deadline:
+            return self._end(demand)
+        # INVARIANT: no hider waits for another draw of leaves: who asked keeps the first.
+        if demand.claim is not None and self._demands.fading(demand.id):
+            return f"keep/{demand.id.hex()}", self._demands.keep_seed(demand.id)
+        return None
+
+    def _holds_up(self, ledger: Ledger, demand: DemandRecord, now: Seconds) -> bool:
+        """Tells if a demand of another, for a carry, keeps a round open: its asker does not end it."""
+        if demand.claim is None or now <= demand.deadline + COURTESY_SECONDS:
+            return False
+        # INVARIANT: no round waits for a demand whose asker does not end it: it is a game that anybody may end.
+        record = ledger.awaited(demand.claim)
+        if record is None or not record.carries:
+            return False
+        owners = ledger.owners_beside(demand.claim) - {demand.asker}
+        if not self._turns.mine(demand.id, demand.deadline + COURTESY_SECONDS, now, owners):
+            return False
+        stored = self._demands.demand(demand.id)
+        return stored is not None and (stored.status, stored.row) == (Status.OPEN, availability.CARRY)
+
+    def _end(self, demand: DemandRecord) -> tuple[str, Call]:
+        row = demand.claim is None
+        call = self._demands.void_for_row(demand.job, demand.row) if row else self._demands.settle(demand.id)
+        return f"settle/{demand.id.hex()}", call
+
+    def _answer(self, ledger: Ledger, demand: DemandRecord, job: Job, now: Seconds) -> tuple[str, Call] | None:
+        try:
+            return self.row(demand, job, now) if demand.claim is None else self._payload(ledger, demand, job)
+        except (BlobMissing, Mismatch, Unreachable) as error:
+            log.warning("a demand cannot be answered", demand=demand.id.hex(), why=error.message)
+            return None
+
+    def row(self, demand: DemandRecord, job: Job, now: Seconds) -> tuple[str, Call] | None:
+        """(key, transaction) of what is due for a demanded row: the commitment to its parts, then each part once the
+        one before it is mined; None if nobody waits for it any more, or if another's turn is first."""
+        stored = self._demands.demand(demand.id)
+        if stored is None or stored.status != Status.OPEN:
+            self._parts.pop(demand.id, None)
+            return None
+        if demand.id not in self._parts:
+            self._parts[demand.id] = self._parts_of(demand, job)
+        # INVARIANT: parts are the same after every restart: what was committed to is what is sent.
+        left = [(end, call) for end, call in self._parts[demand.id] if end > stored.next]
+        commit = self._demands.committed(self._me, [call for _, call in left])
+        if commit is not None and not self._may_begin(demand, job.params, stored.next, now):
+            return None
+        if commit is not None:
+            return f"commit/{demand.id.hex()}/{keccak(commit.data).hex()}", commit
+        end, call = left[0]
+        return f"answer/{demand.id.hex()}/{end}", call
+
+    def _may_begin(self, demand: DemandRecord, params: JobParams, posted: int, now: Seconds) -> bool:
+        """Tells if it is this account's turn to post a row, of which others have posted some leaves."""
+        if self._inclusion is None:
+            self._inclusion = self._market.chain_times().inclusion
+        window = params.windows.answer_seconds
+        slack = SLACK_SHARE * max(0, window - answer_floor(params.role.row_length, self._inclusion))
+        # INVARIANT: no row is late because those who hold it wait for one another.
+        if now >= demand.deadline - window + slack:
+            return True
+        if self._seen.get(demand.id, (0, now))[0] != posted:
+            self._seen[demand.id] = posted, now
+        # Who has posted some of it goes on: a turn more is its own.
+        turn = min(TURN_SECONDS, slack / DRAWN)
+        since = self._seen[demand.id][1] + turn if posted else demand.deadline - window
+        return self._turns.mine(demand.id + posted.to_bytes(8, "big"), since, now, turn=turn)
+
+    def _parts_of(self, demand: DemandRecord, job: Job) -> list[tuple[int, Call]]:
+        tree, rows = availability.row_answer(job.params, job.dataset.reshape(-1).data, demand.row)
+        return [
+            (begin + len(part), self._demands.answer_row(demand.job, demand.row, tree, begin, part))
+            for begin in range(0, len(rows), PART)
+            if (part := rows[begin : begin + PART])
+        ]
+
+    def _payload(self, ledger: Ledger, demand: DemandRecord, job: Job) -> tuple[str, Call] | None:
+        found = None if demand.claim is None else ledger.find(demand.claim)
+        # What others ask of others costs this account no reads.
+        if found is None or (found[2].worker != self._me and not self._for_all):
+            return None
+        stored = self._demands.demand(demand.id)
+        seed = None if stored is None else self._demands.seed_of(demand.id)
+        if stored is None or seed is None:
+            return None
+        record, program, carry = found[2], job.programs.encode, stored.row == availability.CARRY
+        if carry:
+            behind = found[0].carry_behind(found[1], record.slot, job.params.role.carry_period)
+            if behind is None:
+                return None
+            record = behind[1]
+        # Every root of the last state is in the answer's proofs.
+        beside = fetch_carry(job, self._store, record.payload) if job.params.role.carries else ()
+        tensors = iter((*fetch_payload(job, self._store, record.payload), *beside))
+        held = {k: _words(next(tensors)) for k, header in enumerate(program.output_layout) if header is not None}
+        shown = availability.payload_answer(stored.wanted, seed, program, held.__getitem__, carry)
+        return f"answer/{demand.id.hex()}", self._demands.answer(
+            demand.id, record.body, ProgramParts.of(program).code, shown
+        )
+
+
+def _words(tensor: np.ndarray) -> memoryview:
+    return np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data

@@ -1,0 +1,348 @@
+"""Replaying a claim from public data: its base and payloads by CID, every state root against the published trace.
+
+    inputs -> own S_0 -> S_1 .. S_T, stopped at the first that differs -> Audit
+
+A verifier audits every claim with it, `lockstep replay` one; neither is told who lies. Nothing here talks to a chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lockstep.base.cache import MemoryCache, bytes_of
+from lockstep.execution.jobs import (
+    CarryIn,
+    ClaimRun,
+    Job,
+    State,
+    Tensors,
+    carry_of,
+    checkpoint_of,
+    merge_run,
+    payload_of,
+    slot_run,
+    trace_root,
+)
+from lockstep.execution.merging import (
+    Payload,
+    base_checkpoint,
+    fetch_carry,
+    fetch_payload,
+    stored_payload,
+    wrong_leaves,
+)
+from lockstep.market.held import HeldClaim
+from lockstep.market.ledger import ClaimRecord, JobLedger, RoundLedger
+from lockstep.protocol import merkle
+from lockstep.protocol.errors import (
+    BlobMissing,
+    Crashed,
+    Inconclusive,
+    LockstepError,
+    Mismatch,
+    PayloadInvalid,
+    Unreachable,
+)
+from lockstep.protocol.market.availability import WANTED
+from lockstep.protocol.types import StateRoot
+
+if TYPE_CHECKING:
+    from lockstep.numerics.trace import StepTrace
+    from lockstep.protocol.dispute.moves import Finding
+    from lockstep.storage import ContentStore
+    from lockstep.storage.payload import Checkpoint
+
+ROOT_BYTES = 32
+
+UNAVAILABLE = (BlobMissing, Unreachable, Mismatch)
+"""Errors of `PublicData.run_of` and `audit` when public data cannot be had: they decide neither way."""
+
+
+UNDECIDED = (*UNAVAILABLE, Crashed)
+"""The same where a person asked for the replay: that a job's Programs end what runs them decides nothing either."""
+
+
+def undecided(error: LockstepError) -> Inconclusive:
+    """Returns what a person is told of one of `UNDECIDED`."""
+    if isinstance(error, Crashed):
+        return Inconclusive(
+            f"the claim cannot be replayed here: {error.message}", hint="another machine or build may replay it"
+        )
+    return Inconclusive(
+        f"the claim's public data cannot be had: {error.message}", hint=error.hint or "try another --storage"
+    )
+
+
+class WrongSource(Mismatch):
+    """A carry or payload can neither be had nor be computed again: the claim that put it out is wrong."""
+
+    def __init__(self, record: ClaimRecord) -> None:
+        super().__init__(
+            f"slot {record.slot} of round {record.round} does not put out what it claims, and stored nothing else",
+            hint="challenge that claim",
+        )
+        self.record = record
+        """The wrong claim."""
+
+
+Told = Callable[[int, StateRoot], None]
+"""Called with (t, S_t) after each transition; may raise to stop."""
+
+Hold = Callable[[ClaimRun, Sequence[StateRoot]], HeldClaim]
+"""Keeps a computation with its trace, to argue from it."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The result of replaying a claim."""
+
+    matches: bool
+    t: int | None
+    """The first transition that differs; None if none does, or only the trace root tells that one must."""
+    held: HeldClaim
+    """The claim as replayed. Its trace goes on with the published roots after t: nothing of them is known to be so."""
+    published: tuple[StateRoot, ...] | None
+    """S_1 .. S_T as claimed; None if no list that hashes to the trace root could be had."""
+    final: State | None = field(default=None, repr=False)
+    """The tensors of S_T, if the replay came there."""
+
+
+class PublicData:
+    """A job's checkpoints and payloads: fetched and checked, or computed again."""
+
+    def __init__(self, job: Job, store: ContentStore, cache: MemoryCache | None = None) -> None:
+        """`cache`: where they lie until the next claim asks for them."""
+        self.job = job
+        self.store = store
+        self._cache = MemoryCache() if cache is None else cache
+
+    def run_of(self, ledger: JobLedger, round_: RoundLedger, claim: ClaimRecord) -> ClaimRun:
+        """The claim as a computation.
+
+        Raises the store's error or Mismatch if a public input can neither be had nor be computed again.
+        """
+        base = self.base(ledger, round_)
+        if not claim.is_merge:
+            carried = self.carried(ledger, round_, claim.slot)
+            return slot_run(self.job, base, round_.seed, round_.number, claim.slot, carried)
+        refs = round_.accepted(self.job.params.role.slots)
+        payloads = [None if ref is None else self._accepted(ledger, round_, s, ref) for s, ref in enumerate(refs)]
+        run = merge_run(self.job, base, payloads, round_.seed, round_.number)
+        # INVARIANT: what is replayed starts at what the contract froze.
+        if round_.merge_in is not None and run.root(0, run.start) != round_.merge_in:
+            raise Mismatch(
+                "the payloads do not hash to the merge's input on chain",
+                hint="fetch them from another store: --storage",
+            )
+        return run
+
+    def carried(self, ledger: JobLedger, round_: RoundLedger, slot: int) -> CarryIn | None:
+        """Returns the carry that a slot starts from, or None.
+
+        One that cannot be had, or is not what was claimed, is computed again: its owner's claims are replayed from
+        its last zero carry on, carry_period - 1 of them at most. Raises Mismatch if one of these is wrong.
+        """
+        behind = ledger.carry_behind(round_, slot, self.job.params.role.carry_period)
+        if behind is None:
+            return None
+        before, record = behind
+        return CarryIn(record.body, self._carry(ledger, before, record))
+
+    def lacks_carry(self, ledger: JobLedger, round_: RoundLedger, slot: int) -> bool:
+        """Returns True if a slot starts from a carry that is neither known nor stored: it would have to be replayed."""
+        behind = ledger.carry_behind(round_, slot, self.job.params.role.carry_period)
+        return behind is not None and self._stored_carry(behind[1]) is None
+
+    def _carry(self, ledger: JobLedger, round_: RoundLedger, record: ClaimRecord) -> Tensors:
+        """The carry that a slot's claim put out."""
+        stored = self._stored_carry(record)
+        # INVARIANT: a carry that its owner withholds stops nobody: its claim computes it again.
+        return self._replayed(ledger, round_, record)[1] if stored is None else stored
+
+    def _stored_carry(self, record: ClaimRecord) -> Tensors | None:
+        known: Tensors | None = self._cache.get(("carry", record.out2))
+        if known is not None:
+            return known
+        try:
+            carry = fetch_carry(self.job, self.store, record.payload)
+        except (*UNAVAILABLE, PayloadInvalid):
+            return None
+        self._keep(("carry", record.out2), carry)
+        return carry
+
+    def _replayed(self, ledger: JobLedger, round_: RoundLedger, record: ClaimRecord) -> tuple[Tensors, Tensors]:
+        """(payload, carry) of a slot's claim, by its replay; raises Mismatch if the claim is wrong."""
+        run = self.run_of(ledger, round_, record)
+        final = run.advance(run.transitions, run.state_before(run.transitions))
+        found = payload_of(self.job, final), carry_of(self.job, final)
+        # INVARIANT: what is computed again is what was claimed; from a wrong claim nothing can be.
+        if self.job.payload_roots(*found) != (record.out, record.out2):
+            raise WrongSource(record)
+        self._keep(("payload", record.out), found[0])
+        self._keep(("carry", record.out2), found[1])
+        return found
+
+    def base(self, ledger: JobLedger, round_: RoundLedger) -> Checkpoint:
+        """The checkpoint that a round starts from."""
+        key = round_.base, round_.outer
+        checkpoint: Checkpoint | None = self._cache.get(("checkpoint", *key))
+        if checkpoint is None:
+            checkpoint = self._fetched_base(ledger, round_)
+            # INVARIANT: what is replayed starts where the chain says.
+            if self.job.checkpoint_roots(checkpoint) != key:
+                raise Mismatch(
+                    f"the checkpoint of round {round_.number} does not hash to its roots on chain",
+                    hint="fetch it from another store: --storage",
+                )
+            self._keep_checkpoint(key, checkpoint)
+        return checkpoint
+
+    def _fetched_base(self, ledger: JobLedger, round_: RoundLedger) -> Checkpoint:
+        """The base by CID or from stored payloads; if these are lost too, by replaying the merge and its slots."""
+        try:
+            return base_checkpoint(self.job, self.store, ledger.records_behind(round_, self.job.params.role.slots))
+        except UNAVAILABLE:
+            behind = ledger.merge_behind(round_)
+            if behind is None:
+                raise
+            run = self.run_of(ledger, *behind)
+            return checkpoint_of(self.job, run.advance(1, run.start))
+
+    def payload(self, ref: Payload) -> Tensors:
+        """A slot's payload, from its own replay if there was one."""
+        known = self._known_payload(ref.out)
+        return self._fetched_payload(ref) if known is None else known
+
+    def keep(self, claim: ClaimRecord, final: State) -> None:
+        """Keep the outputs of a claim that was replayed and found right."""
+        if claim.is_merge:
+            self._keep_checkpoint((claim.out, claim.out2), checkpoint_of(self.job, final))
+        else:
+            self._keep(("payload", claim.out), payload_of(self.job, final))
+            self._keep(("carry", claim.out2), carry_of(self.job, final))
+
+    def fault_of_payload(self, claim: ClaimRecord) -> str | None:
+        """Returns the error code of a slot's stored payload, None if it decodes to what was claimed.
+
+        It is kept in the place of one that was computed: a mapped file is memory that others share.
+        """
+        try:
+            self._fetched_payload(claim.payload)
+        except LockstepError as error:
+            return error.code
+        return None
+
+    def wrong_leaves(self, claim: ClaimRecord) -> tuple[tuple[int, int], ...]:
+        """(tensor, leaf) of the first leaves in which a slot's stored payload differs from what its replay gave; none
+        if nothing is stored that could be compared."""
+        own = self._known_payload(claim.out)
+        if own is None:
+            return ()
+        try:
+            stored = stored_payload(self.job, self.store, claim.payload)
+        except LockstepError:
+            return ()
+        return tuple(islice(wrong_leaves(own, stored), WANTED))
+
+    def _accepted(self, ledger: JobLedger, round_: RoundLedger, slot: int, ref: Payload) -> Tensors:
+        """An accepted payload; one that cannot be had is computed again by replaying its slot."""
+        try:
+            return self.payload(ref)
+        except UNAVAILABLE:
+            return self._replayed(ledger, round_, round_.claims[slot])[0]
+
+    def _fetched_payload(self, ref: Payload) -> Tensors:
+        payload = fetch_payload(self.job, self.store, ref)
+        self._keep(("payload", ref.out), payload)
+        return payload
+
+    def _known_payload(self, out: bytes) -> Tensors | None:
+        known: Tensors | None = self._cache.get(("payload", out))
+        return known
+
+    def _keep_checkpoint(self, key: tuple[bytes, bytes], checkpoint: Checkpoint) -> None:
+        self._cache.put(("checkpoint", *key), checkpoint, bytes_of((*checkpoint.shared, *checkpoint.outer)))
+
+    def _keep(self, key: tuple[str, bytes], tensors: Tensors) -> None:
+        self._cache.put(key, tensors, bytes_of(tensors))
+
+
+def published_trace(store: ContentStore, claim: ClaimRecord, transitions: int) -> tuple[StateRoot, ...] | None:
+    """S_1 .. S_T beside the payload; None if it is missing, or is not the claim's.
+
+    Raises Unreachable: nobody answered, so nothing is known.
+    """
+    if claim.trace_cid is None:
+        return (StateRoot(merkle.node(claim.out, claim.out2)),)
+    try:
+        data = store.get(claim.trace_cid, max_bytes=ROOT_BYTES * transitions)
+    except Unreachable:
+        raise
+    except LockstepError:
+        # Missing, damaged, too long, or no CID at all: whatever the claimant wrote there is no list.
+        return None
+    roots = tuple(StateRoot(data[i : i + ROOT_BYTES]) for i in range(0, len(data), ROOT_BYTES))
+    # INVARIANT: a list that does not hash to the claim's trace root is no list.
+    return roots if len(data) == ROOT_BYTES * transitions and trace_root(roots) == claim.trace_root else None
+
+
+def audit(
+    run: ClaimRun, claim: ClaimRecord, store: ContentStore, told: Told = lambda t, root: None, hold: Hold = HeldClaim
+) -> Replay:
+    """Replay a claim against its published trace; the step that differs is materialised, and held by what `hold` makes.
+
+    Without a list it is replayed to its end, and the trace root decides; that nobody answers for a list, before and
+    after, is no list.
+    """
+    published = _trace_if_reachable(store, claim, run.transitions)
+    own: list[StateRoot] = []
+    state = run.start
+    replay = run.states()
+    for t, after, root in replay:
+        own.append(root)
+        told(t, root)
+        if published is not None and own[-1] != published[t - 1]:
+            held = hold(run, [*own, *published[t:]])
+            # The step is computed once more to be shown: what it led to makes room.
+            replay.close()
+            del after
+            held.hold(t, state)
+            return Replay(False, t, held, published)
+        state = after
+    held = hold(run, own)
+    if trace_root(own) == claim.trace_root:
+        return Replay(True, None, held, published, state)
+    # INVARIANT: a lie whose list nobody has is challenged all the same, its replay done once.
+    published = _trace_if_reachable(store, claim, run.transitions)
+    return Replay(False, first_difference(published, own), held, published, state)
+
+
+def computed_word(step: StepTrace, finding: Finding) -> int:
+    """The word that this machine computes where a contract has computed one: of an element, or of one chunk of a fold.
+
+    The contract combines what the defender showed where only the combination is wrong. Of more than 512 partials it
+    combines one group, and does not say which: the group that gives its word is the answer then, if one does.
+    """
+    op, chunk = step.program.ops[finding.position], finding.one_chunk
+    if op.chunks > 1 and chunk is not None:
+        return int(step.chunk_results(finding.position, finding.element)[chunk])
+    words = np.ascontiguousarray(step.output(finding.position).array).reshape(-1).view(np.uint32)
+    groups = step.partials(finding.position, finding.element) if op.is_grouped else []
+    return finding.contract_word if finding.contract_word in groups else int(words[finding.element])
+
+
+def first_difference(published: Sequence[StateRoot] | None, own: Sequence[StateRoot]) -> int | None:
+    """t of the first root that differs; None without a list."""
+    return next((t for t, (a, b) in enumerate(zip(published or (), own, strict=False), 1) if a != b), None)
+
+
+def _trace_if_reachable(store: ContentStore, claim: ClaimRecord, transitions: int) -> tuple[StateRoot, ...] | None:
+    try:
+        return published_trace(store, claim, transitions)
+    except Unreachable:
+        return None

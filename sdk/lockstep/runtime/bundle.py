@@ -1,0 +1,189 @@
+"""A support bundle: what somebody who helps must see of a program and its home, and nothing that is secret.
+
+Everything is collected by name: no file of the home is copied. Whatever goes in passes a `Cleaner`, which takes out the
+keys and the password of the home in every spelling, and of URLs all but scheme, host and port.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import platform
+import re
+import sqlite3
+import sys
+import tarfile
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from errno import EEXIST
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lockstep.base.machine import memory
+from lockstep.base.redaction import HIDDEN, hide, redacted, scrubbed, spellings_of, urls_of
+from lockstep.chain.addresses import Addresses
+from lockstep.chain.keys import KEYSTORE, NODE_KEY, load_account, load_node_key
+from lockstep.chain.rpc import connect
+from lockstep.protocol.errors import LockstepError, UsageError
+from lockstep.runtime.purse import OUTBOX
+
+if TYPE_CHECKING:
+    from lockstep.base.settings import Settings
+
+PACKAGES = (
+    "lockstep-compute", "numpy", "torch", "web3", "eth-account", "requests", "typer", "structlog", "pynacl",
+    "cuda-bindings",
+)  # fmt: skip
+OUTBOX_COLUMNS = ("key", "nonce", "label", "recipient", "value", "gas", "tip", "max_fee", "hashes", "state", "receipt")
+"""Not the signed bytes, and not the data."""
+FOLDER = "lockstep-support"
+LEAST_CHARACTERS = 4
+"""A shorter spelling would take words out that are none."""
+_URL = re.compile(r"\b[a-z][a-z0-9+.-]{1,15}://[^/\s\"'<>\\)\]}][^\s\"'<>\\)\]}]*", re.IGNORECASE)
+Part = Callable[[], Any]
+"""A function that returns one file of the bundle: its text, or a value that becomes JSON."""
+
+
+@dataclass(frozen=True)
+class Cleaner:
+    """Takes out of a text what must not leave the machine."""
+
+    spelled: frozenset[str]
+    """Every secret, in each spelling of LEAST_CHARACTERS or more."""
+
+    @staticmethod
+    def of(settings: Settings) -> Cleaner:
+        """Returns the cleaner for a home's keys and password, and for the URLs that the settings name."""
+        for urls in (settings.rpc, settings.rpc_check, settings.storage, settings.coordinator):
+            if "://" in urls and not urls.startswith("dir:"):
+                hide(urls)
+        home, secrets = settings.home_path, set[bytes]()
+        for file in (Path(settings.password_file).expanduser(), home / NODE_KEY):
+            with suppress(OSError):
+                # As the file has it, and as it is used.
+                secrets |= {file.read_bytes(), file.read_bytes().strip()}
+        with suppress(LockstepError):
+            secrets.add(bytes(load_node_key(home / NODE_KEY)))
+        # Without its password nobody here can spell the account's key, and the keystore itself is in no bundle.
+        with suppress(LockstepError):
+            secrets.add(bytes(load_account(home / KEYSTORE, settings.password()).key))
+        spelled = {text for secret in secrets if secret for text in spellings_of(secret)}
+        return Cleaner(frozenset(text for text in spelled if len(text) >= LEAST_CHARACTERS))
+
+    def clean(self, text: str) -> str:
+        """The text without secrets, and without what a URL may hold beside its host."""
+        text = scrubbed(text)
+        for secret in sorted(self.spelled, key=len, reverse=True):
+            text = text.replace(secret, HIDDEN)
+        return _URL.sub(lambda found: redacted(found[0]), text)
+
+
+def write(path: Path, parts: Mapping[str, Part], cleaner: Cleaner) -> list[dict[str, Any]]:
+    """The bundle, whole or not at all, mode 0600; returns {name, bytes, error} of each file.
+
+    A part that fails is in it by its error: a bundle is for when something does not work. Raises UsageError if the
+    file exists or cannot be written.
+    """
+    files, listed = dict[str, bytes](), list[dict[str, Any]]()
+    for name, part in parts.items():
+        made, error = _made(part)
+        text = made if isinstance(made, str) else json.dumps(made, indent=1, default=str)
+        files[name] = cleaner.clean(text).encode(errors="replace")
+        listed.append({"name": name, "bytes": len(files[name]), "error": error})
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        # One that was there is never written over.
+        if path.exists():
+            raise FileExistsError(EEXIST, "it exists")
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as tar:
+            for name, data in files.items():
+                entry = tarfile.TarInfo(f"{FOLDER}/{name}")
+                entry.size, entry.mode = len(data), 0o600
+                tar.addfile(entry, io.BytesIO(data))
+        beside.rename(path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="name a new file with --out") from error
+    finally:
+        beside.unlink(missing_ok=True)
+    return listed
+
+
+def _made(part: Part) -> tuple[Any, str]:
+    """Returns a part's value, or its failure as JSON; and the failure's code, else ""."""
+    try:
+        return part(), ""
+    except LockstepError as failure:
+        return {"error": failure.to_dict()}, failure.code
+    except Exception as failure:
+        return {"error": {"code": "bug", "message": f"{type(failure).__name__}: {failure}"}}, "bug"
+
+
+def versions() -> dict[str, Any]:
+    """Returns the versions of Python, the system and PACKAGES, with the machine's processors and memory."""
+
+    def found(name: str) -> str | None:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            return None
+
+    held = memory()
+    return {
+        "python": sys.version, "platform": platform.platform(), "processors": os.cpu_count(),
+        "memory": held.total, "available": held.available, "packages": {name: found(name) for name in PACKAGES},
+    }  # fmt: skip
+
+
+def settings_of(settings: Settings) -> dict[str, Any]:
+    """Every setting; of URLs the host alone, of the password the file's name."""
+    shown = {name: value for name, value in settings.__dict__.items() if name not in ("rpc", "rpc_check")}
+    for name in ("storage", "coordinator"):
+        if not shown[name].startswith(("dir://", "/ip4/", "/ip6/", "/dns")):
+            shown[name] = redacted(shown[name]) if shown[name] else ""
+    return {"rpc": redacted(settings.rpc), "rpc_check": redacted(settings.rpc_check or ""), **shown}
+
+
+def outbox_of(settings: Settings) -> list[dict[str, Any]]:
+    """Every transaction that the home sent, without its bytes."""
+    path = settings.home_path / OUTBOX
+    if not path.exists():
+        return []
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as database:
+        rows = database.execute(f"SELECT {', '.join(OUTBOX_COLUMNS)} FROM transactions ORDER BY nonce")
+        return [dict(zip(OUTBOX_COLUMNS, row, strict=True)) for row in rows]
+
+
+def notes_of(settings: Settings) -> str:
+    """Returns the program's last notes about itself."""
+    try:
+        return (settings.home_path / "notes.json").read_text(errors="replace")
+    except OSError:
+        return "{}"
+
+
+def heads_of(settings: Settings) -> list[dict[str, Any]]:
+    """The latest block, of every endpoint by itself."""
+    chain_id, found = Addresses.load(settings.deployment).chain_id, []
+    for url in urls_of(f"{settings.rpc},{settings.rpc_check}"):
+        try:
+            block = connect(url, chain_id, timeout=5).eth.get_block("latest")
+            found.append({"endpoint": redacted(url), "block": block["number"], "hash": block["hash"].hex(),
+                          "time": block["timestamp"]})  # fmt: skip
+        except LockstepError as error:
+            found.append({"endpoint": redacted(url), "error": error.message})
+    return found
+
+
+def tail(path: Path, lines: int) -> str:
+    """The last lines of a log."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - lines * 2000))
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", hint="--log names a file") from error

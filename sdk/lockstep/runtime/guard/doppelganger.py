@@ -1,0 +1,131 @@
+"""Listening for one's own key: a home that cannot know what the key signed elsewhere is silent until it has heard.
+
+    listening -> (nobody else acted for `seconds`, no slot is held by somebody else's join) -> register -> signing
+
+Registering the node's key on chain is the fence between two homes of one account: the chain orders registrations, the
+last one stands, and a home that sees another's leaves at once. A home goes on to sign FENCE_BLOCKS after its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from lockstep.protocol.errors import GuardRefused
+from lockstep.protocol.jobs import ClaimStatus, Phase
+from lockstep.protocol.types import Address, JobId, Seconds
+from lockstep.runtime.guard.memory import GuardMemory, Place
+
+if TYPE_CHECKING:
+    from lockstep.chain.events import Event
+    from lockstep.market.ledger import JobLedger, Ledger, RoundLedger
+
+LISTEN_SECONDS = Seconds(120)
+"""Chain time; a machine that works for a job joins or reveals more often than that."""
+
+FENCE_BLOCKS = 2
+"""Between a home's registration and its first claim: another home has looked at the chain by then."""
+
+ACTS = frozenset({"Joined", "Revealed", "Merged"})
+"""Events of the market whose `worker` sent the transaction."""
+
+_UNREVEALED = (ClaimStatus.JOINED, ClaimStatus.COMMITTED)
+_AT_WORK = (Phase.JOINING, Phase.TRAINING, Phase.REVEALING)
+"""Phases that end by the clock, in which the holder of a slot has something to send."""
+
+
+class Watch:
+    """A home's watch over its account: it permits signing, and notices somebody else who signs."""
+
+    def __init__(
+        self,
+        memory: GuardMemory,
+        me: Address,
+        node_key: bytes,
+        sent: Callable[[bytes], bool],
+        phase: Callable[[JobId, int], Phase],
+        seconds: Seconds,
+    ) -> None:
+        """`sent`: whether this home sent a transaction. `phase`: a round's, now. `seconds`: of listening; 0: none."""
+        self._memory = memory
+        self._me = me
+        self._node_key = node_key
+        self._sent = sent
+        self._phase = phase
+        self._seconds = seconds
+        self._until: Seconds | None = None
+        self._fence: int | None = None
+
+    def begin(self, ledger: Ledger, now: Seconds) -> list[str]:
+        """Begins to listen if it must; returns the reasons, from the chain's history: none if it need not."""
+        reasons = [] if self._memory.trusted() else ["this home has not listened before"]
+        if ledger.nodes.get(self._me, self._node_key) != self._node_key:
+            reasons.append("another home was the last to register for this account")
+        if any(self._unknown(job, r) for job in ledger.jobs.values() if not job.done for r in job.all_rounds()):
+            reasons.append("this account has made claims that this home does not know")
+        if reasons and self._seconds:
+            self._until = Seconds(now + self._seconds)
+        else:
+            self._memory.trust()
+        return reasons
+
+    @property
+    def until(self) -> Seconds | None:
+        """The earliest end of listening; None if the home need not listen."""
+        return self._until
+
+    def hear(self, events: Iterable[Event]) -> None:
+        """Take events that happened since this process began; raises GuardRefused if somebody else has the key."""
+        for e in events:
+            own = e.args.get("worker" if e.name in ACTS else "account") == self._me
+            registered = e.name == "NodeRegistered" and e.args["key"] != self._node_key
+            # INVARIANT: an account works in one home at a time.
+            if own and (registered or e.name in ACTS) and not self._sent(e.transaction):
+                raise GuardRefused(
+                    f"{self._me} is at work elsewhere: {e.name} in block {e.block} is not of this home",
+                    hint="stop the other machine, then move its memory with `guard export` and `guard import`",
+                    code="guard_refused.doppelganger",
+                )
+
+    def heard(self, ledger: Ledger, now: Seconds) -> bool:
+        """Returns True if listening is over; the home may register then, and is trusted from now on."""
+        if self._until is None:
+            return True
+        if now < self._until or any(self._held_elsewhere(job) for job in ledger.jobs.values()):
+            return False
+        self._until = None
+        self._fence = 0
+        self._memory.trust()
+        return True
+
+    def may_sign(self, ledger: Ledger, now: Seconds, block: int) -> bool:
+        """Returns True if this home may join, commit, reveal and merge."""
+        if not self.heard(ledger, now):
+            return False
+        if self._fence is None:
+            return True
+        if ledger.nodes.get(self._me) != self._node_key:
+            return False
+        self._fence = self._fence or block + FENCE_BLOCKS
+        return block >= self._fence
+
+    # -- inside
+
+    def _unknown(self, job: JobLedger, r: RoundLedger) -> bool:
+        """Returns True if a round has a claim by this account that the memory did not promise."""
+        for claim in (*r.claims.values(), *r.merges):
+            if claim.worker != self._me:
+                continue
+            base = r.merge_in if claim.is_merge else r.base
+            promise = self._memory.promised(Place(claim.id, r.seed, base or r.base))
+            if promise is None or promise.values[1:] != (claim.out, claim.out2):
+                return True
+        return False
+
+    def _held_elsewhere(self, job: JobLedger) -> bool:
+        """Returns True if the account holds a slot whose claim is due: somebody joined it, and may be at work."""
+        return any(
+            holder == self._me and status in _UNREVEALED and self._phase(job.id, r.number) in _AT_WORK
+            for r in job.rounds.values()
+            for holder, status in r.holders.values()
+        )

@@ -1,0 +1,81 @@
+"""A node's identity: the ed25519 key that signs its requests to coordinators.
+
+The key is no money: it only proves that a request comes from the node that a staking account registered on chain
+(`NodeRegistered`). Its file is `lockstep.chain.keys`'s.
+"""
+
+from __future__ import annotations
+
+import os
+from hashlib import sha256
+from pathlib import Path
+
+from nacl.exceptions import BadSignatureError, CryptoError
+from nacl.signing import SigningKey, VerifyKey
+
+from lockstep.chain.keys import create_node_key, load_node_key
+from lockstep.protocol.errors import AuthError
+from lockstep.protocol.types import Address, Digest, Seconds
+from lockstep.runtime.requests import LIFETIME, NONCE_BYTES, RequestSignature, request_digest
+
+
+class NodeKey:
+    """An ed25519 key pair of a node."""
+
+    def __init__(self, seed: bytes) -> None:
+        """`seed`: the 32 secret bytes."""
+        self._signing = SigningKey(seed)
+
+    @property
+    def public(self) -> bytes:
+        """The 32 bytes that `registerNode` puts on chain."""
+        return bytes(self._signing.verify_key)
+
+    def sign(self, message: bytes) -> bytes:
+        """64 bytes of ed25519 (RFC 8032) over `message`."""
+        return self._signing.sign(message).signature
+
+    def sign_request(
+        self, account: str, method: str, target: str, body: bytes, *, now: Seconds, nonce: bytes | None = None
+    ) -> dict[str, str]:
+        """The headers of a request by `account`, which must have registered this key.
+
+        It lives LIFETIME seconds of chain time from `now`; its nonce is fresh by default.
+        """
+        nonce = os.urandom(NONCE_BYTES) if nonce is None else nonce
+        expires = Seconds(now + LIFETIME)
+        speaker, digest = Address(account.lower()), Digest(sha256(body).digest())
+        signature = self.sign(request_digest(method, target, speaker, nonce, expires, digest))
+        return RequestSignature(speaker, nonce, expires, digest, signature).headers()
+
+    @staticmethod
+    def create(path: Path, seed: bytes | None = None) -> NodeKey:
+        """Write a new key (from `seed` or the system's randomness); raises KeyStoreError if `path` exists."""
+        return NodeKey(bytes(create_node_key(path, seed)))
+
+    @staticmethod
+    def load(path: Path) -> NodeKey:
+        """Read a key; raises KeyStoreError if it is absent, damaged or readable by others."""
+        return NodeKey(bytes(load_node_key(path)))
+
+    @staticmethod
+    def open(path: Path) -> NodeKey:
+        """Load the key at `path`, making it first if there is none."""
+        return NodeKey.load(path) if path.exists() else NodeKey.create(path)
+
+
+def verify_request(signature: RequestSignature, key: bytes, method: str, target: str) -> None:
+    """Raises AuthError `auth.signature` unless `key`, the account's, signed exactly this request.
+
+    Time, nonce and the body itself are the caller's to check.
+    """
+    digest = request_digest(method, target, signature.account, signature.nonce, signature.expires, signature.body)
+    # A registered key is 32 bytes of anybody's choice: libsodium refuses some with other errors.
+    try:
+        VerifyKey(key).verify(digest, signature.signature)
+    except (BadSignatureError, CryptoError, ValueError) as error:
+        raise AuthError(
+            f"the signature is not of this request by the key that {signature.account} registered",
+            hint="sign method, path with query, account, nonce, expiry and body's digest exactly as they are sent",
+            code="auth.signature",
+        ) from error

@@ -1,0 +1,65 @@
+"""Merges of one account: bound before they are told, and claimed where nothing else stands.
+
+The aggregator's and a slot owner's, which succeeds it, are made alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from lockstep.execution.jobs import ClaimRun, trace_root
+from lockstep.execution.merging import ComputedMerge, finish_in_turn
+from lockstep.protocol import merkle
+from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.jobs import JobState, Phase
+from lockstep.protocol.market import views
+from lockstep.protocol.market.ids import claim_id
+from lockstep.protocol.types import MERGE_SLOT, Cid, Digest, JobId, Seed, StateRoot, TraceRoot
+from lockstep.runtime.guard.memory import GuardMemory, Place, Promise
+from lockstep.storage.payload import store_checkpoint
+
+if TYPE_CHECKING:
+    from lockstep.market.acts import SeenRound
+    from lockstep.storage import ContentStore
+
+
+def place_of_merge(job: JobId, books: JobState, r: SeenRound) -> Place:
+    """Returns the place of a round's next merge, by the attempt that the job is in; others may raise that up to the
+    block in which it is mined."""
+    claim = claim_id(job, r.number, views.merge_attempt(books, r.phase), MERGE_SLOT)
+    return Place(claim, Seed(r.state.seed), StateRoot(r.state.merge_in))
+
+
+def bind_merge(guard: GuardMemory, place: Place, out: StateRoot, out2: StateRoot) -> None:
+    """Promises a merge's outputs, and no others; raises GuardRefused if others were promised."""
+    trace = TraceRoot(trace_root([StateRoot(merkle.node(out, out2))]))
+    guard.bind(place, Promise(trace, Digest(out), Digest(out2), bytes(32), Cid(""), Cid("")))
+
+
+def compute(
+    run: ClaimRun, place: Place, guard: GuardMemory, store: ContentStore, keep: Callable[[ComputedMerge], object],
+    otherwise: LockstepError,
+) -> tuple[ComputedMerge, Cid]:  # fmt: skip
+    """Runs a merge within its turn, binds it, has `keep` see that it can be defended, stores its checkpoint.
+
+    Raises `otherwise` if it starts from other inputs than the contract froze, Crashed, GuardRefused and the store's
+    errors.
+    """
+    # INVARIANT: what is merged is what the contract froze.
+    if run.root(0, run.start) != place.base:
+        raise otherwise
+    done = finish_in_turn(run)
+    # INVARIANT: the guard's row is on disk before anybody may learn of the merge.
+    bind_merge(guard, place, StateRoot(done.out), StateRoot(done.out2))
+    keep(done)
+    return done, store_checkpoint(store, done.checkpoint)
+
+
+def may_claim(guard: GuardMemory, place: Place, r: SeenRound, out: StateRoot, out2: StateRoot) -> bool:
+    """Returns True if a merge that was computed may be claimed, and is bound; False if other outputs stand."""
+    # INVARIANT: who merges again has computed what it claims, and false outputs are nobody's to back.
+    if r.phase == Phase.LEAD and (out, out2) != (r.state.next_shared, r.state.next_outer):
+        return False
+    bind_merge(guard, place, out, out2)
+    return True

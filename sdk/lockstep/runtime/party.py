@@ -1,0 +1,194 @@
+"""The resources of a process of the market: chain, contracts, storage, its own key and outbox; opened once."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from lockstep.base.redaction import redacted
+from lockstep.chain import logcache
+from lockstep.chain.addresses import Addresses
+from lockstep.chain.contracts import Contracts
+from lockstep.chain.crosscheck import CrossCheck
+from lockstep.chain.devnet import CHAIN_ID
+from lockstep.chain.finality import relied_block
+from lockstep.chain.gas import fees_now
+from lockstep.chain.keys import KEYSTORE, load_account
+from lockstep.chain.logcache import LogCache
+from lockstep.chain.outbox import Outbox
+from lockstep.chain.rpc import connect
+from lockstep.execution.capacity import ChainPace
+from lockstep.protocol.errors import ChainError, FundsError, TryLater
+from lockstep.protocol.types import Address, Seconds, Wei
+from lockstep.runtime.purse import OUTBOX, deposit
+from lockstep.storage import open_store
+
+if TYPE_CHECKING:
+    from eth_account.signers.local import LocalAccount
+    from web3 import Web3
+
+    from lockstep.base.settings import Settings
+    from lockstep.chain.contracts import Call, Market
+    from lockstep.storage import ContentStore
+
+MINED_SECONDS = 30.0
+LOOKS_A_BLOCK = 4
+LOOK_SECONDS = 3.0
+"""Between two requests for the latest block, at most, on a chain however slow."""
+PACE_SEEN = 5
+"""Gaps between new blocks, of this machine's time, that tell how often to look."""
+PACE_BLOCKS = 12
+"""Gaps between blocks that tell how long one is: a jump of a devnet's time is one of them."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """The latest block."""
+
+    number: int
+    time: Seconds
+    hash: str = ""
+    """Tells apart two blocks of one height."""
+
+
+class HeadTracker:
+    """The latest block, asked for no more often than a chain of its pace is worth."""
+
+    def __init__(
+        self, ask: Callable[[], Head], at_least: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:  # fmt: skip
+        """`at_least`: seconds of this machine's time between two requests, on a chain however fast."""
+        self._ask = ask
+        self._at_least = at_least
+        self._clock = clock
+        self._head: Head | None = None
+        self._next = self._came = 0.0
+        self._gaps: deque[float] = deque(maxlen=PACE_SEEN)
+
+    def look(self) -> Head:
+        """The latest block, or what it was a moment ago. Raises `Unreachable`."""
+        now = self._clock()
+        if self._head is not None and now < self._next:
+            return self._head
+        head = self._ask()
+        if self._head is not None and head.number > self._head.number:
+            self._gaps.append((now - self._came) / (head.number - self._head.number))
+        if head != self._head:
+            self._came = now
+        # Before the first gap is known: it is at least as long as nothing came.
+        gap = median(self._gaps) if self._gaps else now - self._came
+        # From the time before the request: a slow provider is not asked more often than it answers.
+        self._next = now + max(self._at_least, min(gap / LOOKS_A_BLOCK, LOOK_SECONDS))
+        self._head = head
+        return head
+
+
+@dataclass(frozen=True)
+class Party:
+    """One account's view of one deployment."""
+
+    settings: Settings
+    addresses: Addresses
+    w3: Web3
+    contracts: Contracts
+    store: ContentStore
+    account: LocalAccount
+    outbox: Outbox
+    check: CrossCheck | None = None
+    """The second provider, which must agree with the chain's provider; None: no check."""
+
+    @staticmethod
+    def open(settings: Settings, *, stored: bool = True) -> Party:
+        """Open everything; raises the error tree's own error for whatever is missing, closed or wrong.
+
+        `stored`: False where nothing is read from storage, so that it need not answer.
+        """
+        account = load_account(settings.home_dir / KEYSTORE, settings.password())
+        addresses = Addresses.load(settings.deployment)
+        w3 = connect(settings.rpc, addresses.chain_id)
+        check = None
+        if settings.rpc_check:
+            other = connect(settings.rpc_check, addresses.chain_id)
+            check = CrossCheck(other, redacted(settings.rpc), redacted(settings.rpc_check))
+        contracts = Contracts.at(w3, addresses)
+        store = open_store(settings.storage)
+        if stored:
+            store.check()
+        outbox = Outbox(settings.home_dir / OUTBOX, w3, account, settings.max_fee_wei, settings.max_tip_wei)
+        return Party(settings, addresses, w3, contracts, store, account, outbox, check)
+
+    @property
+    def address(self) -> Address:
+        """The staking account."""
+        return Address(self.account.address)
+
+    def log_cache(self) -> LogCache:
+        """The copy of the chain's logs in the home; its user closes it."""
+        path = self.settings.home_dir / logcache.FILE_NAME
+        return LogCache(path, self.w3, self.addresses, checked=self.check is not None)
+
+    def head(self) -> Head:
+        """The latest block: the only clock."""
+        block = self.w3.eth.get_block("latest")
+        return Head(int(block["number"]), Seconds(block["timestamp"]), block["hash"].hex())
+
+    def relied(self, head: int) -> int:
+        """The last block that the setting `finality` has this account rely on, by a chain with this head; below zero if
+        there is none. Raises TryLater, Unreachable."""
+        return relied_block(self.w3, self.settings.finality, head)
+
+    def chain_pace(self) -> ChainPace:
+        """The chain's pace: the median gap between recent blocks, and what the deployment promises."""
+        return pace_of(self.w3, self.contracts.market)
+
+    def base_fee(self) -> int:
+        """Wei of coin for a unit of gas now; 0 on a devnet, whose coin is worth nothing."""
+        return base_fee_of(self.w3, self.addresses.chain_id)
+
+    def deposit(self, amount: Wei, now: Seconds) -> Call:
+        """The transaction that moves so much of the account's tokens into its stake, allowance included."""
+        return deposit(self.contracts, self.account, amount, now)
+
+    def settle(self) -> list[str]:
+        """Wait for what an earlier process sent: decisions read the chain alone. Returns the keys that did nothing."""
+        idle = []
+        for key in self.outbox.recover():
+            try:
+                self.outbox.wait(key, MINED_SECONDS)
+            except (ChainError, FundsError, TryLater):
+                idle.append(key)
+        return idle
+
+    def close(self) -> None:
+        """Close what holds files open; what was sent stays sent."""
+        self.outbox.close()
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def base_fee_of(w3: Web3, chain_id: int) -> int:
+    """Wei of coin for a unit of gas now; 0 on a devnet, whose coin is worth nothing."""
+    return 0 if chain_id == CHAIN_ID else fees_now(w3).base
+
+
+def pace_of(w3: Web3, market: Market) -> ChainPace:
+    """A chain's pace: the median gap between recent blocks, and what the deployment promises."""
+    head = int(w3.eth.block_number)
+    first = max(head - PACE_BLOCKS, 0)
+    times = [int(w3.eth.get_block(n)["timestamp"]) for n in range(first, head + 1)]
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    promised = market.chain_times().inclusion
+    return ChainPace(float(median(gaps)) if gaps else float(promised), float(promised))

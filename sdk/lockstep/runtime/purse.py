@@ -1,0 +1,375 @@
+"""An account's money at a market: the wallet, the stake and where it is, and the ways in and out.
+
+    with Purse.open(settings) as purse:
+        purse.stake(amount)         # wallet -> free stake: one transaction, by a permit
+        purse.unstake(amount)       # free -> unbonding, for the vault's delay
+        purse.withdraw()            # unbonding that is over, and what was earned -> wallet
+
+An account may have an owner, a key that is kept elsewhere (contracts/StakeVault.sol). Unbonding then is the owner's
+alone, and what leaves the vault goes to the owner's wallet: `open(settings, account)` is the owner's purse for it.
+
+One purse at a time works in a home, and none beside a program that runs there. A command that was cut off is
+completed by the next one of its kind: nothing is sent twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from lockstep.base.amounts import tokens
+from lockstep.chain.addresses import CONTRACTS, Addresses
+from lockstep.chain.contracts import Call, Contracts
+from lockstep.chain.finality import relied_block
+from lockstep.chain.keys import KEYSTORE, load_account
+from lockstep.chain.outbox import Outbox
+from lockstep.chain.rpc import connect
+from lockstep.protocol.errors import ChainError, FundsError, NotOwner, TryLater, UsageError
+from lockstep.protocol.jobs import NOTHING, ZERO_ADDRESS
+from lockstep.protocol.types import Address, Seconds, Wei
+from lockstep.runtime.guard import lock
+
+if TYPE_CHECKING:
+    from eth_account.signers.local import LocalAccount
+
+    from lockstep.base.settings import Settings
+    from lockstep.chain.journal import SentReceipt
+
+OUTBOX = "outbox.sqlite"
+_PENDING = "pending/"
+"""Within the keys of transactions whose outcome nobody was told of."""
+_STAKED = "stake/by-hand/"
+PERMIT_SECONDS = 3600
+"""For how long a deposit may be mined after it was signed."""
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """An account's balances by place; tokens but for `coin`, all in the smallest unit."""
+
+    address: Address
+    coin: Wei
+    """The chain's own coin, which pays for gas."""
+    wallet: Wei
+    free: Wei
+    """Stake that nothing has locked."""
+    unbonding: Wei
+    available_at: Seconds
+    """Chain time from which unbonding stake can be withdrawn."""
+    credits: Wei
+    """Earned, refunded or won, and not withdrawn."""
+    owner: Address | None = None
+    """The account that alone unbonds and is paid; None: the account itself."""
+    proposed_owner: Address | None = None
+    """To whom the account was offered, and who has not accepted."""
+
+    @staticmethod
+    def of(contracts: Contracts, account: Address) -> Holdings:
+        """As the latest block has them."""
+        vault, w3 = contracts.vault, contracts.vault.w3
+        unbonding, available_at = vault.unbonding(account)
+        return Holdings(
+            address=account,
+            coin=Wei(w3.eth.get_balance(w3.to_checksum_address(account))),
+            wallet=contracts.token.balance_of(account),
+            free=vault.free(account),
+            unbonding=unbonding,
+            available_at=available_at if unbonding else Seconds(0),
+            credits=vault.credits(account),
+            owner=vault.owner_of(account),
+            proposed_owner=vault.proposed_owner_of(account),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON: amounts are decimal strings of the smallest unit."""
+        return {
+            "address": self.address,
+            "coin": str(self.coin),
+            "wallet": str(self.wallet),
+            "free": str(self.free),
+            "unbonding": str(self.unbonding),
+            "available_at": self.available_at or None,
+            "credits": str(self.credits),
+            "owner": self.owner,
+            "proposed_owner": self.proposed_owner,
+        }
+
+    def lines(self) -> list[str]:
+        """As people read it."""
+        unbonding = f"{tokens(self.unbonding)}, from {moment(self.available_at)}" if self.unbonding else "nothing"
+        owner = "none: the account's own key withdraws" if self.owner is None else f"{self.owner}: it alone unbonds"
+        if self.proposed_owner is not None:
+            owner += f"; offered to {self.proposed_owner}"
+        return [
+            f"account    {self.address}",
+            f"wallet     {tokens(self.wallet)}, and {tokens(self.coin, 4, 'ETH')} for gas",
+            f"stake      {tokens(self.free)} free",
+            f"unbonding  {unbonding}",
+            f"credits    {tokens(self.credits)} to withdraw",
+            f"owner      {owner}",
+        ]
+
+
+@dataclass(frozen=True)
+class Moved:
+    """The effect of a command on an account's money."""
+
+    amount: Wei
+    transactions: tuple[str, ...]
+    """Their hashes, 0x-prefixed."""
+    completed: bool
+    """True if an earlier command sent this, and was cut off before it said so."""
+    keys: tuple[str, ...] = ()
+    """The transactions' keys in the outbox."""
+
+
+@dataclass(frozen=True)
+class Purse:
+    """One account at one deployment, and nothing else running in its home."""
+
+    contracts: Contracts
+    account: LocalAccount
+    outbox: Outbox
+    operator: Address | None = None
+    """The account that it is for, where that is another than the one of its key."""
+    finality: str = "latest"
+    """The part of the chain that is relied on, as in the settings."""
+
+    @staticmethod
+    @contextmanager
+    def open(settings: Settings, operator: Address | None = None, who: str = "money command") -> Iterator[Purse]:
+        """Raises KeyStoreError, GuardRefused if a program runs in the home, Unreachable, ChainError."""
+        with ExitStack() as stack:
+            stack.enter_context(lock.held(settings.home_dir, who))
+            account = load_account(settings.home_dir / KEYSTORE, settings.password())
+            addresses = Addresses.load(settings.deployment)
+            w3 = connect(settings.rpc, addresses.chain_id)
+            outbox = Outbox(settings.home_dir / OUTBOX, w3, account, settings.max_fee_wei, settings.max_tip_wei)
+            stack.callback(outbox.close)
+            own = operator is None or operator == account.address
+            yield Purse(Contracts.at(w3, addresses), account, outbox, None if own else operator, settings.finality)
+
+    @property
+    def address(self) -> Address:
+        """The staking account."""
+        return self.operator or self.key
+
+    @property
+    def key(self) -> Address:
+        """The account that signs the transactions."""
+        return Address(self.account.address)
+
+    def holdings(self) -> Holdings:
+        """Reads the account's balances from the latest block."""
+        return Holdings.of(self.contracts, self.address)
+
+    def wallet(self) -> Wei:
+        """Tokens of the key's own wallet."""
+        return self.contracts.token.balance_of(self.key)
+
+    def is_first_stake(self) -> bool:
+        """Returns True if nobody has staked from this home by hand."""
+        return not self.outbox.keys(_STAKED)
+
+    def now(self) -> Seconds:
+        """Chain time."""
+        return Seconds(self.contracts.vault.w3.eth.get_block("latest")["timestamp"])
+
+    def stake(self, amount: Wei) -> Moved:
+        """Wallet -> free stake of the key's own account. Raises FundsError if the wallet holds less."""
+        if (completed := self._complete(_STAKED)) is not None:
+            return completed
+        held = self.wallet()
+        if held < amount:
+            raise FundsError(
+                f"{self.key} holds {tokens(held)}, less than {tokens(amount)}", hint="send the account more tokens"
+            )
+        return self._send(_STAKED, deposit(self.contracts, self.account, amount, self.now()), amount)
+
+    def unstake(self, amount: Wei) -> Moved:
+        """Free stake -> unbonding; what unbonds already waits anew with it. Raises FundsError if less is free,
+        NotOwner if another account is the owner."""
+        kind = self._of("unstake/")
+        if (completed := self._complete(kind)) is not None:
+            return completed
+        self.own()
+        free = self.contracts.vault.free(self.address)
+        if free < amount:
+            raise FundsError(
+                f"{tokens(free)} are free, less than {tokens(amount)}",
+                hint="what claims and games have locked comes free when they are over: `lockstep worker status`",
+            )
+        vault = self.contracts.vault
+        call = vault.request_unbond_for(self.operator, amount) if self.operator else vault.request_unbond(amount)
+        return self._send(kind, call, amount)
+
+    def withdraw(self) -> Moved:
+        """Credits, and unbonding that is over -> wallet, of the owner if there is one, whoever of the two asks. Raises
+        TryLater while there is only unbonding that is not over, FundsError if there is nothing at all."""
+        kind = self._of("withdraw/")
+        earlier = self._complete(kind)
+        if self.operator is not None:
+            self.own()
+        held, now, vault = self.holdings(), self.now(), self.contracts.vault
+        unbonded = held.unbonding if now >= held.available_at else NOTHING
+        of = self.operator
+        calls = [
+            (unbonded, "stake", vault.withdraw_unbonded_for(of) if of else vault.withdraw_unbonded()),
+            (held.credits, "credits", vault.withdraw_for(of) if of else vault.withdraw()),
+        ]
+        due = [(amount, name, call) for amount, name, call in calls if amount]
+        if not due and earlier is not None:
+            return earlier
+        if not due and held.unbonding:
+            raise TryLater(
+                f"{tokens(held.unbonding)} unbond until {moment(held.available_at)}, chain time {moment(now)}",
+                hint="withdraw then; nothing else has to be done",
+            )
+        if not due:
+            raise FundsError("there is nothing to withdraw", hint=f"{tokens(held.free)} are staked: unstake them first")
+        moved = [self._send(f"{kind}{name}/", call, amount) for amount, name, call in due]
+        every = [*([earlier] if earlier else []), *moved]
+        return Moved(
+            Wei(sum(m.amount for m in every)), tuple(h for m in every for h in m.transactions), earlier is not None,
+            tuple(k for m in every for k in m.keys),
+        )  # fmt: skip
+
+    def send_tokens(self, to: Address, amount: Wei) -> Moved:
+        """The key's own wallet -> another address."""
+        if (completed := self._complete("transfer/")) is not None:
+            return completed
+        return self._send("transfer/", self.contracts.token.transfer(to, amount), amount)
+
+    def mint(self, amount: Wei) -> Moved:
+        """Out of nothing -> wallet, where the token is a test token; raises what the token refuses it by."""
+        if (completed := self._complete("mint/")) is not None:
+            return completed
+        return self._send("mint/", self.contracts.token.mint(self.address, amount), amount)
+
+    # -- the owner
+
+    def own(self) -> None:
+        """Raise NotOwner unless this key commands the account: as its owner, or as itself where it has none."""
+        owner = self.contracts.vault.owner_of(self.address)
+        if self.key == (owner or self.address):
+            return
+        if owner is None:
+            raise NotOwner(
+                f"{self.key} does not own {self.address}, which has no owner",
+                hint=f"give the command from that account's home, or there: `lockstep worker owner propose {self.key}`",
+            )
+        if self.operator is None:
+            raise NotOwner(
+                f"{self.address} has an owner, {owner}: its own key unbonds nothing and names nobody",
+                hint=f"give the command from the owner's home, with --for {self.address}",
+            )
+        raise NotOwner(
+            f"{self.address} is owned by {owner}, not by {self.key}", hint="give the command from the owner's home"
+        )
+
+    def set_owner(self, owner: Address) -> Moved:
+        """Names the account's owner, once and at once."""
+        if (completed := self._complete("owner/set/")) is not None:
+            return completed
+        standing = self.contracts.vault.owner_of(self.address)
+        if standing is not None:
+            raise NotOwner(
+                f"{self.address} has an owner already: {standing}",
+                hint=f"it alone can hand the account on: `lockstep worker owner propose ADDRESS --for {self.address}`",
+            )
+        self._fits(owner)
+        return self._send("owner/set/", self.contracts.vault.set_owner(owner), NOTHING)
+
+    def propose_owner(self, owner: Address | None) -> Moved:
+        """Offers the account to another owner; None: to nobody any more."""
+        kind = self._of("owner/propose/")
+        if (completed := self._complete(kind)) is not None:
+            return completed
+        self.own()
+        if owner is not None:
+            self._fits(owner)
+        return self._send(kind, self.contracts.vault.propose_owner(self.address, owner or ZERO_ADDRESS), NOTHING)
+
+    def accept_owner(self) -> Moved:
+        """Takes the account that was offered to this key."""
+        kind = self._of("owner/accept/")
+        if (completed := self._complete(kind)) is not None:
+            return completed
+        offered = self.contracts.vault.proposed_owner_of(self.address)
+        if offered != self.key:
+            raise NotOwner(
+                f"{self.address} is offered to {offered or 'nobody'}, not to {self.key}",
+                hint=f"its owner, or it itself, first offers it: `lockstep worker owner propose {self.key}`",
+            )
+        return self._send(kind, self.contracts.vault.accept_owner(self.address), NOTHING)
+
+    def set_delegate(self, delegate: Address | None) -> Moved:
+        """Names who may answer games and sign receipts for the account beside its own key; None: nobody."""
+        kind = self._of("owner/delegate/")
+        if (completed := self._complete(kind)) is not None:
+            return completed
+        self.own()
+        call = self.contracts.vault.set_delegate_for(self.address, delegate or ZERO_ADDRESS)
+        return self._send(kind, call, NOTHING)
+
+    def _fits(self, owner: Address) -> None:
+        """Raise UsageError for what can sign nothing: a contract of the market."""
+        addresses = self.contracts.addresses
+        name = next((name for name in CONTRACTS if getattr(addresses, name).lower() == owner.lower()), None)
+        if name is not None:
+            raise UsageError(f"{owner} is the market's {name}, which can own nothing", hint="name an account of yours")
+
+    def told(self, moved: Moved) -> None:
+        """Note that the caller knows of it; until then, the next command of its kind tells it and does nothing new."""
+        for key in moved.keys:
+            kind = key[: key.index(_PENDING)]
+            self.outbox.rename(key, f"{kind}{len(self.outbox.keys(kind))}")
+
+    def final(self, moved: Moved) -> bool:
+        """Returns True if the blocks that took it are relied on. Raises TryLater, Unreachable."""
+        w3 = self.contracts.vault.w3
+        relied = relied_block(w3, self.finality, int(w3.eth.block_number))
+        return all(self.outbox.wait(key).block <= relied for key in moved.keys)
+
+    # -- inside
+
+    def _of(self, kind: str) -> str:
+        """The kind of what is done for another account."""
+        return kind if self.operator is None else f"for/{self.operator.lower()}/{kind}"
+
+    def _send(self, kind: str, call: Call, amount: Wei) -> Moved:
+        key = f"{kind}{_PENDING}{amount}"
+        return Moved(amount, (self.outbox.send(call, key).transaction,), False, (key,))
+
+    def _complete(self, kind: str) -> Moved | None:
+        """Wait for what earlier commands of this kind sent before they were cut off; None if there is nothing.
+
+        What reverted is forgotten: it did nothing.
+        """
+        done: list[SentReceipt] = []
+        for key in self.outbox.keys(kind):
+            if _PENDING not in key:
+                continue
+            try:
+                done.append(self.outbox.wait(key))
+            except (ChainError, FundsError):
+                self.outbox.forget(key)
+        if not done:
+            return None
+        amount = sum(int(r.key.partition(_PENDING)[2]) for r in done)
+        return Moved(Wei(amount), tuple(r.transaction for r in done), True, tuple(r.key for r in done))
+
+
+def deposit(contracts: Contracts, account: LocalAccount, amount: Wei, now: Seconds) -> Call:
+    """The transaction that moves so much of the account's tokens into its stake, allowance included."""
+    vault = contracts.vault
+    permit = contracts.token.sign_permit(account, vault.address, amount, Seconds(now + PERMIT_SECONDS))
+    return vault.deposit_with_permit(amount, permit)
+
+
+def moment(time: int) -> str:
+    """A chain time as people read it: 2026-03-01 12:00:00 UTC."""
+    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,151 @@
+"""The purse of an account and of its owner, on the chain in memory: who moves what where, and what a kill leaves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lockstep.chain.contracts import Contracts
+from lockstep.chain.deployment import deploy
+from lockstep.chain.memory.devnet import MemoryDevnet
+from lockstep.chain.outbox import Outbox
+from lockstep.cli.purse import _tell
+from lockstep.protocol.errors import FundsError, LockstepError, NotOwner, TryLater, Unreachable, UsageError
+from lockstep.protocol.types import Address, Seconds, Wei
+from lockstep.runtime.purse import Moved, Purse
+
+WALLET = Wei(1_000)
+
+
+class Bench:
+    """Three homes at one deployment: an operator's with 100 staked, a cold one, a thief's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.devnet = MemoryDevnet()
+        self.contracts = Contracts.at(self.devnet.w3, deploy(self.devnet.w3, self.devnet.account("deployer")))
+        self.folder = folder
+        self.boxes: list[Outbox] = []
+        self.hot, self.cold, self.thief = (self.purse(name) for name in ("hot", "cold", "thief"))
+        self.hot.outbox.send(self.contracts.token.mint(self.hot.key, WALLET), "mint")
+        self.hot.told(self.hot.stake(Wei(100)))
+
+    def purse(self, name: str, operator: Address | None = None) -> Purse:
+        """The purse of a home, opened anew as a command does."""
+        account = self.devnet.account(name)
+        box = Outbox(self.folder / f"{name}.sqlite", self.devnet.w3, account)
+        self.boxes.append(box)
+        return Purse(self.contracts, account, box, operator)
+
+    def of(self, purse: Purse) -> Purse:
+        """The same home's purse, for the operator's account."""
+        return replace(purse, operator=self.hot.key)
+
+    def tokens(self, purse: Purse) -> int:
+        return self.contracts.token.balance_of(purse.key)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    for box in bench.boxes:
+        box.close()
+
+
+def test_a_stolen_home_takes_nothing_and_the_owner_gets_all(bench: Bench) -> None:
+    hot, cold, thief = bench.hot, bench.of(bench.cold), bench.of(bench.thief)
+    hot.told(hot.unstake(Wei(30)))
+    hot.told(hot.set_owner(cold.key))
+    assert hot.holdings().owner == cold.key
+    wallet = bench.tokens(hot)
+    for attempt in (
+        lambda: hot.unstake(Wei(1)), lambda: hot.set_owner(thief.key), lambda: hot.propose_owner(thief.key),
+        lambda: hot.set_delegate(thief.key), lambda: thief.unstake(Wei(1)), thief.withdraw, thief.accept_owner,
+        lambda: thief.propose_owner(thief.key), lambda: thief.set_delegate(thief.key),
+    ):  # fmt: skip
+        with pytest.raises(NotOwner) as caught:
+            attempt()
+        assert caught.value.hint
+    bench.devnet.advance(Seconds(30 * 86_400))
+    assert hot.withdraw().amount == 30
+    assert (bench.tokens(hot), bench.tokens(cold)) == (wallet, 30), "what the stolen key pushes goes to the owner"
+    cold.told(cold.unstake(Wei(70)))
+    with pytest.raises(TryLater):
+        cold.withdraw()
+    bench.devnet.advance(Seconds(30 * 86_400))
+    assert cold.withdraw().amount == 70
+    assert (bench.tokens(cold), cold.wallet()) == (100, 100)
+    assert (bench.tokens(thief), bench.tokens(hot)) == (0, wallet)
+
+
+def test_an_owner_is_asked_before_it_owns(bench: Bench) -> None:
+    hot, cold, heir = bench.hot, bench.of(bench.cold), bench.of(bench.thief)
+    hot.told(hot.propose_owner(cold.key))
+    assert (hot.holdings().owner, hot.holdings().proposed_owner) == (None, cold.key)
+    hot.told(hot.unstake(Wei(1)))
+    cold.told(cold.accept_owner())
+    cold.told(cold.propose_owner(heir.key))
+    cold.told(cold.propose_owner(None))
+    with pytest.raises(NotOwner, match="offered to nobody"):
+        heir.accept_owner()
+    cold.told(cold.propose_owner(heir.key))
+    heir.told(heir.accept_owner())
+    heir.told(heir.set_delegate(cold.key))
+    assert bench.contracts.vault.may_act(hot.key, cold.key)
+    assert "owner     " in "\n".join(hot.holdings().lines())
+    with pytest.raises(NotOwner, match="is owned by"):
+        cold.unstake(Wei(1))
+
+
+def test_what_was_cut_off_is_told_and_not_sent_again(bench: Bench) -> None:
+    hot, cold = bench.hot, bench.of(bench.cold)
+    hot.set_owner(cold.key)
+    again = bench.purse("hot").set_owner(cold.key)
+    assert again.completed, "killed before it said so"
+    bench.hot.told(again)
+    with pytest.raises(NotOwner, match="has an owner already"):
+        bench.hot.set_owner(cold.key)
+    cold.unstake(Wei(40))
+    later = bench.purse("cold", hot.key)
+    done = later.unstake(Wei(40))
+    assert (done.completed, done.amount, later.holdings().unbonding) == (True, 40, 40)
+    later.told(done)
+    later.told(later.unstake(Wei(5)))
+    assert later.holdings().unbonding == 45
+    # What the cold key does for itself is another matter: nothing of it is pending.
+    own = bench.purse("cold")
+    with pytest.raises(FundsError):
+        own.unstake(Wei(1))
+    with pytest.raises(FundsError):
+        own.withdraw()
+
+
+def test_a_contract_of_the_market_owns_nobody(bench: Bench) -> None:
+    for contract in (bench.contracts.vault, bench.contracts.market, bench.contracts.token):
+        with pytest.raises(UsageError, match="own nothing"):
+            bench.hot.set_owner(contract.address)
+        with pytest.raises(UsageError, match="own nothing"):
+            bench.hot.propose_owner(contract.address)
+
+
+@pytest.mark.parametrize("error", [TryLater("no finalized block is named", "wait"), Unreachable("nobody answers", "")])
+def test_money_that_moved_is_told_where_nobody_names_a_final_block(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: LockstepError
+) -> None:
+    def final(purse: Purse, moved: Moved) -> bool:
+        raise error
+
+    monkeypatch.setattr(Purse, "final", final)
+    for as_json in (True, False):
+        _tell(bench.hot, bench.hot.unstake(Wei(7)), "unbonding", as_json)
+    first, told = capsys.readouterr().out.split("\n", 1)
+    data = json.loads(first)["data"]
+    assert (data["unbonding"], data["final"], data["completed"]) == ("7", False, False)
+    assert f"whether for good is not known yet: {error.message}" in told
+    assert bench.hot.holdings().unbonding == 14, "once each"
+    monkeypatch.undo()
+    assert not bench.hot.unstake(Wei(1)).completed, "the next command has nothing to complete"
