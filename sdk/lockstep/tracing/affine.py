@@ -9,19 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, compress, pairwise
 from math import prod
 
-from lockstep.numerics.scalar import FUNCTIONS, Op
+from lockstep.numerics.scalar import Op
 from lockstep.protocol.programs.program import Tag
-from lockstep.protocol.programs.rules import MAX_FUNCTIONS, MAX_INSTRS, MAX_OPERANDS, MAX_TENSOR_OPERANDS
 
-MAX_BIG = 4
-"""Operands of more than one 1 KiB leaf: each costs the court an opening."""
-
-HEAVY = frozenset({Op.FDIV, Op.FSQRT, Op.IDIV, Op.IREM}) | FUNCTIONS
-"""Not worth repeating for every element of a broadcast."""
-
+Axes = tuple[int, ...]
+"""Extents."""
 Strides = tuple[int, ...]
 
 
@@ -86,6 +81,10 @@ class ExpressionPool:
         assert isinstance(found, Inst)
         return found
 
+    def moved(self, leaf: Leaf, strides: Sequence[int], offset: int | None = None) -> Leaf:
+        """Another window on the leaf's source, by default from the same element on."""
+        return self.leaf(leaf.tag, leaf.index, leaf.offset if offset is None else offset, strides, leaf.big)
+
     def rewrite(self, expr: Expr, change: Callable[[Leaf], Leaf], done: dict[int, Expr] | None = None) -> Expr:
         """The expression with every leaf changed."""
         done = {} if done is None else done
@@ -114,55 +113,35 @@ def postorder(expr: Expr) -> list[Expr]:
 
 
 @dataclass(frozen=True)
-class MapCost:
-    """The resources that an expression takes in a map."""
-
-    instrs: int
-    operands: int
-    tensors: int
-    big: int
-    functions: int
-    heavy: bool
-
-    @property
-    def fits(self) -> bool:
-        """True if one map may hold the expression."""
-        return (
-            self.instrs <= MAX_INSTRS
-            and self.operands <= MAX_OPERANDS
-            and self.tensors <= MAX_TENSOR_OPERANDS
-            and self.big <= MAX_BIG
-            and self.functions <= MAX_FUNCTIONS
-        )
-
-
-def cost(expr: Expr) -> MapCost:
-    """Measured over distinct sub-expressions."""
-    parts = postorder(expr)
-    leaves = [p for p in parts if isinstance(p, Leaf)]
-    insts = [p for p in parts if isinstance(p, Inst)]
-    return MapCost(
-        len(insts),
-        len(leaves),
-        sum(leaf.is_tensor for leaf in leaves),
-        sum(leaf.is_tensor and leaf.big for leaf in leaves),
-        sum(i.op in FUNCTIONS for i in insts),
-        any(i.op in HEAVY for i in insts),
-    )
-
-
-@dataclass(frozen=True)
 class Val:
     """An expression (or a fold in the making) and the shape that it stands for."""
 
-    dims: tuple[tuple[int, ...], ...]
+    dims: tuple[Axes, ...]
     """Per logical dimension its iteration axes' extents, outermost first; () is an extent of 1."""
     body: Expr | FoldChain
 
     @property
-    def axes(self) -> tuple[int, ...]:
+    def expr(self) -> Expr:
+        """The body of a value that is no fold in the making."""
+        assert not isinstance(self.body, FoldChain)
+        return self.body
+
+    @property
+    def leaf(self) -> Leaf:
+        """The body of a value that is a window."""
+        assert isinstance(self.body, Leaf)
+        return self.body
+
+    @property
+    def axes(self) -> Axes:
         """All iteration extents."""
         return tuple(n for dim in self.dims for n in dim)
+
+    @property
+    def varying(self) -> list[bool]:
+        """True for each iteration axis along which the value varies: those that an op would have to have."""
+        strides = [x.strides for x in self.leaves()]
+        return [any(s[a] for s in strides) for a in range(len(self.axes))]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -188,15 +167,13 @@ class Views:
     def __init__(self, pool: ExpressionPool) -> None:
         self.pool = pool
 
-    def _restride(
-        self, val: Val, dims: Sequence[tuple[int, ...]], change: Callable[[int, Strides], tuple[int, Strides]]
-    ) -> Val:
+    def _restride(self, val: Val, dims: Sequence[Axes], change: Callable[[int, Strides], tuple[int, Strides]]) -> Val:
         """`change` maps (offset, strides over the old axes) to the new; a chain's k stride is carried along."""
         rank = len(val.axes)
 
         def leaf(x: Leaf) -> Leaf:
             offset, strides = change(x.offset, x.strides[:rank])
-            return self.pool.leaf(x.tag, x.index, offset, strides + x.strides[rank:], x.big)
+            return self.pool.moved(x, strides + x.strides[rank:], offset)
 
         body = val.body
         if isinstance(body, FoldChain):
@@ -214,15 +191,12 @@ class Views:
     def expand(self, val: Val, shape: Sequence[int]) -> Val:
         """Logical dimensions of 1 repeat."""
         dims = [d if prod(d) == n else (n,) for d, n in zip(val.dims, shape, strict=True)]
-        grown = [prod(d) != n for d, n in zip(val.dims, shape, strict=True)]
 
         def change(offset: int, strides: Strides) -> tuple[int, Strides]:
             it = iter(strides)
-            new: list[int] = []
-            for old, grows in zip(val.dims, grown, strict=True):
-                own = [next(it) for _ in old]
-                new += [0] if grows else own
-            return offset, tuple(new)
+            own = [[next(it) for _ in d] for d in val.dims]
+            kept = [part if old == new else [0] for part, old, new in zip(own, val.dims, dims, strict=True)]
+            return offset, tuple(s for part in kept for s in part)
 
         return self._restride(val, dims, change)
 
@@ -237,74 +211,45 @@ class Views:
 
         return self._restride(val, val.dims, change)
 
-    def slice(self, val: Val, dim: int, start: int, step: int, length: int) -> Val | None:
-        """Some coordinates of a logical dimension; None if that dimension has several iteration axes."""
+    def cut(self, val: Val, dim: int, extents: Sequence[int], steps: Sequence[int], start: int = 0) -> Val | None:
+        """A logical dimension as one for each of some extents: its coordinate is `start` and of each so many steps.
+
+        None if that dimension has several iteration axes.
+        """
         val = self.normal(val)
         if len(val.dims[dim]) > 1:
             return None
         at = sum(len(d) for d in val.dims[:dim])
-        dims = [*val.dims[:dim], (length,), *val.dims[dim + 1 :]]
-
-        def change(offset: int, strides: Strides) -> tuple[int, Strides]:
-            if not val.dims[dim]:
-                return offset, (*strides[:at], 0, *strides[at:])
-            return offset + start * strides[at], (*strides[:at], step * strides[at], *strides[at + 1 :])
-
-        return self._restride(val, dims, change)
-
-    def window(self, val: Val, dim: int, count: int, step: int, size: int, dilation: int) -> Val | None:
-        """A logical dimension as `count` windows of `size`; None if that dimension has several iteration axes."""
-        val = self.normal(val)
-        if len(val.dims[dim]) > 1:
-            return None
-        at = sum(len(d) for d in val.dims[:dim])
-        dims = [*val.dims[:dim], (count,), (size,), *val.dims[dim + 1 :]]
+        dims = [*val.dims[:dim], *((n,) for n in extents), *val.dims[dim + 1 :]]
 
         def change(offset: int, strides: Strides) -> tuple[int, Strides]:
             stride, after = (strides[at], at + 1) if val.dims[dim] else (0, at)
-            return offset, (*strides[:at], step * stride, dilation * stride, *strides[after:])
+            return offset + start * stride, (*strides[:at], *(step * stride for step in steps), *strides[after:])
 
         return self._restride(val, dims, change)
 
-    def split(self, val: Val, dims: Sequence[tuple[int, ...]]) -> Val:
+    def split(self, val: Val, dims: Sequence[Axes]) -> Val:
         """Iteration axes cut into finer ones; the products per old axis must agree, the grouping is free."""
-        fine = [n for d in dims for n in d]
-
-        def change(offset: int, strides: Strides) -> tuple[int, Strides]:
-            new: list[int] = []
-            it = iter(fine)
-            for n, s in zip(val.axes, strides, strict=True):
-                part: list[int] = []
-                while prod(part) < n:
-                    part.append(next(it))
-                new += [s * c for c in contiguous(part)]
-            return offset, tuple(new)
-
-        return self._restride(val, dims, change)
+        parts = _grouped([n for d in dims for n in d], val.axes)
+        return self._restride(
+            val, dims, lambda o, s: (o, tuple(a * c for a, p in zip(s, parts, strict=True) for c in contiguous(p)))
+        )
 
     def reshape(self, val: Val, shape: Sequence[int]) -> Val | None:
         """The same row-major sequence under another logical shape; None if an axis would be cut unevenly."""
         val = self.normal(val)
         for candidate in (val, self.merged(val)):
             cuts = _refine(candidate.axes, shape)
-            if cuts is None:
-                continue
-            dims: list[tuple[int, ...]] = []
-            it = iter(cuts)
-            for n in shape:
-                part: list[int] = []
-                while prod(part) < n:
-                    part.append(next(it))
-                dims.append(tuple(part))
-            return self.normal(self.split(candidate, dims))
+            if cuts is not None:
+                return self.normal(self.split(candidate, _grouped(cuts, shape)))
         return None
 
     def unify(self, vals: Sequence[Val]) -> list[Val] | None:
         """The same logical shape with the same iteration axes; None if two cuts of a dimension do not nest."""
         vals = [self.normal(v) for v in vals]
-        dims: list[tuple[int, ...]] = []
+        dims: list[Axes] = []
         for columns in zip(*(v.dims for v in vals), strict=True):
-            fine: tuple[int, ...] = ()
+            fine: Axes = ()
             for column in columns:
                 cuts = _refine(fine or (prod(column),), column)
                 if cuts is None:
@@ -318,16 +263,33 @@ class Views:
         dims, keep = _mergeable(val, val.dims)
         return val if dims == val.dims else self._restride(val, dims, lambda o, s: (o, tuple(s[a] for a in keep)))
 
+    def packed(self, val: Val, kept: Sequence[bool]) -> Val:
+        """The axes that are kept as one dimension, merged where every window allows it."""
+        axes = tuple(compress(val.axes, kept))
+        return self.merged(self._restride(val, [axes], lambda o, s: (o, tuple(compress(s, kept)))))
+
+    def along_k(self, val: Val, rank: int, stride: int) -> Leaf:
+        """The window of a fold: strides over the axes of the first `rank` dimensions, then one along k."""
+        first = sum(len(d) for d in val.dims[:rank])
+        return self.pool.moved(val.leaf, (*val.leaf.strides[:first], stride))
+
+    def constant(self, val: Val) -> Val | None:
+        """An immediate as a window that moves nowhere; None for anything else."""
+        if not isinstance(val.body, Inst) or val.body.op != Op.IMM:
+            return None
+        word = val.body.imm - (1 << 32 if val.body.imm >> 31 else 0)
+        return Val(val.dims, self.pool.leaf(Tag.IOTA, 0, word, (0,) * len(val.axes)))
+
     def merged(self, val: Val) -> Val:
         """All axes as one dimension, merged where every window allows it."""
         dims, keep = _mergeable(val, (val.axes,))
         return self._restride(val, dims, lambda o, s: (o, tuple(s[a] for a in keep)))
 
 
-def _mergeable(val: Val, dims: tuple[tuple[int, ...], ...]) -> tuple[tuple[tuple[int, ...], ...], list[int]]:
+def _mergeable(val: Val, dims: tuple[Axes, ...]) -> tuple[tuple[Axes, ...], list[int]]:
     """Dimensions after merging, and which old axis gives each new axis its stride (the innermost of a merge)."""
     columns = [leaf.strides for leaf in val.leaves()]
-    result: list[tuple[int, ...]] = []
+    result: list[Axes] = []
     keep: list[int] = []
     at = 0
     for dim in dims:
@@ -344,6 +306,17 @@ def _mergeable(val: Val, dims: tuple[tuple[int, ...], ...]) -> tuple[tuple[tuple
             at += 1
         result.append(tuple(part))
     return tuple(result), keep
+
+
+def _grouped(axes: Sequence[int], extents: Sequence[int]) -> list[Axes]:
+    """Axes in groups, one after another, whose products are the extents."""
+    it, groups = iter(axes), []
+    for extent in extents:
+        group: Axes = ()
+        while prod(group) < extent:
+            group += (next(it),)
+        groups.append(group)
+    return groups
 
 
 def _refine(a: Sequence[int], b: Sequence[int]) -> list[int] | None:

@@ -2,7 +2,7 @@
 
 A `Node` is a value with a logical shape; a `Graph` builds nodes bottom-up and returns the same node for the same
 value, so duplicate work disappears here and nothing depends on names. What an op of a Program is, is decided
-later (`schedule.py`): views cost nothing and elementwise nodes fuse.
+later (`selection.py`): views cost nothing and elementwise nodes fuse.
 """
 
 from __future__ import annotations
@@ -72,6 +72,11 @@ class Node:
     def elements(self) -> int:
         """Number of elements."""
         return prod(self.shape)
+
+    @property
+    def base(self) -> Node:
+        """The node under a chain of views."""
+        return self.args[0].base if self.kind in VIEWS else self
 
 
 @dataclass(frozen=True)

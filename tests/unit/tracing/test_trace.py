@@ -22,7 +22,7 @@ from lockstep.protocol.errors import LoweringError, UsageError
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.programs.program import F32, I32, Alias, Fold, Kind, Program, Tag
 from lockstep.tracing import context, draw, random_words, trace
-from lockstep.tracing.affine import MAX_BIG
+from lockstep.tracing.fusion import MAX_BIG
 from lockstep.training.baseline import load_parameters
 from lockstep.training.job import Batch, build_programs
 from lockstep.training.models import (

@@ -1,0 +1,83 @@
+"""The values of nodes: expressions until something needs them in memory, and then windows on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from lockstep.protocol.programs.rules import MAX_AXES
+from lockstep.tracing.affine import Inst, Val, Views
+from lockstep.tracing.emission import Emission
+from lockstep.tracing.fusion import is_dear_under
+from lockstep.tracing.graph import Node
+
+
+class Placement:
+    """The values of the nodes so far. Who needs one otherwise than it is has it stored, for all who read it later."""
+
+    def __init__(self, views: Views, emission: Emission) -> None:
+        self._views = views
+        self._emission = emission
+        self._vals: dict[int, Val] = {}
+
+    def put(self, node: Node, val: Val) -> None:
+        """Says what a node's value is."""
+        self._vals[node.index] = val
+
+    def value(self, node: Node) -> Val:
+        """Returns a node's current value; views are followed to their base."""
+        if node.index in self._vals:
+            return self._vals[node.index]
+        base = node.args[0]
+        val = self.value(base)
+        if isinstance(val.body, Inst) and is_dear_under(node, val.body):
+            val = self.stored(base)
+        result = self.seen(node, val)
+        if result is None or (sum(result.varying) > MAX_AXES and sum(val.varying) <= MAX_AXES):
+            result = self.seen(node, self.stored(base))
+        if result is None:
+            # What is broadcast was not stored: only a full copy can be cut in this way.
+            result = self.seen(node, self.stored(base, range(len(base.shape))))
+        assert result is not None, f"a {node.kind} of a contiguous tensor is a view"
+        return result
+
+    def seen(self, node: Node, val: Val) -> Val | None:
+        """The value through a view; None if it cannot be cut in this way."""
+        match node.kind:
+            case "permute":
+                return self._views.permute(val, node.attrs[0])
+            case "reshape":
+                return self._views.reshape(val, node.shape)
+            case "expand":
+                return self._views.expand(val, node.shape)
+            case "flip":
+                return self._views.flip(val, node.attrs[0])
+        axis, *steps = node.attrs
+        if node.kind == "window":
+            return self._views.cut(val, axis, node.shape[axis : axis + 2], steps)
+        start, step = steps
+        return self._views.cut(val, axis, (node.shape[axis],), (step,), start)
+
+    def stored(self, node: Node, keep: Sequence[int] = ()) -> Val:
+        """The node in memory, contiguous in its own order, but for what is broadcast along dimensions beside `keep`."""
+        self._vals[node.index] = self._emission.map(self.value(node), node, keep)
+        return self._vals[node.index]
+
+    def stored_as(self, fits: Callable[[Val], bool], node: Node, dims: Sequence[int]) -> Val:
+        """The node in memory, with what is broadcast along `dims` written out if it does not fit otherwise."""
+        val = self.stored(node)
+        return val if fits(val) else self.stored(node, dims)
+
+    def fitting(self, fits: Callable[[Val], bool], node: Node, dims: Sequence[int] = ()) -> Val:
+        """The node's value if it fits, else the node in memory so that it does."""
+        val = self.value(node)
+        return val if fits(val) else self.stored_as(fits, node, dims)
+
+    def unified(self, nodes: Sequence[Node]) -> list[Val]:
+        """Values of one logical shape over the same iteration axes."""
+        vals = [self.value(n) for n in nodes]
+        result = self._views.unify(vals)
+        if result is None or any(sum(val.varying) > MAX_AXES for val in result):
+            vals = [self.stored(n) if any(len(d) > 1 for d in v.dims) else v for n, v in zip(nodes, vals, strict=True)]
+            result = self._views.unify(vals)
+        assert result is not None, "contiguous tensors of one shape have nesting axes"
+        return result
