@@ -65,7 +65,7 @@ class Slot:
         self.live: State = self.rehearsal.start(state, 0)
         for t in range(1, steps + 1):
             self.live = self.rehearsal.after(self.live, 0, 0, t)
-        self.headers = [h for h in job.programs.encode.output_layout[: 1 << job.payload_depth] if h is not None]
+        self.headers = [h for h in job.programs.encode.output_layout[job.sections.payload] if h is not None]
 
     def step(self) -> None:
         """One inner step more, whose result is dropped."""

@@ -23,12 +23,11 @@ from numpy.typing import NDArray
 
 from lockstep.numerics import executor
 from lockstep.numerics.arrays import Array, StepContext
-from lockstep.protocol.merkle import ceil_log2
 from lockstep.protocol.types import MERGE_SLOT
 from lockstep.storage.payload import F32_FORMAT, INT8_FORMAT, wire_length
 from lockstep.training.data import Corpus, demo_corpus
 from lockstep.training.demo import BATCH, MODEL, SPEC, DemoJob
-from lockstep.training.job import build_programs, depths_of
+from lockstep.training.job import build_programs
 from lockstep.training.models import GPT, next_token_loss
 from lockstep.training.strategies import diloco
 
@@ -43,10 +42,9 @@ class Side:
         programs = build_programs(GPT(MODEL), next_token_loss, spec, batch=BATCH, rounds=rounds, slots=slots)
         self._step, self._encode, self._merge = map(executor.compile, (programs.step, programs.encode, programs.merge))
         self.spec, self.rounds, self.slots = spec, rounds, slots
-        self._quarter, self._width = (1 << depth for depth in depths_of(spec, programs.layout, slots))
-        layout = programs.encode.output_layout
-        self.payload_bytes = wire_length(layout[: self._width], INT8_FORMAT, spec.carry)
-        self.carry_bytes = wire_length(layout[self._width :], F32_FORMAT) if spec.carry else 0
+        self._sections, layout = programs.sections, programs.encode.output_layout
+        self.payload_bytes = wire_length(layout[self._sections.payload], INT8_FORMAT, spec.carry)
+        self.carry_bytes = wire_length(layout[self._sections.carried], F32_FORMAT) if spec.carry else 0
 
     def train(self, start: NDArray[np.float32], rows: NDArray[np.int32], seed: int) -> Iterator[NDArray[np.float32]]:
         """The merged parameters after each round."""
@@ -58,7 +56,7 @@ class Side:
             words = bytes([seed, r]) * 16
             outs = [self._slot(base, moments[slot], rows, words, r, slot) for slot in range(self.slots)]
             if self.spec.carry:
-                moments = [out[self._width :] for out in outs]
+                moments = [out[self._sections.carried] for out in outs]
             base, momentum = self._merged(base, momentum, [out[0] for out in outs], words, r)
             yield np.asarray(base)
 
@@ -66,7 +64,7 @@ class Side:
         self, base: Array, carry: list[Array | None], rows: Array, words: bytes, r: int, slot: int
     ) -> list[Array | None]:
         clock = np.array(r * self.spec.inner_steps, np.int32)
-        state = [e for part in ([base], [base], carry, [clock]) for e in _padded(self._quarter, part)]
+        state = self._sections.slot_state([base], [base], carry, clock)
         for t in range(1, self.spec.inner_steps + 1):
             state = list(self._step.run(state, StepContext(words, r, slot, t), rows))
         return list(self._encode.run(state, StepContext(words, r, slot, self.spec.inner_steps + 1), rows))
@@ -74,20 +72,13 @@ class Side:
     def _merged(
         self, base: Array, momentum: Array, payloads: list[Array | None], words: bytes, r: int
     ) -> tuple[Array, Array]:
-        room = self._width << ceil_log2(self.slots)
-        shared = [*_padded(self._quarter, [base]), *_padded(self._quarter, [momentum])]
-        received = [e for payload in payloads for e in _padded(self._width, [payload])]
-        mask = _padded(room, [np.ones(self.slots, np.float32)])
-        state = [*_padded(2 * room, shared), *_padded(room, received), *mask]
+        mask = np.ones(self.slots, np.float32)
+        state = self._sections.merge_state([base], [momentum], [[payload] for payload in payloads], mask)
         out = list(self._merge.run(state, StepContext(words, r, MERGE_SLOT, 1)))
-        after, moved = out[0], out[self._quarter]
+        after, moved = out[self._sections.shared.start], out[self._sections.outer.start]
         assert after is not None, "a merge puts out parameters"
         assert moved is not None, "and their momentum"
         return after, moved
-
-
-def _padded(width: int, entries: list[Any]) -> list[Array | None]:
-    return [*entries, *[None] * (width - len(entries))]
 
 
 def results(rounds: int, slots: int, seeds: int, corpus: Corpus) -> dict[str, Any]:

@@ -71,6 +71,7 @@ from lockstep.protocol.programs.program import (
     Tag,
     View,
 )
+from lockstep.protocol.sections import Sections
 from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seed, StateRoot
 from lockstep.storage.payload import INT8_FORMAT, Checkpoint
 from tests.support import games
@@ -386,7 +387,7 @@ def _shapes() -> Any:
     from types import SimpleNamespace
 
     role = SimpleNamespace(payload_depth=0, slots=SLOTS, carry_period=0, inner_steps=INNER_STEPS)
-    return SimpleNamespace(genesis=SimpleNamespace(shared_depth=1), role=role)
+    return SimpleNamespace(genesis=SimpleNamespace(shared_depth=1), role=role, sections=Sections(1, 0, SLOTS))
 
 
 def terms_of(job: Job) -> Terms:
@@ -472,9 +473,9 @@ def run_largest(arena: Arena) -> Iterator[Row]:
 
 def _both_ways(arena: Arena, made: lazy.Traced, rows: np.ndarray, ops: Sequence[int]) -> Iterator[Row]:
     """A game about each op with a defender who lies, then one with a challenger who does."""
-    program, quarter = made.step, len(made.step.inputs) // 4
+    program, sections = made.step, Sections(made.shared_depth, made.payload_depth, SLOTS)
     start = lazy.start_of(program)
-    shared, carry = (lazy.roots_of(start[k * quarter : (k + 1) * quarter]) for k in (0, 2))
+    shared, carry = (lazy.roots_of(start[section]) for section in (sections.live, sections.carry))
     terms = Terms(
         program, made.encode, made.merge, tensor_root(rows), rows.shape[0], rows.shape[1], shared, shared, carry,
         made.shared_depth, made.payload_depth, INNER_STEPS,

@@ -82,7 +82,7 @@ def toy() -> tuple[tuple[Array | None, ...], Array]:
     """The toy job's first state and its rows."""
     with tempfile.TemporaryDirectory() as folder:
         job = toyjob.load(DirectoryStore(Path(folder)))
-        return tuple(job.slot_state(job.genesis, 0)), job.dataset
+        return tuple(job.programs.slot_state(job.params.sections, job.genesis, 0)), job.dataset
 
 
 def suffer(seeds: range) -> Suffered:

@@ -392,7 +392,7 @@ class Traced:
 def traced(size: Size, rounds: int, slots: int, inner_steps: int, products: str = "float32") -> Traced:
     """A model's Programs; its weights are not made."""
     from lockstep.tracing.arithmetic import Arithmetic
-    from lockstep.training.job import Batch, build_programs, depths_of
+    from lockstep.training.job import Batch, build_programs
     from lockstep.training.models import next_token_loss
     from lockstep.training.parameters import without_weights
     from lockstep.training.strategies import diloco
@@ -405,7 +405,7 @@ def traced(size: Size, rounds: int, slots: int, inner_steps: int, products: str 
         model, next_token_loss, spec, batch=batch, rounds=rounds, slots=slots, shard_elements=size.shard_elements,
         arithmetic=Arithmetic(products),
     )  # fmt: skip
-    depths = depths_of(spec, built.layout, slots)
+    depths = built.sections.shared_depth, built.sections.payload_depth
     return Traced(built.step, built.encode, built.merge, *depths, sum(p.numel() for p in model.parameters()))
 
 

@@ -41,7 +41,7 @@ from lockstep.numerics.validate import check_schedule
 from lockstep.protocol.programs.program import Program
 from lockstep.storage.payload import BLOCK
 from lockstep.tracing.arithmetic import PRODUCTS, Arithmetic
-from lockstep.training.job import Batch, build_programs, depths_of
+from lockstep.training.job import Batch, build_programs
 from lockstep.training.models import Llama, LlamaConfig, next_token_loss
 from lockstep.training.parameters import without_weights
 from lockstep.training.strategies import diloco
@@ -170,7 +170,7 @@ def trace_model(name: str, path: Path, products: str) -> Traced:
     programs = build_programs(
         built, next_token_loss, SPEC, batch=model.batch, rounds=10, slots=SLOTS, arithmetic=arithmetic
     )
-    terms = Terms(*depths_of(SPEC, programs.layout, SLOTS), SLOTS, model.batch.row_length)
+    terms = Terms(programs.sections.shared_depth, programs.sections.payload_depth, SLOTS, model.batch.row_length)
     check_schedule(programs.step, programs.encode, programs.merge, terms)
     need = footprint.worker(ClaimSchedule(programs.step, programs.encode, programs.merge), SLOTS)
     payload = sum(h.elements + 4 * (h.elements // BLOCK) for h in programs.encode.output_layout if h is not None)

@@ -207,7 +207,7 @@ def bits_of(job: TrainingJob, state: Rehearsed, payloads: int) -> dict[str, Any]
         return cid_of(blob)
 
     manifest = len(encode_checkpoint(state.checkpoint, named))
-    layout = job.programs.encode.output_layout[1 << job.payload_depth :]
+    layout = job.programs.encode.output_layout[job.sections.carried]
     carry = wire_length(layout, F32_FORMAT) if job.carry else 0
     up, unit = state.sent / payloads, 8 / parameters
     return {

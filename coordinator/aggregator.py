@@ -162,8 +162,8 @@ def _read_start(job: Job, formats: Sequence[str | None], body: memoryview) -> tu
                 at = end
         return tuple(tensors)
 
-    layout, quarter = job.programs.merge.output_layout, 1 << job.params.genesis.shared_depth
-    base = Checkpoint(read(layout[:quarter], F32_FORMAT), read(layout[quarter:], F32_FORMAT))
+    layout, sections = job.programs.merge.output_layout, job.params.sections
+    base = Checkpoint(read(layout[sections.shared], F32_FORMAT), read(layout[sections.outer], F32_FORMAT))
     payloads: list[Tensors | None] = []
     for wire_format in formats:
         if wire_format not in (None, F32_FORMAT, job.wire_format):

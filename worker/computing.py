@@ -109,8 +109,8 @@ def settle(
     run: ClaimRun, claim: ClaimId, attempt: int, final: State, roots: Sequence[StateRoot], store: ContentStore
 ) -> Material:
     """Store payload and trace; the claim's outputs, and where they are. `attempt`: in the claim's id."""
-    layout, width = run.program(run.transitions).output_layout, 1 << run.job.params.role.payload_depth
-    out, out2 = (Digest(layout_root(layout[part], final[part])) for part in (slice(width), slice(width, None)))
+    layout, sections = run.program(run.transitions).output_layout, run.job.params.sections
+    out, out2 = (Digest(layout_root(layout[s], final[s])) for s in (sections.payload, sections.carried))
     payload_cid = store_payload(run.job, store, payload_of(run.job, final), carry_of(run.job, final))
     trace_cid = store.put(b"".join(roots))
     return Material(

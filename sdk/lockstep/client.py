@@ -19,7 +19,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from filelock import FileLock
 
 from lockstep.base import markup
@@ -33,14 +32,13 @@ from lockstep.chain.events import Event, EventReader
 from lockstep.chain.finality import FinalityTracker, relied_block
 from lockstep.chain.keys import KEYSTORE, load_account
 from lockstep.chain.rpc import connect as connect_rpc
-from lockstep.execution.jobs import Job, TrainingJob, load, subtree_root
+from lockstep.execution.jobs import Job, TrainingJob, load, subtree_root, zeros_of
 from lockstep.execution.losses import NAME as LOSS
 from lockstep.execution.losses import Curve, Losses, MergedLoss
 from lockstep.execution.merging import load_checkpoint, merged_again
 from lockstep.execution.quoting import SECONDS, Figures, figures_of
 from lockstep.execution.rates import price_of, slot_operations
 from lockstep.market.ledger import UNSEALED, Ledger, ledger_of
-from lockstep.numerics.arrays import DTYPES
 from lockstep.numerics.validate import check_schedule
 from lockstep.protocol.errors import BudgetExceeded, FundsError, NotFoundError, TryLater, UsageError
 from lockstep.protocol.jobs import (
@@ -59,7 +57,6 @@ from lockstep.protocol.jobs import (
 )
 from lockstep.protocol.market.ids import job_id
 from lockstep.protocol.market.job_rules import ChainTimes, answer_floor, check_params
-from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.programs.defects import job_of
 from lockstep.protocol.programs.program import PROFILE, Program
 from lockstep.protocol.types import Address, Cid, Digest, JobId, Seconds, StateRoot, Wei
@@ -591,17 +588,15 @@ def _store_parts(store: ContentStore, quote: Quote) -> None:
 
 def _params(job: TrainingJob, spec: JobSpec | None, chain: ChainTimes) -> JobParams:
     step, encode, merge = job.programs.step, job.programs.encode, job.programs.merge
-    quarter = 1 << job.shared_depth
-    outputs = merge.output_layout
-    carry = step.inputs[2 * quarter : 3 * quarter]
-    payload = encode.output_layout[: 1 << job.payload_depth]
+    sections, outputs = job.sections, merge.output_layout
+    carry, payload = step.inputs[sections.carry], encode.output_layout[sections.payload]
     start = job.genesis
     terms = job.terms
     return JobParams(
         SpecRef(ZERO if spec is None else spec.digest, PROFILE, max(p.opset for p in (step, encode, merge))),
         Genesis(
-            shared=NO_STATE if start is None else StateRoot(subtree_root(outputs[:quarter], start.shared)),
-            outer=NO_STATE if start is None else StateRoot(subtree_root(outputs[quarter:], start.outer)),
+            shared=NO_STATE if start is None else StateRoot(subtree_root(outputs[sections.shared], start.shared)),
+            outer=NO_STATE if start is None else StateRoot(subtree_root(outputs[sections.outer], start.outer)),
             shared_depth=job.shared_depth,
         ),
         RoundSchedule(job.rounds, terms.max_lead, terms.max_fail),
@@ -628,8 +623,8 @@ def _params(job: TrainingJob, spec: JobSpec | None, chain: ChainTimes) -> JobPar
                 dataset_root=Digest(job.dataset.root),
                 dataset_rows=job.dataset.row_count,
                 row_length=job.dataset.row_tokens,
-                zero_carry=NO_STATE if start is None else StateRoot(_zero_root(carry)),
-                zero_payload=NO_STATE if start is None else StateRoot(_zero_root(payload)),
+                zero_carry=NO_STATE if start is None else StateRoot(subtree_root(carry, zeros_of(carry))),
+                zero_payload=NO_STATE if start is None else StateRoot(subtree_root(payload, zeros_of(payload))),
                 carry_depth=job.shared_depth,
                 payload_depth=job.payload_depth,
                 carry_period=terms.carry_period if job.carry else 0,
@@ -647,7 +642,3 @@ def _params(job: TrainingJob, spec: JobSpec | None, chain: ChainTimes) -> JobPar
             ),
         ),
     )
-
-
-def _zero_root(layout: tuple[TensorHeader | None, ...]) -> bytes:
-    return subtree_root(layout, [np.zeros(h.shape, DTYPES[h.dtype]) for h in layout if h is not None])

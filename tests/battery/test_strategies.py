@@ -160,13 +160,11 @@ def job_of(strategy: Strategy, rows: np.ndarray = DATA, slots: int = SLOTS, **ch
 def traced_once(strategy: Strategy) -> Traced:
     job = job_of(strategy)
     assert job.genesis is not None
-    quarter = 1 << job.shared_depth
-    shared = [*job.genesis.shared, *[None] * (quarter - len(job.genesis.shared))]
     # What is a slot's own is zero before the first step.
-    layout = job.programs.step.output_layout[2 * quarter : 3 * quarter]
+    layout = job.programs.step.output_layout[job.sections.carry]
     own = [None if h is None else np.zeros(h.shape, np.int32 if h.shape == () else np.float32) for h in layout]
-    clock = [np.array(NUMBER * job.inner_steps, np.int32), *[None] * (quarter - 1)]
-    return Traced(job, [*shared, *shared, *own, *clock])
+    clock = np.array(NUMBER * job.inner_steps, np.int32)
+    return Traced(job, job.sections.slot_state(job.genesis.shared, job.genesis.shared, own, clock))
 
 
 @pytest.fixture(params=CASES)
@@ -244,7 +242,7 @@ def test_it_resumes_in_the_middle_of_a_round(traced: Traced, tmp_path: Path) -> 
 
 
 def test_its_payload_comes_back_from_a_store_in_its_wire_format(traced: Traced, tmp_path: Path) -> None:
-    out, width, form = traced.payload(), 1 << traced.job.payload_depth, traced.job.wire_format
+    out, width, form = traced.payload(), traced.job.sections.payload.stop, traced.job.wire_format
     layout = traced.job.programs.encode.output_layout
     store, carries = DirectoryStore(tmp_path), traced.job.carry
     tensors = [x for x in out[:width] if x is not None]
@@ -262,19 +260,15 @@ def test_its_payload_comes_back_from_a_store_in_its_wire_format(traced: Traced, 
 
 
 def test_a_merge_survives_missing_peers(traced: Traced, strategy: Strategy) -> None:
-    job, width = traced.job, 1 << traced.job.payload_depth
-    payload = list(traced.payload()[:width])
-    half, quarter = len(job.programs.merge.inputs) // 4, 1 << job.shared_depth
+    job, sections = traced.job, traced.job.sections
+    payload = list(traced.payload()[sections.payload])
     assert job.genesis is not None
-    outer = [*job.genesis.outer, *[None] * (quarter - len(job.genesis.outer))]
-    shared = [*traced.start[:quarter], *outer]
     decays = getattr(getattr(strategy, "outer", None), "weight_decay", 0.0) > 0
     merge = compile(job.programs.merge)
     for mask in ([1, 1, 1], [1, 0, 1], [0, 0, 1], [0, 0, 0]):
         # What is masked out must not count, whatever it holds.
-        slots = [x if m or x is None else np.full_like(x, np.nan) for m in mask for x in payload]
-        state = [*shared, *[None] * (2 * half - len(shared)), *slots, *[None] * (half - len(slots))]
-        state += [np.array(mask, np.float32), *[None] * (half - 1)]
+        slots = [[x if m or x is None else np.full_like(x, np.nan) for x in payload] for m in mask]
+        state = sections.merge_state(job.genesis.shared, job.genesis.outer, slots, np.array(mask, np.float32))
         out = merge.run(state, StepContext(SEED, NUMBER, MERGE_SLOT, 1))
         assert all(np.isfinite(x).all() for x in out if x is not None), mask
         moved = bits(list(out))[0] != bits(traced.start)[0]
@@ -305,7 +299,7 @@ def test_rounds_end_alike_in_whatever_order_payloads_arrive_and_wherever_a_slot_
 ) -> None:
     rehearsal = Rehearsal(traced_once(strategy).job, threads=2)
     state, store, form = rehearsal.first(), DirectoryStore(tmp_path), rehearsal.job.wire_format
-    layout = rehearsal.job.programs.encode.output_layout[: 1 << rehearsal.job.payload_depth]
+    layout = rehearsal.job.programs.encode.output_layout[rehearsal.job.sections.payload]
     cut = max(1, rehearsal.job.inner_steps // 2)
     for r, due in enumerate(rounds(strategy)):
         cids, carries = {}, {}

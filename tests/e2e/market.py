@@ -237,8 +237,8 @@ class Market:
     def _reveal(self, run: ClaimRun, trace_cid: Cid | None, payload_cid: Cid | None) -> tuple[HeldClaim, Reveal]:
         states = list(run.states())
         roots, final = [root for _, _, root in states], states[-1][1]
-        layout, width = run.program(run.transitions).output_layout, 1 << self.params.role.payload_depth
-        out, out2 = (layout_root(layout[p], final[p]) for p in (slice(width), slice(width, None)))
+        layout, sections = run.program(run.transitions).output_layout, self.params.sections
+        out, out2 = (layout_root(layout[s], final[s]) for s in (sections.payload, sections.carried))
         levels = honest.trace_levels(roots)
         proof = tuple(merkle.proof(levels, len(roots) - 1))
         parts = jobs.payload_of(self.job, final), jobs.carry_of(self.job, final)

@@ -167,7 +167,7 @@ def payload_bytes(programs: ClaimSchedule, slots: int) -> int:
 
 def payload_wire_bytes(programs: ClaimSchedule, params: JobParams, wire_format: str) -> int:
     """Returns the bytes of a slot's payload as it travels, without the carry beside it; the most where they vary."""
-    layout = programs.encode.output_layout[: 1 << params.role.payload_depth]
+    layout = programs.encode.output_layout[params.sections.payload]
     return wire_length(layout, format_fitting(layout, wire_format), params.role.carries)
 
 

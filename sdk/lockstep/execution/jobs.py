@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 import numpy as np
 
 from lockstep.numerics import paths
-from lockstep.numerics.arrays import StepContext
+from lockstep.numerics.arrays import DTYPES, StepContext
 from lockstep.numerics.executor import Executable
 from lockstep.numerics.resident import DeviceFailed, Resident
 from lockstep.numerics.trace import HashedContents, StepTrace, entry_roots, layout_root, materialise
@@ -29,9 +29,10 @@ from lockstep.protocol.errors import Mismatch, PayloadInvalid, ProgramInvalid, U
 from lockstep.protocol.jobs import ZERO_ADDRESS, Body
 from lockstep.protocol.market import moving
 from lockstep.protocol.market.types import StateLeaf
-from lockstep.protocol.merkle import TensorHeader, ceil_log2
+from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.programs.defects import job_of
-from lockstep.protocol.programs.program import I32, Program
+from lockstep.protocol.programs.program import Program
+from lockstep.protocol.sections import Sections
 from lockstep.protocol.types import MERGE_SLOT, Address, Digest, JobId, Seed, StateRoot
 from lockstep.storage import cid_of_digest
 from lockstep.storage.containers import JobSpec, load_program
@@ -104,6 +105,17 @@ class ClaimSchedule:
         program: Program = getattr(self, self.name_of(slot, t, inner_steps))
         return program
 
+    def slot_state(self, s: Sections, base: Checkpoint, steps_done: int, carried: Tensors | None = None) -> State:
+        """S_0 of a slot: live and anchor copies of the shared tensors, what is carried or else zeros, the clock."""
+        carry, clock = _filled(self.step.inputs[s.carry], carried), np.array(steps_done, dtype=np.int32)
+        return _checked(self.step.inputs, s.slot_state(base.shared, base.shared, carry, clock))
+
+    def merge_state(self, s: Sections, base: Checkpoint, payloads: Sequence[Tensors | None]) -> State:
+        """S_0 of a merge: shared, outer, each slot's payload (zeros where it is absent), the mask."""
+        received = [_filled(self.encode.output_layout[s.payload], payload) for payload in payloads]
+        mask = np.array([0.0 if p is None else 1.0 for p in payloads], dtype=np.float32)
+        return _checked(self.merge.inputs, s.merge_state(base.shared, base.outer, received, mask))
+
 
 @dataclass(frozen=True)
 class TrainingJob:
@@ -136,6 +148,11 @@ class TrainingJob:
     """The policy by which products are products of integers (`tracing.arithmetic`); empty: none are."""
     wire_format: str = F32_FORMAT
     """The format in which payloads are expected to travel: a name that `storage.payload.format_of` knows."""
+
+    @property
+    def sections(self) -> Sections:
+        """The parts of the job's states."""
+        return Sections(self.shared_depth, self.payload_depth, self.slots)
 
 
 @dataclass(frozen=True)
@@ -262,33 +279,12 @@ class Job:
     @property
     def payload_layout(self) -> tuple[TensorHeader | None, ...]:
         """Headers of the tensors that a merge takes from a slot; None = EMPTY."""
-        return self.programs.encode.output_layout[: 1 << self.params.role.payload_depth]
+        return self.programs.encode.output_layout[self.params.sections.payload]
 
     @property
     def carry_layout(self) -> tuple[TensorHeader | None, ...]:
         """Headers of the carry that the owner's next round takes; all EMPTY without a carry."""
-        return self.programs.encode.output_layout[1 << self.params.role.payload_depth :]
-
-    def slot_state(self, base: Checkpoint, round_: int, carried: Tensors | None = None) -> State:
-        """S_0 of a slot: live and anchor copies of the shared tensors, what is carried or else zeros, the clock at
-        round x H."""
-        layout = self.programs.step.inputs
-        quarter = 1 << self.params.genesis.shared_depth
-        shared = _padded(base.shared, quarter)
-        carry = _filled(layout[2 * quarter : 3 * quarter], carried)
-        clock = _padded([np.array(round_ * self.params.role.inner_steps, dtype=np.int32)], quarter)
-        return _checked(layout, [*shared, *shared, *carry, *clock])
-
-    def merge_state(self, base: Checkpoint, payloads: Sequence[Tensors | None]) -> State:
-        """S_0 of a merge: shared, outer, each slot's payload (zeros where it is absent), the mask."""
-        params, layout = self.params, self.programs.merge.inputs
-        quarter, width = 1 << params.genesis.shared_depth, 1 << params.role.payload_depth
-        state = _padded([*_padded(base.shared, quarter), *_padded(base.outer, quarter)], len(layout) // 2)
-        for payload in payloads:
-            state += _filled(self.payload_layout, payload)
-        state = _padded(state, len(layout) // 2 + (width << ceil_log2(params.role.slots)))
-        state.append(np.array([0.0 if p is None else 1.0 for p in payloads], dtype=np.float32))
-        return _checked(layout, _padded(state, len(layout)))
+        return self.programs.encode.output_layout[self.params.sections.carried]
 
     def payload_roots(self, payload: Tensors, carry: Tensors = ()) -> tuple[Digest, Digest]:
         """(out, out2) of a slot's claim: the subtree roots of its decoded payload and of the carry beside it."""
@@ -304,10 +300,10 @@ class Job:
 
     def checkpoint_roots(self, checkpoint: Checkpoint) -> tuple[Digest, Digest]:
         """(shared, outer): what `merge` claims and the next round starts from."""
-        layout, quarter = self.programs.merge.output_layout, 1 << self.params.genesis.shared_depth
+        layout, sections = self.programs.merge.output_layout, self.params.sections
         return (
-            subtree_root(layout[:quarter], checkpoint.shared),
-            subtree_root(layout[quarter:], checkpoint.outer),
+            subtree_root(layout[sections.shared], checkpoint.shared),
+            subtree_root(layout[sections.outer], checkpoint.outer),
         )
 
 
@@ -407,34 +403,35 @@ def slot_run(
     job: Job, base: Checkpoint, seed: Seed, round_: int, slot: int, carried: CarryIn | None = None
 ) -> ClaimRun:
     """A slot's claim from the round's base checkpoint, and from what its owner carries."""
-    if carried is None:
-        return ClaimRun(job, slot, round_, seed, job.slot_state(base, round_))
-    return ClaimRun(job, slot, round_, seed, job.slot_state(base, round_, carried.tensors), carried.body)
+    tensors, body = (None, None) if carried is None else (carried.tensors, carried.body)
+    start = job.programs.slot_state(job.params.sections, base, round_ * job.params.role.inner_steps, tensors)
+    return ClaimRun(job, slot, round_, seed, start, body)
 
 
 def merge_run(job: Job, base: Checkpoint, payloads: Sequence[Tensors | None], seed: Seed, round_: int) -> ClaimRun:
     """A merge's claim from the round's base checkpoint and its accepted payloads, in slot order."""
-    return ClaimRun(job, MERGE_SLOT, round_, seed, job.merge_state(base, payloads))
+    return ClaimRun(job, MERGE_SLOT, round_, seed, job.programs.merge_state(job.params.sections, base, payloads))
 
 
 def payload_of(job: Job, final: State) -> Tensors:
     """Returns the tensors that a merge takes from a slot, out of the state after `encode`."""
-    return tuple(a for a in final[: 1 << job.params.role.payload_depth] if a is not None)
+    return tensors_of(final[job.params.sections.payload])
 
 
 def carry_of(job: Job, final: State) -> Tensors:
     """Returns the tensors that the slot's owner starts its next round from, out of the state after `encode`; none
     without a carry."""
-    return tuple(a for a in final[1 << job.params.role.payload_depth :] if a is not None)
+    return tensors_of(final[job.params.sections.carried])
 
 
 def checkpoint_of(job: Job, final: State) -> Checkpoint:
     """The next checkpoint in the state after `merge`."""
-    quarter = 1 << job.params.genesis.shared_depth
-    return Checkpoint(
-        shared=tuple(a for a in final[:quarter] if a is not None),
-        outer=tuple(a for a in final[quarter:] if a is not None),
-    )
+    return Checkpoint(tensors_of(final[job.params.sections.shared]), tensors_of(final[job.params.sections.outer]))
+
+
+def tensors_of(section: State) -> Tensors:
+    """The entries of a section that are not EMPTY."""
+    return tuple(tensor for tensor in section if tensor is not None)
 
 
 def trace_root(roots: Sequence[StateRoot]) -> Digest:
@@ -503,14 +500,12 @@ def _check_wire(spec: JobSpec) -> None:
 
 
 def _check_zeros(job: Job) -> None:
-    quarter = 1 << job.params.genesis.shared_depth
-    carry = job.programs.step.inputs[2 * quarter : 3 * quarter]
     for what, layout, named in (
-        ("carry", carry, job.params.role.zero_carry),
+        ("carry", job.programs.step.inputs[job.params.sections.carry], job.params.role.zero_carry),
         ("payload", job.payload_layout, job.params.role.zero_payload),
     ):
         # INVARIANT: what the contract puts in the place of a carry or a payload is zero, as its parties compute it.
-        if subtree_root(layout, [_zeros(h) for h in layout if h is not None]) != named:
+        if subtree_root(layout, zeros_of(layout)) != named:
             raise Mismatch(
                 f"the job's zero-{what} root does not match its Programs",
                 hint="do not run the job: honest claims about it would be convicted",
@@ -519,11 +514,12 @@ def _check_zeros(job: Job) -> None:
 
 def fetch_checkpoint(job: Job, store: ContentStore, cid: str, shared: bytes, outer: bytes) -> Checkpoint:
     """A checkpoint by CID; raises Mismatch if it does not hash to the roots on chain, and the store's errors."""
-    layout, quarter = job.programs.merge.output_layout, 1 << job.params.genesis.shared_depth
+    layout, sections = job.programs.merge.output_layout, job.params.sections
+    layouts = layout[sections.shared], layout[sections.outer]
     try:
-        return check_checkpoint(job, load_checkpoint(store, cid, layout[:quarter], layout[quarter:]), shared, outer)
+        return check_checkpoint(job, load_checkpoint(store, cid, *layouts), shared, outer)
     except Mismatch:
-        found = load_checkpoint(store, cid, layout[:quarter], layout[quarter:], fresh=True)
+        found = load_checkpoint(store, cid, *layouts, fresh=True)
         return check_checkpoint(job, found, shared, outer)
 
 
@@ -536,18 +532,15 @@ def check_checkpoint(job: Job, checkpoint: Checkpoint, shared: bytes, outer: byt
     return checkpoint
 
 
-def _padded(entries: State, width: int) -> Entries:
-    return [*entries, *[None] * (width - len(entries))]
-
-
 def _filled(layout: Sequence[TensorHeader | None], tensors: Tensors | None = None) -> Entries:
     """A subtree's entries: the tensors, or zeros, where the layout has any."""
-    given = iter([_zeros(h) for h in layout if h is not None] if tensors is None else tensors)
+    given = iter(zeros_of(layout) if tensors is None else tensors)
     return [None if h is None else next(given, None) for h in layout]
 
 
-def _zeros(header: TensorHeader) -> np.ndarray:
-    return np.zeros(header.shape, dtype=np.int32 if header.dtype == I32 else np.float32)
+def zeros_of(layout: Sequence[TensorHeader | None]) -> Tensors:
+    """Zeros for the entries of a layout that are not EMPTY."""
+    return tuple(np.zeros(h.shape, DTYPES[h.dtype]) for h in layout if h is not None)
 
 
 def _checked(layout: Sequence[TensorHeader | None], state: State) -> State:

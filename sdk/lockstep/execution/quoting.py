@@ -204,16 +204,12 @@ def estimated(programs: ClaimSchedule, threads: int, path: str = "auto") -> Pace
 
 def _tried(job: TrainingJob, params: JobParams, threads: int, budget_seconds: float) -> float:
     """Seconds of the quickest of some first steps, hashed, from random weights: their values cost no time."""
-    layout, quarter, draws = (
-        job.programs.merge.output_layout,
-        1 << params.genesis.shared_depth,
-        np.random.default_rng(0),
-    )
+    layout, draws = job.programs.merge.output_layout, np.random.default_rng(0)
 
     def tensors(part: Sequence[TensorHeader | None], scale: float) -> tuple[NDArray[np.float32], ...]:
         return tuple(np.float32(scale) * draws.standard_normal(h.shape, np.float32) for h in part if h is not None)
 
-    start = Checkpoint(tensors(layout[:quarter], 0.02), tensors(layout[quarter:], 0.0))
+    start = Checkpoint(tensors(layout[params.sections.shared], 0.02), tensors(layout[params.sections.outer], 0.0))
     spec: Any = None
     run = slot_run(Job(NO_JOB, params, spec, job.programs, job.dataset.rows, start, threads), start, NO_SEED, 0, 0)
     step: Callable[[], object] = lambda: run.root(1, run.advance(1, run.start))  # noqa: E731 - timed below
@@ -264,7 +260,7 @@ def _verdicts(
 
 def _traffic(job: TrainingJob, params: JobParams) -> dict[str, Traffic]:
     payload = footprint.payload_wire_bytes(job.programs, params, job.wire_format)
-    beside = job.programs.encode.output_layout[1 << params.role.payload_depth :]
+    beside = job.programs.encode.output_layout[params.sections.carried]
     carry = wire_length(beside, F32_FORMAT) if params.role.carries else 0
     base, trace = footprint.checkpoint_bytes(job.programs), ROOT_BYTES * params.role.transitions
     return {

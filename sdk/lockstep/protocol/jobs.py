@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from enum import IntEnum
 
 from lockstep.protocol.merkle import ceil_log2
+from lockstep.protocol.sections import Sections
 from lockstep.protocol.types import (
     MERGE_SLOT,
     Address,
@@ -234,6 +235,11 @@ class JobParams:
         """The one role of a job whose slots all do the same: of every job today."""
         (role,) = self.roles
         return role
+
+    @property
+    def sections(self) -> Sections:
+        """The parts of the job's states."""
+        return Sections(self.genesis.shared_depth, self.role.payload_depth, self.role.slots)
 
     @property
     def round_pay(self) -> Wei:

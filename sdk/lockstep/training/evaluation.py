@@ -26,6 +26,7 @@ from lockstep.presets import DEVNET, Terms
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS
 from lockstep.protocol.merkle import ceil_log2
+from lockstep.protocol.sections import Sections
 from lockstep.protocol.types import Address
 from lockstep.storage.dataset import Dataset
 from lockstep.storage.payload import Checkpoint
@@ -38,7 +39,6 @@ from lockstep.training.job import (
     check_width,
     described_parameters,
     mean_loss,
-    padded,
 )
 from lockstep.training.losses import Loss, RandomLoss
 from lockstep.training.metrics import BATCHES, MAX_BATCHES, REST, SUM, EvaluationSpec
@@ -67,43 +67,39 @@ def build_programs(
     if rounds * slots * batches > MAX_BATCHES:
         raise UsageError(f"{rounds} x {slots} x {batches} batches", f"at most {MAX_BATCHES} are counted: larger ones")
     layout = layout_of(model, shard_elements)
-    shards, (shared_depth, payload_depth) = len(layout.held), depths_of(layout, slots)
-    check_width(shards, slots, payload_depth)
-    quarter, width = 1 << shared_depth, 1 << payload_depth
-    half = width << ceil_log2(slots)
+    sections, shards = sections_of(layout, slots), len(layout.held)
+    check_width(layout, sections)
 
     def step(*state: Tensor) -> list[Tensor | None]:
-        total, counter = state[2 * quarter], state[3 * quarter]
-        total = _added(total, mean_loss(model, loss, layout, state[:shards], batch))
-        return [*state[: 2 * quarter], *padded(quarter, total), *padded(quarter, counter + 1)]
+        total, counter = state[sections.carry.start], state[sections.clock]
+        total = _added(total, mean_loss(model, loss, layout, state[sections.live][:shards], batch))
+        return sections.slot_state(state[sections.live], state[sections.anchor], [total], counter + 1)
 
     def encode(*state: Tensor) -> list[Tensor | None]:
-        return padded(2 * width, torch.cat([state[2 * quarter], torch.tensor([float(batches)])]))
+        return sections.encoded([torch.cat([state[sections.carry.start], torch.tensor([float(batches)])])])
 
     def merge(*state: Tensor) -> list[Tensor | None]:
-        metrics, mask = state[quarter], state[3 * half]
-        payloads = state[2 * half : 2 * half + slots * width : width]
+        metrics, mask = state[sections.outer.start], state[sections.mask]
         total, count = metrics[:BATCHES], metrics[BATCHES]
-        for slot, payload in enumerate(payloads):
-            heard = torch.where(mask[slot] > 0, payload, 0.0)
+        for slot, section in enumerate(sections.payloads):
+            heard = torch.where(mask[slot] > 0, state[section.start], 0.0)
             total = _added(total, heard[SUM], heard[REST])
             count = count + heard[BATCHES]
-        return [*state[:quarter], *padded(quarter, torch.cat([total, count.reshape(1)]))]
+        return sections.checkpoint(state[sections.shared], [torch.cat([total, count.reshape(1)])])
 
     pair, words, accepted = (torch.empty(n, device="meta") for n in (2, 3, slots))
-    tensors = (*unallocated(layout), *unallocated_statistics(layout))
-    parameters, clock = padded(quarter, *tensors), torch.empty((), dtype=torch.int32, device="meta")
-    start = [*parameters, *parameters, *padded(quarter, pair), *padded(quarter, clock)]
-    received = [*padded(half, *padded(width, words) * slots), *padded(half, accepted)]
-    shared = padded(2 * half, *parameters, words)
+    tensors = [*unallocated(layout), *unallocated_statistics(layout)]
+    clock = torch.empty((), dtype=torch.int32, device="meta")
+    start = sections.slot_state(tensors, tensors, [pair], clock)
+    joined = sections.merge_state(tensors, [words], [[words]] * slots, accepted)
     with _evaluating(model):
-        return Programs(trace(step, *start), trace(encode, *start), trace(merge, *shared, *received), layout)
+        return Programs(trace(step, *start), trace(encode, *start), trace(merge, *joined), layout, sections)
 
 
-def depths_of(layout: Layout, slots: int) -> tuple[int, int]:
-    """Returns (shared, payload) depth: log2 of a checkpoint's tensors, and the p for which q + p is at least that."""
+def sections_of(layout: Layout, slots: int) -> Sections:
+    """Returns the parts of the states, as deep as a checkpoint's tensors need; the payloads' tree is no less deep."""
     shared = ceil_log2(len(layout.held))
-    return shared, max(0, shared - ceil_log2(slots))
+    return Sections(shared, max(0, shared - ceil_log2(slots)), slots)
 
 
 def _added(total: Tensor, value: Tensor, rest: Tensor | None = None) -> Tensor:
@@ -154,7 +150,6 @@ def evaluation_job(
     check_parties(dataset, batch, slots, min_slots)
     value = loss or loss_of(model)
     built = build_programs(model, value, batch=batch, batches=batches, rounds=rounds, slots=slots)
-    shared_depth, payload_depth = depths_of(built.layout, slots)
     # INVARIANT: what is evaluated are the parameters of this model.
     if parameters.dtype != np.float32 or parameters.shape != (sum(built.layout.held),):
         raise UsageError(
@@ -172,8 +167,8 @@ def evaluation_job(
         rounds=rounds,
         slots=slots,
         min_slots=min_slots,
-        shared_depth=shared_depth,
-        payload_depth=payload_depth,
+        shared_depth=built.sections.shared_depth,
+        payload_depth=built.sections.payload_depth,
         aggregator=aggregator,
         terms=terms,
     )

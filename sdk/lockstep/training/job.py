@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import is_fake
 
-from lockstep.execution.jobs import ClaimSchedule, TrainingJob
+from lockstep.execution.jobs import ClaimSchedule, TrainingJob, zeros_of
 from lockstep.presets import DEVNET, Terms
 from lockstep.protocol.errors import LoweringError, UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS
@@ -41,6 +41,7 @@ from lockstep.protocol.market.job_rules import MAX_SLOTS, MAX_STEPS
 from lockstep.protocol.merkle import ceil_log2
 from lockstep.protocol.programs.program import Program
 from lockstep.protocol.programs.rules import MAX_STATE_DEPTH
+from lockstep.protocol.sections import Sections
 from lockstep.protocol.types import Address
 from lockstep.storage.dataset import Dataset
 from lockstep.storage.payload import F32_FORMAT, Checkpoint
@@ -90,6 +91,7 @@ class Programs:
     encode: Program
     merge: Program
     layout: Layout
+    sections: Sections
     loss: Program | None = None
     """The loss over the rows of one step, for onlookers; None in an evaluation, whose result is a loss already."""
 
@@ -121,70 +123,67 @@ def build_programs(
     flats, scalar = unallocated(layout), _scalar()
     rules = strategy.rules(rounds, layout)
     beside, outer = rules.init(flats, scalar), rules.outer(flats, scalar)
-    shared_depth, payload_depth = depths_of(strategy, layout, slots)
-    check_width(len(layout.held), slots, payload_depth)
-    statistics = unallocated_statistics(layout)
-    held = len(layout.held)
-    quarter, width = 1 << shared_depth, 1 << payload_depth
+    sections = sections_of(strategy, layout, slots)
+    check_width(layout, sections)
+    held, statistics = len(layout.held), unallocated_statistics(layout)
     read: set[str] = set()
 
-    def quarters(*parts: Sequence[Tensor]) -> list[Tensor | None]:
-        return [entry for part in parts for entry in padded(quarter, *part)]
+    def own_of(state: Sequence[Tensor]) -> Sequence[Tensor]:
+        return state[sections.carry][: len(beside)]
 
     def step(*state: Tensor) -> list[Tensor | None]:
-        live, anchor, counter = state[:count], state[quarter : quarter + held], state[3 * quarter]
-        buffers = layout.buffers(state[:held])
+        live, anchor, counter = state[sections.live][:held], state[sections.anchor][:held], state[sections.clock]
+        buffers = layout.buffers(live)
+        live = live[:count]
         grad = mean_gradient(model, loss, layout, live, batch, read, buffers)
-        own, parameters = rules.step(state[2 * quarter :][: len(beside)], counter, live, grad)
+        own, parameters = rules.step(own_of(state), counter, live, grad)
         if rules.moves:
             parameters = layout.kept(read, live, parameters)
-        return quarters([*parameters, *layout.joined(buffers)], anchor, own, [counter + 1])
+        return sections.slot_state([*parameters, *layout.joined(buffers)], anchor, own, counter + 1)
 
     def encode(*state: Tensor) -> list[Tensor | None]:
-        live, anchor, own = state[:count], state[quarter : quarter + count], state[2 * quarter :][: len(beside)]
-        payload, carry = rules.encode(own, anchor, live, context("round"))
-        return [*padded(width, *payload, *state[count:held]), *padded(width, *(carry if strategy.carry else ()))]
+        live, anchor = state[sections.live][:held], state[sections.anchor][:count]
+        payload, carry = rules.encode(own_of(state), anchor, live[:count], context("round"))
+        return sections.encoded([*payload, *live[count:]], carry if strategy.carry else ())
 
     def looked(*state: Tensor) -> list[Tensor | None]:
-        return [mean_loss(model, loss, layout, state[:held], batch)]
-
-    half = width << ceil_log2(slots)
+        return [mean_loss(model, loss, layout, state[sections.live][:held], batch)]
 
     def merge(*state: Tensor) -> list[Tensor | None]:
-        payloads = [state[at : at + count] for at in range(2 * half, 2 * half + slots * width, width)]
-        after, mask = state[quarter : quarter + len(outer)], state[3 * half]
-        moved, left = rules.merge(state[:count], after, payloads, mask, context("round"))
-        moved = layout.kept(read, state[:count], moved)
+        base, after = state[sections.shared][:held], state[sections.outer][: len(outer)]
+        payloads, mask = [state[section][:held] for section in sections.payloads], state[sections.mask]
+        moved, left = rules.merge(base[:count], after, [p[:count] for p in payloads], mask, context("round"))
+        moved = layout.kept(read, base[:count], moved)
         if statistics:
-            found = [state[at + count : at + held] for at in range(2 * half, 2 * half + slots * width, width)]
-            mean = Average().combine(found, mask)
+            mean = Average().combine([p[count:] for p in payloads], mask)
             # A round without payloads fails: this keeps the function total.
-            moved = [*moved, *(torch.where(mask.sum() > 0, mean[0], base) for base in state[count:held])]
-        return quarters(moved, left)
+            moved = [*moved, *(torch.where(mask.sum() > 0, mean[0], old) for old in base[count:])]
+        return sections.checkpoint(moved, left)
 
     flats = [*flats, *statistics]
-    start = quarters(flats, flats, beside, [scalar])
-    shared = padded(2 * half, *quarters(flats, outer))
+    start = sections.slot_state(flats, flats, beside, scalar)
     sent = [*(torch.empty(size, device="meta") for size in rules.sizes), *statistics]
-    received = [*padded(half, *padded(width, *sent) * slots), *padded(half, torch.empty(slots, device="meta"))]
+    joined = sections.merge_state(flats, outer, [sent] * slots, torch.empty(slots, device="meta"))
     products = Products(arithmetic)
     stepped = trace(step, *start, products=products)
     products.refuse_unused()
     return Programs(
         stepped,
         trace(encode, *start),
-        trace(merge, *shared, *received),
+        trace(merge, *joined),
         layout,
+        sections,
         trace(looked, *start, products=products),
     )
 
 
-def check_width(shards: int, slots: int, payload_depth: int) -> None:
+def check_width(layout: Layout, sections: Sections) -> None:
     """Raises UsageError if the state of a merge would have more entries than a Program's: a payload for each slot."""
-    if payload_depth + ceil_log2(slots) + 2 > MAX_STATE_DEPTH:
-        most = 1 << (MAX_STATE_DEPTH - 2 - payload_depth)
+    slots, depth = sections.slots, sections.payload_depth
+    if depth + ceil_log2(slots) + 2 > MAX_STATE_DEPTH:
+        most = 1 << (MAX_STATE_DEPTH - 2 - depth)
         raise UsageError(
-            f"{slots} slots of {shards} shards, {1 << payload_depth} entries each in a merge",
+            f"{slots} slots of {len(layout.held)} shards, {1 << depth} entries each in a merge",
             f"a state has at most {1 << MAX_STATE_DEPTH} entries: "
             + (f"use at most {most} slots" if most > 1 else "use a smaller model"),
         )
@@ -211,29 +210,19 @@ def check_parties(dataset: Dataset, batch: Batch, slots: int, min_slots: int) ->
         )
 
 
-def depths_of(strategy: Strategy, layout: Layout, slots: int) -> tuple[int, int]:
-    """Returns (shared, payload) depth of a job's states: log2 of the entries in a quarter and in a payload."""
+def sections_of(strategy: Strategy, layout: Layout, slots: int) -> Sections:
+    """Returns the parts of a job's states, as deep as their tensors need."""
     shards, rules = unallocated(layout), strategy.rules(1, layout)
     beside, outer = rules.init(shards, _scalar()), rules.outer(shards, _scalar())
     shared = ceil_log2(max(len(layout.held), len(beside), len(outer)))
-    # INVARIANT: a payload has the depth of the carry beside it.
-    if strategy.carry:
-        return shared, shared
     # INVARIANT: the payloads' tree is at least as deep as the shared state's (docs/protocol.md section 3: q + p >= b).
-    return shared, max(ceil_log2(len(layout.held)), shared - ceil_log2(slots))
+    payload = max(ceil_log2(len(layout.held)), shared - ceil_log2(slots))
+    # INVARIANT: a payload has the depth of the carry beside it.
+    return Sections(shared, shared if strategy.carry else payload, slots)
 
 
 def _scalar() -> Tensor:
     return torch.empty((), dtype=torch.int32, device="meta")
-
-
-def _zeros_of(t: Tensor) -> NDArray[Any]:
-    return np.zeros(tuple(t.shape), np.int32 if t.dtype == torch.int32 else np.float32)
-
-
-def padded(width: int, *tensors: Tensor | None) -> list[Tensor | None]:
-    """A subtree's entries: the tensors, then EMPTY."""
-    return [*tensors, *[None] * (width - len(tensors))]
 
 
 def mean_gradient(
@@ -395,9 +384,7 @@ def training_job(
         shards = built.layout.cut(initial_parameters(model, seed) if first is None else first)
         if len(shards) < len(built.layout.held):
             shards = (*shards, *first_statistics(model, built.layout))
-        outer = strategy.rules(1, built.layout).outer(unallocated(built.layout), _scalar())
-        genesis = Checkpoint(shards, tuple(_zeros_of(t) for t in outer))
-    shared_depth, payload_depth = depths_of(strategy, built.layout, slots)
+        genesis = Checkpoint(shards, zeros_of(built.merge.output_layout[built.sections.outer]))
     return TrainingJob(
         programs=ClaimSchedule(built.step, built.encode, built.merge),
         dataset=dataset,
@@ -409,8 +396,8 @@ def training_job(
         rounds=rounds,
         slots=slots,
         min_slots=min_slots,
-        shared_depth=shared_depth,
-        payload_depth=payload_depth,
+        shared_depth=built.sections.shared_depth,
+        payload_depth=built.sections.payload_depth,
         carry=strategy.carry,
         aggregator=aggregator,
         terms=terms,

@@ -14,16 +14,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
 
-import numpy as np
-
-from lockstep.execution.jobs import State, Tensors, TrainingJob
+from lockstep.execution.jobs import State, Tensors, TrainingJob, tensors_of
 from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.paths import compile  # noqa: A004
 from lockstep.protocol.errors import UsageError
-from lockstep.protocol.merkle import TensorHeader, ceil_log2
-from lockstep.protocol.programs.program import I32
 from lockstep.protocol.types import MERGE_SLOT, Cid
 from lockstep.storage.payload import Checkpoint, decoded, encode_payload, encoded, format_of
 from lockstep.storage.unixfs import cid_of
@@ -50,7 +45,6 @@ class Rehearsal:
         if job.genesis is None:
             raise UsageError("a job without first weights cannot run", "make it with its weights")
         self.job, self.genesis, self._seed = job, job.genesis, seed
-        self._quarter, self._width = 1 << job.shared_depth, 1 << job.payload_depth
         self._step, self._encode, self._merge = (
             compile(program, threads=threads, path=path)
             for program in (job.programs.step, job.programs.encode, job.programs.merge)
@@ -85,11 +79,8 @@ class Rehearsal:
 
     def start(self, state: Rehearsed, slot: int) -> State:
         """S_0 of a slot in the next round."""
-        shared, carried = list(state.checkpoint.shared), state.carries[slot]
-        layout = self.job.programs.step.inputs[2 * self._quarter : 3 * self._quarter]
-        own = [_zeros(h) for h in layout if h is not None] if carried is None else list(carried)
-        clock = np.array(state.round * self.job.inner_steps, np.int32)
-        return [entry for part in (shared, shared, own, [clock]) for entry in _padded(part, self._quarter)]
+        steps_done, carried = state.round * self.job.inner_steps, state.carries[slot]
+        return self.job.programs.slot_state(self.job.sections, state.checkpoint, steps_done, carried)
 
     def after(self, live: State, round_: int, slot: int, t: int) -> State:
         """S_t of S_{t-1}, for a step t of 1 .. H."""
@@ -99,23 +90,13 @@ class Rehearsal:
         """(payload, carry) that `encode` puts out."""
         context = self._context(round_, slot, self.job.inner_steps + 1)
         out = list(self._encode.run(list(live), context, self.job.dataset.rows))
-        payload, carry = (tuple(x for x in part if x is not None) for part in (out[: self._width], out[self._width :]))
-        return payload, carry
+        return tensors_of(out[self.job.sections.payload]), tensors_of(out[self.job.sections.carried])
 
     def merged(self, base: Checkpoint, payloads: Sequence[Tensors | None], round_: int) -> Checkpoint:
         """The checkpoint of a round's payloads in slot order; None: not accepted."""
-        layout = self.job.programs.encode.output_layout[: self._width]
-        half = self._width << ceil_log2(self.job.slots)
-        state = [*_padded(list(base.shared), self._quarter), *_padded(list(base.outer), self._quarter)]
-        state = _padded(state, 2 * half)
-        for payload in payloads:
-            given = [_zeros(h) for h in layout if h is not None] if payload is None else list(payload)
-            state += _padded(given, self._width)
-        mask = np.array([0.0 if p is None else 1.0 for p in payloads], np.float32)
-        state = [*_padded(state, 3 * half), *_padded([mask], half)]
+        state = list(self.job.programs.merge_state(self.job.sections, base, payloads))
         out = list(self._merge.run(state, self._context(round_, MERGE_SLOT, 1)))
-        shared, outer = out[: self._quarter], out[self._quarter :]
-        return Checkpoint(tuple(x for x in shared if x is not None), tuple(x for x in outer if x is not None))
+        return Checkpoint(tensors_of(out[self.job.sections.shared]), tensors_of(out[self.job.sections.outer]))
 
     def published(self, payload: Tensors) -> int:
         """Bytes of a payload as it is stored, manifest and blobs; of a carry the link alone."""
@@ -131,17 +112,9 @@ class Rehearsal:
     def through_wire(self, payload: Tensors) -> Tensors:
         """A payload as others decode it; the same bits."""
         form = format_of(payload, self.job.wire_format)
-        headers = [h for h in self.job.programs.encode.output_layout[: self._width] if h is not None]
+        headers = [h for h in self.job.programs.encode.output_layout[self.job.sections.payload] if h is not None]
         return tuple(decoded(data, h, form) for data, h in zip(encoded(payload, form), headers, strict=True))
 
     def _context(self, round_: int, slot: int, t: int) -> StepContext:
         seed = sha256(self._seed.to_bytes(8, "little") + round_.to_bytes(4, "little")).digest()
         return StepContext(seed, round_, slot, t)
-
-
-def _padded(entries: list[Any], width: int) -> list[Any]:
-    return [*entries, *[None] * (width - len(entries))]
-
-
-def _zeros(header: TensorHeader) -> np.ndarray:
-    return np.zeros(header.shape, np.int32 if header.dtype == I32 else np.float32)

@@ -23,18 +23,17 @@ from torch.overrides import TorchFunctionMode
 
 from lockstep.base.machine import memory, readable
 from lockstep.execution import comparing, footprint
-from lockstep.execution.jobs import ClaimSchedule, State, Tensors, TrainingJob
+from lockstep.execution.jobs import ClaimSchedule, State, TrainingJob, zeros_of
 from lockstep.numerics import paths
 from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.trace import materialise
 from lockstep.protocol.errors import UsageError
-from lockstep.protocol.merkle import ceil_log2
 from lockstep.protocol.programs.program import Kind, Program
 from lockstep.storage.dataset import Dataset
 from lockstep.storage.payload import Checkpoint
 from lockstep.tracing import trace
 from lockstep.training.baseline import Sample
-from lockstep.training.job import Batch, Programs, depths_of, mean_gradient, padded
+from lockstep.training.job import Batch, Programs, mean_gradient
 from lockstep.training.losses import Loss, RandomLoss
 from lockstep.training.parameters import (
     Layout,
@@ -142,9 +141,9 @@ def trial(
     ours = []
     for t, state in enumerate(states[:-1], 1):
         held, context = state[: len(built.layout.held)], StepContext(_SEED, 0, 0, t)
-        given = padded(1 << ceil_log2(len(held)), *held)  # type: ignore[arg-type]
-        found = own.run(given, context, rows)  # type: ignore[arg-type]
-        compared = comparing.compare(materialise(own, given, context, rows), found, own)  # type: ignore[arg-type]
+        given = [*held, *[None] * (len(program.inputs) - len(held))]
+        found = own.run(given, context, rows)
+        compared = comparing.compare(materialise(own, given, context, rows), found, own)
         wrong = wrong or _at("the gradient alone", compared.wrong)
         exact = exact and compared.exact
         ours.append((held, found))
@@ -171,13 +170,12 @@ def _gradient_program(model: nn.Module, loss: Loss | RandomLoss, layout: Layout,
 def _job(
     built: Programs, strategy: Strategy, held: tuple[NDArray[np.float32], ...], rows: NDArray[np.int32]
 ) -> TrainingJob:
-    """A job of two slots and one round."""
-    shared, payload = depths_of(strategy, built.layout, 2)
-    outer = strategy.rules(1, built.layout).outer(unallocated(built.layout), torch.empty((), device="meta"))
-    zeros: Tensors = tuple(np.zeros(tuple(t.shape), np.int32 if t.dtype == torch.int32 else np.float32) for t in outer)
+    """A job of one round."""
+    sections, outer = built.sections, zeros_of(built.merge.output_layout[built.sections.outer])
     return TrainingJob(
         ClaimSchedule(built.step, built.encode, built.merge), Dataset(rows, int(rows.max()) + 1),
-        Checkpoint(held, zeros), {}, (), {}, strategy.inner_steps, 1, 2, 1, shared, payload,
+        Checkpoint(held, outer), {}, (), {}, strategy.inner_steps, 1, sections.slots, 1, sections.shared_depth,
+        sections.payload_depth,
     )  # fmt: skip
 
 

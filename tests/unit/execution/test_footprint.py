@@ -53,7 +53,7 @@ folder, phase = Path(sys.argv[1]), sys.argv[2]
 params, programs, rows = pickle.loads((folder / "job").read_bytes())
 schedule = ClaimSchedule(*(decode_program(p) for p in programs))
 loaded = peak()
-layout, quarter = schedule.merge.output_layout, 1 << params.genesis.shared_depth
+layout, sections = schedule.merge.output_layout, params.sections
 job = Job(JobId(bytes(32)), params, None, schedule, rows, None)
 for program in (schedule.merge,) if phase.startswith("merge") else (schedule.step, schedule.encode):
     job.executable(program)
@@ -62,7 +62,7 @@ planned = peak()
 ctypes.CDLL(None).malloc_trim(0)
 Path("/proc/self/clear_refs").write_text("5")
 begun = peak()
-genesis = Checkpoint(full(layout[:quarter]), full(layout[quarter:]))
+genesis = Checkpoint(full(layout[sections.shared]), full(layout[sections.outer]))
 if phase.startswith("merge"):
     payloads = [full(job.payload_layout) for _ in range(params.role.slots)]
     run = merge_run(job, genesis, payloads, Seed(bytes(32)), 0)

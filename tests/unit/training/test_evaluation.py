@@ -185,7 +185,7 @@ def test_its_base_is_the_root_of_the_checkpoint_lifted_to_its_own_depth() -> Non
     job = evaluation_job(
         model, Dataset(rows(length), 256), parameters=flat, batch=Batch(4, length), batches=H, slots=2, min_slots=1
     )
-    theirs = subtree_root(trained.programs.merge.output_layout[: 1 << trained.shared_depth], trained.genesis.shared)
+    theirs = subtree_root(trained.programs.merge.output_layout[trained.sections.shared], trained.genesis.shared)
     ours = subtree_root(job.programs.merge.output_layout[:1], job.genesis.shared)
     assert ours == tensor_root(flat)
     assert merkle.lift(ours, 0, trained.shared_depth) == theirs

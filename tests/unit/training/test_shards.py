@@ -17,7 +17,6 @@ from lockstep.numerics.validate import check_schedule
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import LoweringError, PayloadInvalid, UsageError
 from lockstep.protocol.market.job_rules import ChainTimes
-from lockstep.protocol.merkle import ceil_log2
 from lockstep.protocol.programs import defects
 from lockstep.protocol.programs.defects import Held, ProgramParts
 from lockstep.protocol.types import JobId, Seed
@@ -32,9 +31,8 @@ from lockstep.storage.payload import (
     store_checkpoint,
     store_payload,
 )
-from lockstep.training import evaluation
 from lockstep.training.export import load_model, save_model
-from lockstep.training.job import Batch, Programs, build_programs, depths_of, training_job
+from lockstep.training.job import Batch, Programs, build_programs, training_job
 from lockstep.training.models import GPT, GPTConfig, Llama, LlamaConfig, describe, next_token_loss
 from lockstep.training.parameters import Layout, initial_parameters, layout_of, without_weights
 from lockstep.training.strategies import diloco
@@ -80,9 +78,8 @@ def after_a_round(programs: Programs, flat: np.ndarray, carry: bool) -> tuple[li
     """(state after H steps of round 1, what encode puts out) from `flat`, moments zero."""
     shards = moved(flat, programs.layout)
     zeros = [np.zeros_like(s) for s in shards]
-    quarter = 1 << depths_of(spec(carry), programs.layout, SLOTS)[0]
-    parts = [shards, shards, [*zeros, *zeros, *([np.array(0, np.int32)] if carry else [])], [np.array(H, np.int32)]]
-    state = [entry for part in parts for entry in [*part, *[None] * (quarter - len(part))]]
+    own = [*zeros, *zeros, *([np.array(0, np.int32)] if carry else [])]
+    state = programs.sections.slot_state(shards, shards, own, np.array(H, np.int32))
     step = compile(programs.step)
     for t in range(1, H + 1):
         state = list(step.run(state, StepContext(SEED, 1, 2, t), DATA))
@@ -116,12 +113,10 @@ def test_shards_train_as_one_tensor(carry: bool) -> None:
     np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-6)
     differences = joined(payload[:4], several.layout)
     np.testing.assert_allclose(differences, due_payload[0], rtol=0, atol=2e-2 * np.abs(due_payload[0]).max())
-    width = 1 << depths_of(spec(carry), several.layout, SLOTS)[1]
     if carry:
-        assert [x.tobytes() for x in payload[width : width + 9]] == [
-            x.tobytes() for x in state[2 * width : 2 * width + 9]
-        ]
-        assert int(payload[width + 8]) == H, "the moments' age"
+        carried, kept = payload[several.sections.carried][:9], state[several.sections.carry][:9]
+        assert [x.tobytes() for x in carried] == [x.tobytes() for x in kept]
+        assert int(carried[8]) == H, "the moments' age"
 
 
 @pytest.mark.sampled(1)
@@ -131,19 +126,12 @@ def test_shards_are_merged_as_one_tensor(carry: bool) -> None:
     base, momentum, *payloads = (dice.standard_normal(size).astype(np.float32) for _ in range(2 + SLOTS))
     results = []
     for programs in (built(carry, 1 << 30), built(carry)):
-        shared, payload = depths_of(spec(carry), programs.layout, SLOTS)
-        quarter, width = 1 << shared, 1 << payload
-        half = width << ceil_log2(SLOTS)
-
-        def padded(entries: list, n: int) -> list:
-            return [*entries, *[None] * (n - len(entries))]
-
-        state = padded([e for x in (base, momentum) for e in padded([*moved(x, programs.layout)], quarter)], 2 * half)
-        state += padded([e for x in payloads for e in padded([*moved(x, programs.layout)], width)], half)
-        state += padded([np.array([1, 0, 1], np.float32)], half)
+        shared, outer, *sent = (moved(x, programs.layout) for x in (base, momentum, *payloads))
+        sections, count = programs.sections, len(programs.layout.sizes)
+        state = sections.merge_state(shared, outer, sent, np.array([1, 0, 1], np.float32))
         out = compile(programs.merge).run(state, StepContext(SEED, 1, 0xFFFFFFFF, 1))
-        count = len(programs.layout.sizes)
-        results.append([joined(out[at : at + count], programs.layout).tobytes() for at in (0, quarter)])
+        parts = [out[section][:count] for section in (sections.shared, sections.outer)]
+        results.append([joined(part, programs.layout).tobytes() for part in parts])
     assert results[0] == results[1], "to the bit: what is merged does not depend on where it lies"
 
 
@@ -151,7 +139,7 @@ def test_shards_are_merged_as_one_tensor(carry: bool) -> None:
 @pytest.mark.parametrize("carry", [False, True])
 def test_a_job_of_shards_could_be_defended_and_cannot_be_voided(carry: bool) -> None:
     programs = built(carry)
-    shared, payload = depths_of(spec(carry), programs.layout, SLOTS)
+    shared, payload = programs.sections.shared_depth, programs.sections.payload_depth
     assert (shared, payload) == ((4, 4) if carry else (3, 2))
     parts = tuple(ProgramParts.of(p) for p in (programs.step, programs.encode, programs.merge))
     names = ("step_program", "encode_program", "merge_program")
@@ -170,16 +158,14 @@ def test_an_evaluation_of_shards_finds_the_same_loss(slots: int) -> None:
         programs = traced.build_evaluation(
             model, next_token_loss, batch=BATCH, batches=H, rounds=1, slots=slots, shard_elements=shard
         )
-        shared, payload = evaluation.depths_of(programs.layout, slots)
-        quarter = 1 << shared
-        shards = [*moved(start(), programs.layout), *[None] * (quarter - len(programs.layout.sizes))]
-        empty = [None] * (quarter - 1)
-        state = [*shards, *shards, np.zeros(2, np.float32), *empty, np.array(0, np.int32), *empty]
+        sections, shards = programs.sections, moved(start(), programs.layout)
+        state = sections.slot_state(shards, shards, [np.zeros(2, np.float32)], np.array(0, np.int32))
         out = compile(programs.step).run(state, StepContext(SEED, 0, 1, 1), DATA)
-        sums.append(out[2 * quarter].tobytes())
+        sums.append(out[sections.carry.start].tobytes())
         params = replace(
-            invalid.sound().job, shared_depth=shared, payload_depth=payload, carry=0, slots=slots, row_length=ROW
-        )
+            invalid.sound().job, shared_depth=sections.shared_depth, payload_depth=sections.payload_depth, carry=0,
+            slots=slots, row_length=ROW,
+        )  # fmt: skip
         check_schedule(programs.step, programs.encode, programs.merge, params)
     assert sums[0] == sums[1]
 
@@ -253,8 +239,8 @@ def test_a_round_of_shards_is_stored_fetched_and_merged(carry: bool, tmp_path: P
     merged = checkpoint_of(job, final)
     roots = job.checkpoint_roots(merged)
     assert root == merkle.node(*roots)
-    layout, quarter = job.programs.merge.output_layout, 1 << job.params.genesis.shared_depth
-    fetched = load_checkpoint(store, store_checkpoint(store, merged), layout[:quarter], layout[quarter:])
+    layout, sections = job.programs.merge.output_layout, job.params.sections
+    fetched = load_checkpoint(store, store_checkpoint(store, merged), layout[sections.shared], layout[sections.outer])
     check_checkpoint(job, fetched, *roots)
     save_model(tmp_path / "model", fetched.shared, job.spec.parameters, job.spec.model)
     assert isinstance(load_model(tmp_path / "model"), GPT)

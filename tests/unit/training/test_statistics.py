@@ -16,7 +16,7 @@ from lockstep.numerics.validate import validate
 from lockstep.training import evaluation
 from lockstep.training.baseline import Sample, optimise
 from lockstep.training.comparison import compare
-from lockstep.training.job import Batch, build_programs, depths_of, padded
+from lockstep.training.job import Batch, build_programs
 from lockstep.training.optimizers import AdamW
 from lockstep.training.parameters import first_statistics, initial_parameters, layout_of, running_statistics
 from lockstep.training.strategies import allreduce, diloco
@@ -148,11 +148,10 @@ def test_second_call_of_the_model_goes_on_from_the_first_one_s_statistics() -> N
 @pytest.mark.slow
 def test_payload_carries_them_and_a_merge_takes_the_mean_of_the_accepted() -> None:
     model = resnet()
-    built, layout = programs(model), layout_of(model)
+    built = programs(model)
     for program in (built.step, built.encode, built.merge):
         validate(program)
-    shared_depth, payload_depth = depths_of(diloco.Spec(), layout, SLOTS)
-    assert (shared_depth, payload_depth) == (1, 1)
+    assert (built.sections.shared_depth, built.sections.payload_depth) == (1, 1)
     states = [start_of(model), trained(model, 1)]
     payloads = [list(compile(built.encode).run(s, StepContext(SEED, 0, k, 3)))[:2] for k, s in enumerate(states)]
     for sent, state in zip(payloads, states, strict=True):
@@ -177,8 +176,7 @@ def test_strategy_of_gradients_keeps_them_apart_from_the_gradient() -> None:
     for program in (built.step, built.encode, built.merge):
         validate(program)
     layout, first = layout_of(model), start_of(model)[:2]
-    quarter = 1 << depths_of(allreduce.AllReduce(), layout, SLOTS)[0]
-    start = [x for part in (first, first, [], [np.array(0, np.int32)]) for x in padded(quarter, *part)]
+    start = built.sections.slot_state(first, first, [], np.array(0, np.int32))
     state = list(compile(built.step).run(start, StepContext(SEED, 0, 0, 1), images()))
     due = dict(eager(model, 1).named_buffers())
     found = layout.buffers([torch.from_numpy(np.array(x)) for x in state[:2]])

@@ -155,9 +155,9 @@ class Cheat:
         """The lying run of a claim."""
         start: State = honest.start
         if self.stale and honest.carried is not None:
-            quarter = 1 << honest.job.params.genesis.shared_depth
-            carry = range(2 * quarter, 3 * quarter)
-            start = [np.zeros_like(x) if k in carry and x is not None else x for k, x in enumerate(start)]
+            carry = honest.job.params.sections.carry
+            start = [*start]
+            start[carry] = [None if x is None else np.zeros_like(x) for x in start[carry]]
         return LyingRun(honest.job, honest.slot, honest.round, honest.seed, start, honest.carried, cheat=self)
 
 
@@ -345,17 +345,16 @@ def scaled_payload(programs: ClaimSchedule, params: JobParams, random: Random) -
 
 def wrong_index(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
     """One value of the payload stands one place beside its own."""
-    encode, t, width = programs.encode, params.role.inner_steps + 1, 1 << params.role.payload_depth
-    op = random.choice(sorted({a.index for a in encode.outputs[:width] if a.kind == Alias.OP_KIND}))
+    encode, t = programs.encode, params.role.inner_steps + 1
+    op = random.choice(sorted(_computed(encode, params.sections.payload)))
     swap = Swap(t, op, random.randrange(1 << 30))
     return Cheat("wrong-index", _expect("encode", encode, t, op), nudge=swap)
 
 
 def tampered_residual(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
     """One tensor that the slot keeps for its next round counts ten times: what its payload lacks, or a momentum."""
-    encode, t, width = programs.encode, params.role.inner_steps + 1, 1 << params.role.payload_depth
-    sent = {a.index for a in encode.outputs[:width] if a.kind == Alias.OP_KIND}
-    kept = {a.index for a in encode.outputs[width:] if a.kind == Alias.OP_KIND} - sent
+    encode, t, sections = programs.encode, params.role.inner_steps + 1, params.sections
+    kept = _computed(encode, sections.carried) - _computed(encode, sections.payload)
     found = sorted(op for op in kept if encode.ops[op].dtype == F32)
     if not found:
         raise UsageError("this job's encode computes nothing that a slot keeps", hint=CARRIES)
@@ -368,8 +367,8 @@ def stale_carry(programs: ClaimSchedule, params: JobParams, random: Random) -> C
     """The slot says that it starts from what it put out last, and starts from zero."""
     if not params.role.carries:
         raise UsageError("this job's slots keep nothing from round to round", hint=CARRIES)
-    step, quarter = programs.step, 1 << params.genesis.shared_depth
-    carry = range(2 * quarter, 3 * quarter)
+    step = programs.step
+    carry = range(len(step.inputs))[params.sections.carry]
     reader = _first(step, lambda op: any(v.tag == Tag.STATE and v.index in carry for v in op.views), "reads no carry")
     return Cheat("stale-carry", _expect("step", step, 1, reader), stale=True)
 
@@ -389,8 +388,7 @@ def two_signatures(programs: ClaimSchedule, params: JobParams, random: Random) -
 def lying_aggregator(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
     """One tensor of the next shared state is one ulp off in every element."""
     merge = programs.merge
-    shared = merge.outputs[: 1 << params.genesis.shared_depth]
-    candidates = sorted({a.index for a in shared if a.kind == Alias.OP_KIND and _can_lie(merge, a.index)})
+    candidates = sorted(op for op in _computed(merge, params.sections.shared) if _can_lie(merge, op))
     if not candidates:
         raise UsageError("this job's merge has no map to lie in", hint="try another cheat")
     at = random.choice(candidates)
@@ -486,10 +484,9 @@ def wrong_partials(mode: int, honest: Sequence[int], chunk: int, lie: int) -> tu
 
 def learning_rate(program: Program, params: JobParams) -> int:
     """Index of the constant that holds the learning rates: a table read for the parameters, not for the moments."""
-    trained = _trained(program, params)
-    quarter = 1 << params.genesis.shared_depth
-    of_live = set().union(*(_consts_behind(program, a.index) for k, a in trained if k < quarter))
-    of_moments = set().union(*(_consts_behind(program, a.index) for k, a in trained if k >= quarter))
+    trained, live = _trained(program, params), params.sections.live
+    of_live = set().union(*(_consts_behind(program, a.index) for k, a in trained if k < live.stop))
+    of_moments = set().union(*(_consts_behind(program, a.index) for k, a in trained if k >= live.stop))
     tables = sorted(c for c in of_live - of_moments if program.consts[c].header.dtype == F32)
     if not tables:
         raise UsageError("this job's step has no learning-rate table", hint="try another cheat")
@@ -530,10 +527,10 @@ def _expect(
 
 
 def _trained(step: Program, params: JobParams) -> list[tuple[int, Alias]]:
-    """Entries of the live and carry quarters that a step computes."""
-    quarter = 1 << params.genesis.shared_depth
-    entries = [*range(quarter), *range(2 * quarter, 3 * quarter)]
-    found = [(k, step.outputs[k]) for k in entries if step.outputs[k].kind == Alias.OP_KIND]
+    """Entries of the live tensors and the carry that a step computes."""
+    entries = list(enumerate(step.outputs))
+    kept = [*entries[params.sections.live], *entries[params.sections.carry]]
+    found = [(k, alias) for k, alias in kept if alias.kind == Alias.OP_KIND]
     if not found:
         raise UsageError("this job's step trains nothing", hint="try another cheat")
     return found
@@ -594,6 +591,11 @@ def _is_one_hot(program: Program, fold: Op) -> bool:
     return False
 
 
+def _computed(program: Program, section: slice) -> set[int]:
+    """The ops that a section of the output names."""
+    return {a.index for a in program.outputs[section] if a.kind == Alias.OP_KIND}
+
+
 def _can_lie(program: Program, index: int) -> bool:
     op = program.ops[index]
     return op.kind == Kind.MAP and op.dtype == F32 and len(op.instrs) + MERGE_LIE_INSTRS <= MAX_INSTRS
@@ -601,13 +603,12 @@ def _can_lie(program: Program, index: int) -> bool:
 
 def _difference(encode: Program, params: JobParams) -> int:
     """The first op behind the payload that reads the trained parameters."""
-    width = 1 << params.role.payload_depth
-    payload = [a.index for a in encode.outputs[:width] if a.kind == Alias.OP_KIND]
-    quarter = 1 << params.genesis.shared_depth
+    live = params.sections.live
+    payload = [a.index for a in encode.outputs[params.sections.payload] if a.kind == Alias.OP_KIND]
     behind = _behind(encode, payload, through=tuple(Kind))
 
     def reads_live(op: Op) -> bool:
-        return op.dtype == F32 and any(v.tag == Tag.STATE and v.index < quarter for v in op.views)
+        return op.dtype == F32 and any(v.tag == Tag.STATE and v.index < live.stop for v in op.views)
 
     return next((i for i in behind if reads_live(encode.ops[i])), min(payload))
 

@@ -35,6 +35,7 @@ from lockstep.protocol.programs.program import (
 )
 from lockstep.protocol.programs.rules import Broken, Free, LayoutSide, Rule
 from lockstep.protocol.reverts import revert
+from lockstep.protocol.sections import Sections
 from lockstep.protocol.types import Digest
 
 STEP, ENCODE, MERGE = range(3)
@@ -425,12 +426,12 @@ def _leaf(e: Evidence, header: TensorHeader) -> None:
 def _genesis(job: JobFacts, e: Evidence, opened: OpenedProgram) -> None:
     """Tensor `e.index` of the job's first checkpoint is that of the Programs' states."""
     outer = e.subject == Subject.OUTER
-    quarter = 1 << job.shared_depth
-    if e.index >= quarter or not e.pieces:
+    sections = Sections(job.shared_depth, job.payload_depth, job.slots)
+    if e.index >= sections.shared.stop or not e.pieces:
         raise revert("EvidenceWrong")
     side = LayoutSide.MERGE_IN if outer else LayoutSide.STEP_IN
     _width(job, side, opened)
-    entry = opened.entry(e.index + (quarter if outer else 0))
+    entry = opened.entry(e.index + (sections.outer if outer else sections.shared).start)
     piece = e.pieces[0]
     value = _tensor_root(piece) if piece.data else piece.tree
     _verify(job.genesis_outer if outer else job.genesis_shared, value, e.index, job.shared_depth, piece.proof)
@@ -450,7 +451,8 @@ def _zero(job: JobFacts, e: Evidence, opened: OpenedProgram) -> None:
     if e.index >= 1 << depth or not e.pieces:
         raise revert("EvidenceWrong")
     _width(job, LayoutSide.STEP_IN if carry else LayoutSide.ENCODE_OUT, opened)
-    entry = opened.entry(e.index + (2 << depth)) if carry else opened.output(e.index, e.pieces, 1)
+    start = Sections(job.shared_depth, job.payload_depth, job.slots).carry.start
+    entry = opened.entry(e.index + start) if carry else opened.output(e.index, e.pieces, 1)
     value = e.pieces[0].tree
     _verify(job.zero_carry if carry else job.zero_payload, value, e.index, depth, e.pieces[0].proof)
     # INVARIANT: what the contract puts in the place of a carry or a payload is zero, as its parties compute it.

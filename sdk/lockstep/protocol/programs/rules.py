@@ -31,6 +31,7 @@ from lockstep.protocol.programs.program import (
     View,
     groups_of,
 )
+from lockstep.protocol.sections import Sections
 
 MAX_OPS = 1 << 14
 MAX_AXES = 8
@@ -536,7 +537,7 @@ class Shapes(Protocol):
 
     @property
     def carry(self) -> int:
-        """1: `encode` puts out the carry quarter of its state beside the payload."""
+        """1: `encode` puts out the carry of its state beside the payload."""
 
 
 class LayoutSide(IntEnum):
@@ -568,30 +569,29 @@ def width_of(side: LayoutSide, p: Shapes) -> int:
 def due(side: LayoutSide, k: int, p: Shapes) -> Due:
     """Returns the requirement on entry k of a layout (docs/protocol.md, section 3)."""
     # INVARIANT: layouts of consecutive Programs are equal.
-    quarter, width, room = 1 << p.shared_depth, 1 << p.payload_depth, 1 << (p.payload_depth + ceil_log2(p.slots))
+    s = Sections(p.shared_depth, p.payload_depth, p.slots)
     if side in (LayoutSide.STEP_OUT, LayoutSide.ENCODE_IN):
         return LayoutSide.STEP_IN, k
     if side == LayoutSide.STEP_IN:
-        if quarter <= k < 2 * quarter:
-            return LayoutSide.STEP_IN, k - quarter
-        if k < 3 * quarter:
+        if s.anchor.start <= k < s.anchor.stop:
+            return LayoutSide.STEP_IN, k - s.anchor.start
+        if k < s.carry.stop:
             return FREE
-        return TensorHeader(I32, ()) if k == 3 * quarter else None
+        return TensorHeader(I32, ()) if k == s.clock else None
     if side == LayoutSide.ENCODE_OUT:
-        if k < width:
+        if k < s.payload.stop:
             return FREE
         # INVARIANT: what one round puts out as its carry is laid out as the next one's.
-        return (LayoutSide.ENCODE_IN, 2 * quarter + k - width) if p.carry else None
-    if k < quarter:
+        return (LayoutSide.ENCODE_IN, s.carry.start + k - s.carried.start) if p.carry else None
+    if k < s.shared.stop:
         return LayoutSide.STEP_IN, k
     if side == LayoutSide.MERGE_OUT:
         return LayoutSide.MERGE_IN, k
-    if k < 2 * quarter:
+    if k < s.outer.stop:
         return FREE
-    k -= 2 * room
-    if 0 <= k < p.slots * width:
-        return LayoutSide.ENCODE_OUT, k % width
-    return TensorHeader(F32, (p.slots,)) if k == room else None
+    if s.received.start <= k < s.received.stop:
+        return LayoutSide.ENCODE_OUT, (k - s.received.start) % s.payload.stop
+    return TensorHeader(F32, (p.slots,)) if k == s.mask else None
 
 
 def check_layout_width(side: LayoutSide, entries: int, p: Shapes) -> None:
