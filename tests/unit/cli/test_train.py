@@ -196,7 +196,7 @@ def test_check_tells_what_a_model_of_one_s_own_holds(lockstep: Lockstep) -> None
 def test_check_ends_with_10_and_names_the_parameter_where_a_job_would_train_something_else(
     lockstep: Lockstep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lockstep.training.job.hooked", lambda *_: None)  # a trace that leaves hooks out
+    monkeypatch.setattr("lockstep.training.gradients.hooked", lambda *_: None)  # a trace that leaves hooks out
     Path("net.py").write_text(NET)
     ended = lockstep("train", "check", "net.py:hooked", "--json")
     assert (ended.code, ended.data["differs"]) == (10, True)

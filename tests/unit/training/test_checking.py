@@ -135,7 +135,7 @@ def test_a_model_that_draws_is_compared_with_other_code_alone_and_says_so() -> N
 
 
 def test_a_gradient_that_pytorch_computes_otherwise_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockstep.training.job.hooked", lambda *_: None)  # a trace that leaves hooks out
+    monkeypatch.setattr("lockstep.training.gradients.hooked", lambda *_: None)  # a trace that leaves hooks out
     model = mlp()
     model[2].bias.register_hook(lambda grad: 2 * grad)  # type: ignore[index]
     (found,) = tried(model, of_floats).differing

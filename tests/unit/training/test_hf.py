@@ -28,8 +28,9 @@ from lockstep.tracing import trace
 from lockstep.tracing.arithmetic import Arithmetic, Products
 from lockstep.training.baseline import Sample, flat_parameters, optimise
 from lockstep.training.export import generate, load_model, save_model
+from lockstep.training.gradients import gradient
 from lockstep.training.hf import is_transformers
-from lockstep.training.job import Batch, build_programs, gradient, training_job
+from lockstep.training.job import Batch, build_programs, training_job
 from lockstep.training.losses import logits
 from lockstep.training.models import build_model, describe, loss_of, next_token_loss
 from lockstep.training.models.lora import adapt, merged

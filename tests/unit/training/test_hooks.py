@@ -15,7 +15,7 @@ from lockstep.numerics.paths import compile  # noqa: A004
 from lockstep.protocol.errors import UsageError
 from lockstep.tracing import trace
 from lockstep.training.baseline import flat_parameters
-from lockstep.training.job import gradient
+from lockstep.training.gradients import gradient
 from lockstep.training.models.lora import LoRA, LoRAConfig
 from lockstep.training.parameters import layout_of
 
