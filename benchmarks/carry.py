@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lockstep.numerics import executor
+from lockstep.numerics import paths
 from lockstep.numerics.arrays import Array, StepContext
 from lockstep.protocol.types import MERGE_SLOT
 from lockstep.storage.payload import F32_FORMAT, INT8_FORMAT, wire_length
@@ -40,7 +40,7 @@ class Side:
     def __init__(self, spec: diloco.Spec, rounds: int, slots: int) -> None:
         """Traces and compiles the Programs."""
         programs = build_programs(GPT(MODEL), next_token_loss, spec, batch=BATCH, rounds=rounds, slots=slots)
-        self._step, self._encode, self._merge = map(executor.compile, (programs.step, programs.encode, programs.merge))
+        self._step, self._encode, self._merge = map(paths.compile, (programs.step, programs.encode, programs.merge))
         self.spec, self.rounds, self.slots = spec, rounds, slots
         self._sections, layout = programs.sections, programs.encode.output_layout
         self.payload_bytes = wire_length(layout[self._sections.payload], INT8_FORMAT, spec.carry)
