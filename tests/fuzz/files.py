@@ -10,9 +10,8 @@ from tests.fuzz.target import Run, refusals
 
 
 def export() -> tuple[Iterable[bytes], Run]:
-    from tests.unit.node.guard.promising import SCOPE, place, promise
-
     from lockstep.runtime.guard import interchange
+    from tests.unit.runtime.guard.promising import SCOPE, place, promise
 
     good = interchange.dumps(SCOPE, [(place(1), promise(1)), (place(2), promise(2))])
 

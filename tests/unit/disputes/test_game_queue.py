@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.node.test_player import counted
 
 from lockstep.base.cache import MemoryCache
 from lockstep.disputes import game_queue as module
@@ -28,6 +27,7 @@ from lockstep.runtime.party import Head
 from lockstep.storage.directory import DirectoryStore
 from tests.support import toyjob
 from tests.support.waiting import PATIENCE
+from tests.unit.disputes.test_player import counted
 
 PHASES = (
     GamePhase.DEFEND,

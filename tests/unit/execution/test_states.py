@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.node.test_player import counted
 
 from lockstep.execution.jobs import ClaimRun, Job, State, slot_run
 from lockstep.execution.states import SUFFIX, ClaimStates, States
@@ -14,6 +13,7 @@ from lockstep.market.held import HeldClaim
 from lockstep.protocol.types import ClaimId, Seed, StateRoot
 from lockstep.storage.directory import DirectoryStore
 from tests.support import toyjob
+from tests.unit.disputes.test_player import counted
 
 A, B = (ClaimId(c * 32) for c in (b"a", b"b"))
 ROOMY = 1 << 30

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
-from tests.unit.node.test_ledger import whole_args
 
 from lockstep.chain.events import Event
 from lockstep.disputes.game_queue import HeldOf
@@ -41,6 +40,7 @@ from tests.support.games import Match, Policy, defends, open_at, random_challeng
 from tests.support.merges import SCOPE, put, trained
 from tests.support.params import amended
 from tests.support.workers import ME, OTHER, bare_parts, taken_of
+from tests.unit.market.test_ledger import whole_args
 from worker import progress
 from worker.decide import RoundView
 from worker.parts import Taken, WorkerParts

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.node.guard.promising import SCOPE
 
 from lockstep.chain.events import Event
 from lockstep.market.ledger import Ledger
@@ -18,6 +17,7 @@ from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.types import Cid, Digest, JobId, Seconds, Seed, StateRoot, TraceRoot
 from lockstep.runtime.guard.doppelganger import FENCE_BLOCKS, Watch
 from lockstep.runtime.guard.memory import GuardMemory, Place, Promise
+from tests.unit.runtime.guard.promising import SCOPE
 
 ME, SOMEBODY = SCOPE.account, "0x" + "99" * 20
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32

@@ -7,11 +7,11 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.unit.node.guard.promising import CLAIMS, SCOPE, main, place, promise
 
 from lockstep.protocol.errors import GuardRefused
 from lockstep.runtime.guard import lock
 from lockstep.runtime.guard.memory import GuardMemory
+from tests.unit.runtime.guard.promising import CLAIMS, SCOPE, main, place, promise
 
 MOST_LINES = 1000
 """More than the guard's code executes for CLAIMS claims."""

@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit.node.guard.promising import SCOPE, place, promise
 
 from lockstep.base.machine import is_full
 from lockstep.protocol.errors import DoctorError, GuardRefused, Mismatch, UsageError
 from lockstep.protocol.types import Address, Digest, Seed, StateRoot
 from lockstep.runtime.guard import interchange
 from lockstep.runtime.guard.memory import FILE_NAME, GuardMemory, Promise
+from tests.unit.runtime.guard.promising import SCOPE, place, promise
 
 PLACE, PROMISE = place(1), promise(1)
 OTHER = promise(1, trace=b"x")
