@@ -38,7 +38,7 @@ from lockstep.chain.keys import KEYSTORE, NODE_KEY, account_address
 from lockstep.protocol.errors import DoctorError, GuardRefused, Malformed, Mismatch, UsageError
 from lockstep.protocol.types import Address
 from lockstep.runtime.guard.memory import FILE_NAME as GUARD
-from lockstep.runtime.purse import OUTBOX
+from lockstep.runtime.staking import OUTBOX
 
 FORMAT, VERSION = "lockstep-coordinator-backup", 1
 MANIFEST = "manifest.json"

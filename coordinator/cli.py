@@ -12,7 +12,7 @@ import typer
 
 from coordinator.settings import resolve_coordinator
 from lockstep.base.lines import event
-from lockstep.cli import guard, health, purse, refused, service
+from lockstep.cli import guard, health, refused, service, staking
 from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import ChainFlags, Commands, DeploymentFile, Device, Home, Json, ProgramFlags, Threads
 from lockstep.cli.output import emit
@@ -191,6 +191,6 @@ def doctor(
     health.report(results, as_json)
 
 
-purse.add_to(app)
+staking.add_to(app)
 refused.add_to(app, "an event `refused` names every one in the coordinator's log")
 app.add_typer(service.app)

@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from lockstep.runtime.metrics import UNIT, Sampler
-from lockstep.runtime.purse import OUTBOX
+from lockstep.runtime.staking import OUTBOX
 
 
 class WatchedAccount(Collector):

@@ -15,7 +15,7 @@ from lockstep.base.lines import say
 from lockstep.base.naming import JOBS_SHOWN, digits_of
 from lockstep.base.settings import Settings
 from lockstep.base.signals import ignore_stops
-from lockstep.cli import guard, health, purse, refused, service
+from lockstep.cli import guard, health, refused, service, staking
 from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import (
     AccountFlags,
@@ -227,7 +227,7 @@ def _with_limit(settings: Settings, as_json: bool) -> Settings:
 
 def _agree_to_stake(parts: WorkerParts, agreed: bool) -> None:
     """Ask once, before a home's first deposit: for how much, and what would take it away. Raises UsageError for no."""
-    from lockstep.runtime.purse import Holdings
+    from lockstep.runtime.staking import Holdings
     from worker.admission import DEPOSITS
 
     if agreed or not interactive() or parts.outbox.keys(DEPOSITS):
@@ -259,7 +259,7 @@ def _clear(home: Path, refusal: Refusal) -> None:
     clear(home, refusal)
 
 
-purse.add_to(app)
+staking.add_to(app)
 refused.add_to(app, "`lockstep worker why` shows every job that is refused", _clear)
 health.add_to(app)
 app.add_typer(service.app)

@@ -20,8 +20,8 @@ from lockstep.protocol.jobs import NEVER, ZERO_ADDRESS, Phase
 from lockstep.protocol.market import views
 from lockstep.protocol.types import ClaimId, JobId, Seconds
 from lockstep.runtime.guard import lock
-from lockstep.runtime.purse import Holdings, moment
 from lockstep.runtime.refusals import Refusals
+from lockstep.runtime.staking import Holdings, moment
 from worker import notes
 from worker.account import MEANINGS, Account, reasons_of
 from worker.hints import hint_of

@@ -21,7 +21,7 @@ from lockstep.protocol.errors import ChainError, FundsError, UsageError
 from lockstep.protocol.jobs import NOTHING
 from lockstep.protocol.market.prices import DEFENDER_GAS
 from lockstep.protocol.types import JobId, Wei
-from lockstep.runtime.purse import Holdings, Purse
+from lockstep.runtime.staking import Holdings, StakingAccount
 from worker import decide
 from worker.backing import least_stake
 from worker.policy import ALL
@@ -148,7 +148,7 @@ def wait_for(look: Callable[[], Requirement], seconds: float) -> Requirement:
 def give(account: Account, settings: Settings, need: Requirement) -> None:
     """Gives the account what is missing, out of nothing; raises UsageError where the chain gives none.
 
-    Told again after a kill it gives nothing twice: coin is set to an amount, and the purse completes what it sent.
+    Told again after a kill it gives nothing twice: coin is set to an amount, and its outbox completes what it sent.
     """
     w3, send = account.contracts.vault.w3, "; ".join(need.lines()[1:3])
     # INVARIANT: nothing is given away but on the chain of local tests.
@@ -159,11 +159,11 @@ def give(account: Account, settings: Settings, need: Requirement) -> None:
         if "error" in answer:
             raise UsageError("this chain gives no coin away", hint=f"send it from another account: {send}")
     if need.tokens_missing:
-        with Purse.open(settings) as purse:
+        with StakingAccount.open(settings) as staking:
             try:
-                moved = purse.mint(need.tokens_missing)
+                moved = staking.mint(need.tokens_missing)
             except (ChainError, FundsError) as error:
                 raise UsageError(
                     f"the token cannot be minted: {error.message}", hint=f"send it from another account: {send}"
                 ) from error
-            purse.told(moved)
+            staking.told(moved)

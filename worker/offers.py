@@ -25,8 +25,8 @@ from lockstep.execution.rates import price_of
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.types import JobId, Seconds, Wei
 from lockstep.runtime.party import base_fee_of, pace_of
-from lockstep.runtime.purse import Holdings, moment
 from lockstep.runtime.refusals import Refusals
+from lockstep.runtime.staking import Holdings, moment
 from lockstep.storage import open_store
 from worker import decide
 from worker.backing import Backing, Funds, answer_unpaid, backing_of

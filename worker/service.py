@@ -32,9 +32,9 @@ from lockstep.runtime.feewatch import FeeWatch, waiting_for_fee
 from lockstep.runtime.isolation import Isolation
 from lockstep.runtime.outage import Outage
 from lockstep.runtime.party import Head, HeadTracker
-from lockstep.runtime.purse import moment
 from lockstep.runtime.resting import Resting
 from lockstep.runtime.sender import Sender
+from lockstep.runtime.staking import moment
 from worker import decide
 from worker.acting import Acting, Skills
 from worker.decide import JobView, Self

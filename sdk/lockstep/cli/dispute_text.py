@@ -24,7 +24,7 @@ from lockstep.disputes.bisection import Range, Said, described, shown_word
 from lockstep.disputes.gamelog import DUE, Side
 from lockstep.protocol.dispute.moves import Wrong
 from lockstep.protocol.types import MERGE_SLOT, Seconds
-from lockstep.runtime.purse import moment
+from lockstep.runtime.staking import moment
 
 if TYPE_CHECKING:
     from lockstep.disputes.following import Follower, Sighting

@@ -14,7 +14,7 @@ from lockstep.protocol.types import Address
 
 if TYPE_CHECKING:
     from lockstep.chain.contracts import Contracts
-    from lockstep.runtime.purse import Moved, Purse
+    from lockstep.runtime.staking import Moved, StakingAccount
 
 app = Commands(name="owner", help="The key that stake and earnings go to, kept elsewhere.", no_args_is_help=True)
 
@@ -36,13 +36,13 @@ def set_(context: typer.Context, owner: Owner, flags: AccountFlags, yes: Yes = F
             f"{owner} has no checksum: a mistyped digit would lose the account's money",
             hint="copy the address with its capitals, as `lockstep key show` prints it; or use `owner propose`",
         )
-    with _purse(context, flags, None) as purse:
+    with _staking(context, flags, None) as staking:
         confirm(
-            f"Name {named} the owner of {purse.address}? It alone will take out stake and earnings, and it alone can "
+            f"Name {named} the owner of {staking.address}? It alone will take out stake and earnings, and it alone can "
             "hand that on.",
             yes or as_json,
         )
-        _tell(purse, purse.set_owner(named), as_json)
+        _tell(staking, staking.set_owner(named), as_json)
 
 
 @app.command("propose")
@@ -51,8 +51,8 @@ def propose(
 ) -> None:
     """Offer an account to an owner, or to another one: nothing changes until that key accepts."""
     offered = None if owner == "none" else address_of(owner, "the owner", hint="none: nobody")
-    with _purse(context, flags, operator) as purse:
-        _tell(purse, purse.propose_owner(offered), as_json)
+    with _staking(context, flags, operator) as staking:
+        _tell(staking, staking.propose_owner(offered), as_json)
 
 
 @app.command("accept")
@@ -60,8 +60,8 @@ def accept(context: typer.Context, *, operator: For = None, flags: AccountFlags,
     """Become the owner of the account that was offered to this home's key (`--for`)."""
     if operator is None:
         raise UsageError("it is not said which account", hint="--for ADDRESS: the account that was offered")
-    with _purse(context, flags, operator) as purse:
-        _tell(purse, purse.accept_owner(), as_json)
+    with _staking(context, flags, operator) as staking:
+        _tell(staking, staking.accept_owner(), as_json)
 
 
 @app.command("delegate")
@@ -70,8 +70,8 @@ def delegate(
 ) -> None:
     """Let another key answer games about an account's claims: when the account's own key is lost."""
     named = None if who == "none" else address_of(who, "the delegate", hint="none: nobody")
-    with _purse(context, flags, operator) as purse:
-        _tell(purse, purse.set_delegate(named), as_json)
+    with _staking(context, flags, operator) as staking:
+        _tell(staking, staking.set_delegate(named), as_json)
 
 
 @app.command("show")
@@ -92,10 +92,12 @@ def show(
     emit(found, as_json, text="\n".join(_lines(found)))
 
 
-def _purse(context: typer.Context, flags: AccountFlags, operator: str | None) -> Any:
-    from lockstep.runtime.purse import Purse
+def _staking(context: typer.Context, flags: AccountFlags, operator: str | None) -> Any:
+    from lockstep.runtime.staking import StakingAccount
 
-    return Purse.open(flags.settings(role_of(context)), None if operator is None else address_of(operator, "--for"))
+    return StakingAccount.open(
+        flags.settings(role_of(context)), None if operator is None else address_of(operator, "--for")
+    )
 
 
 def _standing(contracts: Contracts, account: Address) -> dict[str, Any]:
@@ -118,10 +120,10 @@ def _lines(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def _tell(purse: Purse, moved: Moved, as_json: bool) -> None:
+def _tell(staking: StakingAccount, moved: Moved, as_json: bool) -> None:
     """Print what holds now, then note that it is known."""
-    found = _standing(purse.contracts, purse.address)
+    found = _standing(staking.contracts, staking.address)
     head = ["sent by an earlier command that was cut off: nothing else was done"] if moved.completed else []
     data = {**found, "completed": moved.completed, "transactions": list(moved.transactions)}
     emit(data, as_json, text="\n".join([*head, *_lines(found)]))
-    purse.told(moved)
+    staking.told(moved)

@@ -83,7 +83,7 @@ def forward(
     from lockstep.chain.devnet import move_time
     from lockstep.chain.rpc import connect
     from lockstep.demo import local
-    from lockstep.runtime.purse import moment
+    from lockstep.runtime.staking import moment
 
     by = seconds_of(seconds, "TIME")
     state = local.status(networks.local_folder())
@@ -128,7 +128,7 @@ def _data(folder: Path, state: LocalState) -> dict[str, Any]:
 
 def _lines(folder: Path, state: LocalState) -> list[Line]:
     from lockstep.demo.local import contracts_of
-    from lockstep.runtime.purse import moment
+    from lockstep.runtime.staking import moment
 
     with contracts_of(folder, state) as (contracts, now):
         block = contracts.vault.w3.eth.block_number

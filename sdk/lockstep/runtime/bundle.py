@@ -28,7 +28,7 @@ from lockstep.chain.addresses import Addresses
 from lockstep.chain.keys import KEYSTORE, NODE_KEY, load_account, load_node_key
 from lockstep.chain.rpc import connect
 from lockstep.protocol.errors import LockstepError, UsageError
-from lockstep.runtime.purse import OUTBOX
+from lockstep.runtime.staking import OUTBOX
 
 if TYPE_CHECKING:
     from lockstep.base.settings import Settings

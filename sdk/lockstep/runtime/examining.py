@@ -41,7 +41,7 @@ from lockstep.protocol.errors import (
 )
 from lockstep.protocol.types import Address
 from lockstep.runtime.guard import lock
-from lockstep.runtime.purse import Holdings
+from lockstep.runtime.staking import Holdings
 from lockstep.storage import open_store
 
 if TYPE_CHECKING:

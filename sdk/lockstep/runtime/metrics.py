@@ -27,7 +27,7 @@ from lockstep.chain.contracts import Contracts
 from lockstep.chain.game_table import GameTable
 from lockstep.chain.rpc import connect
 from lockstep.protocol.errors import DoctorError, TryLater, UsageError
-from lockstep.runtime.purse import Holdings
+from lockstep.runtime.staking import Holdings
 
 if TYPE_CHECKING:
     from lockstep.base.settings import Settings

@@ -26,7 +26,7 @@ from lockstep.chain.rpc import connect
 from lockstep.execution.capacity import ChainPace
 from lockstep.protocol.errors import ChainError, FundsError, TryLater
 from lockstep.protocol.types import Address, Seconds, Wei
-from lockstep.runtime.purse import OUTBOX, deposit
+from lockstep.runtime.staking import OUTBOX, deposit
 from lockstep.storage import open_store
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from coordinator.watching import WatchedAccount, spent
 from lockstep.chain.outbox import Outbox
 from lockstep.protocol.types import Wei
 from lockstep.runtime.metrics import MetricSample
-from lockstep.runtime.purse import OUTBOX
+from lockstep.runtime.staking import OUTBOX
 from tests.support.world import World
 
 from .conftest import Api

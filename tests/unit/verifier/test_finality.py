@@ -19,8 +19,8 @@ from lockstep.protocol.errors import TryLater, Unreachable
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Address, Wei
 from lockstep.runtime.party import Party
-from lockstep.runtime.purse import Purse
 from lockstep.runtime.resting import Resting
+from lockstep.runtime.staking import StakingAccount
 from lockstep.storage.directory import DirectoryStore
 from tests.support.constant import Lie
 from tests.support.world import World
@@ -89,15 +89,15 @@ def test_who_takes_money_out_is_told_whether_it_is_final(world: World, tmp_path:
     account = world.accounts["mallory"]
     outbox = Outbox(tmp_path / "outbox.sqlite", world.devnet.w3, account)
     try:
-        purse = Purse(world.contracts, account, outbox, finality="safe")
-        moved = purse.unstake(Wei(7))
-        assert not purse.final(moved)
+        staking = StakingAccount(world.contracts, account, outbox, finality="safe")
+        moved = staking.unstake(Wei(7))
+        assert not staking.final(moved)
         world.devnet.mine(SAFE)
-        assert purse.final(moved)
-        assert Purse(world.contracts, account, outbox).final(moved), "the latest block is relied on there"
+        assert staking.final(moved)
+        assert StakingAccount(world.contracts, account, outbox).final(moved), "the latest block is relied on there"
     finally:
         outbox.close()
-    assert Address(account.address) == purse.key
+    assert Address(account.address) == staking.key
 
 
 def test_what_is_at_stake_again_is_settled_anew() -> None:

@@ -33,7 +33,7 @@ from worker.unpaid import FORGIVEN, Dealings
 NOW = Seconds(1000)
 
 
-class Purse:
+class FakeFunds:
     """An account's tokens and what it sent; what fails is said beforehand."""
 
     def __init__(self, balance: int) -> None:
@@ -60,15 +60,15 @@ def parts(tmp_path: Path, toy_store: ContentStore) -> WorkerParts:
 
 
 @pytest.fixture
-def purse(parts: WorkerParts, toy: Job) -> Purse:
-    made = Purse(toy.params.role.slot_stake + toy.params.merge.stake)
+def funds(parts: WorkerParts, toy: Job) -> FakeFunds:
+    made = FakeFunds(toy.params.role.slot_stake + toy.params.merge.stake)
     parts.contracts.token = SimpleNamespace(balance_of=lambda account: Wei(made.balance))  # type: ignore[misc, assignment]
     return made
 
 
 @pytest.fixture
-def admission(parts: WorkerParts, purse: Purse) -> Iterator[Admission]:
-    made = Admission(parts, purse)  # type: ignore[arg-type]
+def admission(parts: WorkerParts, funds: FakeFunds) -> Iterator[Admission]:
+    made = Admission(parts, funds)  # type: ignore[arg-type]
     yield made
     made.close()
 
@@ -85,37 +85,37 @@ def fits(admission: Admission, taken: Taken, live: list[Taken], now: int) -> boo
 
 
 def test_who_cannot_stake_a_merge_refuses_the_job_and_looks_again_later(
-    admission: Admission, purse: Purse, toy: Job, capsys: pytest.CaptureFixture[str]
+    admission: Admission, funds: FakeFunds, toy: Job, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = taken_of(toy)
-    purse.balance -= 1
+    funds.balance -= 1
     for _ in range(2):
         admission.stake(job, Wei(0), False, NOW)
-    assert (job.staked, purse.sent) == (False, [])
-    purse.balance += 1
+    assert (job.staked, funds.sent) == (False, [])
+    funds.balance += 1
     admission.stake(job, Wei(0), False, NOW)
     assert not job.staked, "it rests"
     admission.stake(job, Wei(0), False, Seconds(NOW + AGAIN_SECONDS))
-    assert (job.staked, len(purse.sent)) == (True, 1)
+    assert (job.staked, len(funds.sent)) == (True, 1)
     assert capsys.readouterr().out.count('"funds"') == 1, "said once"
 
 
-def test_who_has_nothing_and_nothing_at_stake_is_told_so(admission: Admission, purse: Purse, toy: Job) -> None:
-    purse.balance = 0
+def test_who_has_nothing_and_nothing_at_stake_is_told_so(admission: Admission, funds: FakeFunds, toy: Job) -> None:
+    funds.balance = 0
     with pytest.raises(FundsError, match="has 0"):
         admission.stake(taken_of(toy), Wei(0), False, NOW)
     admission.stake(taken_of(toy), Wei(0), True, NOW)
-    assert purse.sent == [], "who must defend a claim goes on"
+    assert funds.sent == [], "who must defend a claim goes on"
 
 
-def test_a_deposit_that_could_not_be_sent_is_sent_later(admission: Admission, purse: Purse, toy: Job) -> None:
+def test_a_deposit_that_could_not_be_sent_is_sent_later(admission: Admission, funds: FakeFunds, toy: Job) -> None:
     job = taken_of(toy)
-    purse.fails = [Unreachable("nobody answers", "")]
+    funds.fails = [Unreachable("nobody answers", "")]
     with pytest.raises(Unreachable):
         admission.stake(job, Wei(0), False, NOW)
     assert not job.staked
     admission.stake(job, Wei(0), False, NOW)
-    assert (job.staked, len(purse.sent)) == (True, 1)
+    assert (job.staked, len(funds.sent)) == (True, 1)
 
 
 def test_a_machine_that_is_too_slow_is_told_once_and_measured_again(
@@ -185,7 +185,7 @@ def test_a_job_that_takes_long_to_look_at_waits_behind_every_other(
 
 
 def test_a_job_that_this_machine_computes_wrongly_is_refused_on_disk_before_anything_is_staked(
-    admission: Admission, parts: WorkerParts, purse: Purse, toy: Job, monkeypatch: pytest.MonkeyPatch
+    admission: Admission, parts: WorkerParts, funds: FakeFunds, toy: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared: list[object] = []
 
@@ -199,7 +199,7 @@ def test_a_job_that_this_machine_computes_wrongly_is_refused_on_disk_before_anyt
     assert found is not None
     assert "op 7 (gradient), element 0" in found.message
     assert parts.notes.jobs[toy.id].code == "wrong_bits"
-    assert (len(compared), purse.sent) == (1, [])
+    assert (len(compared), funds.sent) == (1, [])
 
 
 def test_a_job_whose_payloads_come_too_late_is_not_measured(
@@ -225,18 +225,18 @@ def test_a_job_in_which_silence_locks_stakes_for_days_is_refused(
 
 
 def test_a_requester_whose_rounds_did_not_pay_is_served_no_more_and_after_a_restart_neither(
-    parts: WorkerParts, purse: Purse, toy: Job, monkeypatch: pytest.MonkeyPatch
+    parts: WorkerParts, funds: FakeFunds, toy: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts.policy = Policy(max_unpaid=2)  # type: ignore[misc]
     had = Dealings(paid=FORGIVEN - 1, unpaid=2)
     monkeypatch.setattr(admission_module, "dealings", lambda ledger, requester, me: had)
     for _ in range(2):
-        with closing(Admission(parts, purse)) as fresh:  # type: ignore[arg-type]
+        with closing(Admission(parts, funds)) as fresh:  # type: ignore[arg-type]
             assert not fits(fresh, taken_of(toy), [], NOW)
         note = parts.notes.jobs[toy.id]
         assert (note.code, "--max-unpaid is 2" in note.message, OTHER in note.message) == ("unpaid", True, True)
     had = Dealings(paid=FORGIVEN, unpaid=2)
-    with closing(Admission(parts, purse)) as fresh:  # type: ignore[arg-type]
+    with closing(Admission(parts, funds)) as fresh:  # type: ignore[arg-type]
         assert fits(fresh, taken_of(toy), [], NOW), "what was paid forgives"
 
 

@@ -1,4 +1,4 @@
-"""The purse of an account and of its owner, on the chain in memory: who moves what where, and what a kill leaves."""
+"""The staking of an account and of its owner, on the chain in memory: who moves what where, and what a kill leaves."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lockstep.chain.contracts import Contracts
 from lockstep.chain.deployment import deploy
 from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.outbox import Outbox
-from lockstep.cli.purse import _tell
+from lockstep.cli.staking import _tell
 from lockstep.protocol.errors import FundsError, LockstepError, NotOwner, TryLater, Unreachable, UsageError
 from lockstep.protocol.types import Address, Seconds, Wei
-from lockstep.runtime.purse import Moved, Purse
+from lockstep.runtime.staking import Moved, StakingAccount
 
 WALLET = Wei(1_000)
 
@@ -29,23 +29,23 @@ class Bench:
         self.contracts = Contracts.at(self.devnet.w3, deploy(self.devnet.w3, self.devnet.account("deployer")))
         self.folder = folder
         self.boxes: list[Outbox] = []
-        self.hot, self.cold, self.thief = (self.purse(name) for name in ("hot", "cold", "thief"))
+        self.hot, self.cold, self.thief = (self.staking(name) for name in ("hot", "cold", "thief"))
         self.hot.outbox.send(self.contracts.token.mint(self.hot.key, WALLET), "mint")
         self.hot.told(self.hot.stake(Wei(100)))
 
-    def purse(self, name: str, operator: Address | None = None) -> Purse:
-        """The purse of a home, opened anew as a command does."""
+    def staking(self, name: str, operator: Address | None = None) -> StakingAccount:
+        """The staking of a home, opened anew as a command does."""
         account = self.devnet.account(name)
         box = Outbox(self.folder / f"{name}.sqlite", self.devnet.w3, account)
         self.boxes.append(box)
-        return Purse(self.contracts, account, box, operator)
+        return StakingAccount(self.contracts, account, box, operator)
 
-    def of(self, purse: Purse) -> Purse:
-        """The same home's purse, for the operator's account."""
-        return replace(purse, operator=self.hot.key)
+    def of(self, staking: StakingAccount) -> StakingAccount:
+        """The same home's staking, for the operator's account."""
+        return replace(staking, operator=self.hot.key)
 
-    def tokens(self, purse: Purse) -> int:
-        return self.contracts.token.balance_of(purse.key)
+    def tokens(self, staking: StakingAccount) -> int:
+        return self.contracts.token.balance_of(staking.key)
 
 
 @pytest.fixture
@@ -104,20 +104,20 @@ def test_an_owner_is_asked_before_it_owns(bench: Bench) -> None:
 def test_what_was_cut_off_is_told_and_not_sent_again(bench: Bench) -> None:
     hot, cold = bench.hot, bench.of(bench.cold)
     hot.set_owner(cold.key)
-    again = bench.purse("hot").set_owner(cold.key)
+    again = bench.staking("hot").set_owner(cold.key)
     assert again.completed, "killed before it said so"
     bench.hot.told(again)
     with pytest.raises(NotOwner, match="has an owner already"):
         bench.hot.set_owner(cold.key)
     cold.unstake(Wei(40))
-    later = bench.purse("cold", hot.key)
+    later = bench.staking("cold", hot.key)
     done = later.unstake(Wei(40))
     assert (done.completed, done.amount, later.holdings().unbonding) == (True, 40, 40)
     later.told(done)
     later.told(later.unstake(Wei(5)))
     assert later.holdings().unbonding == 45
     # What the cold key does for itself is another matter: nothing of it is pending.
-    own = bench.purse("cold")
+    own = bench.staking("cold")
     with pytest.raises(FundsError):
         own.unstake(Wei(1))
     with pytest.raises(FundsError):
@@ -136,10 +136,10 @@ def test_a_contract_of_the_market_owns_nobody(bench: Bench) -> None:
 def test_money_that_moved_is_told_where_nobody_names_a_final_block(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: LockstepError
 ) -> None:
-    def final(purse: Purse, moved: Moved) -> bool:
+    def final(staking: StakingAccount, moved: Moved) -> bool:
         raise error
 
-    monkeypatch.setattr(Purse, "final", final)
+    monkeypatch.setattr(StakingAccount, "final", final)
     for as_json in (True, False):
         _tell(bench.hot, bench.hot.unstake(Wei(7)), "unbonding", as_json)
     first, told = capsys.readouterr().out.split("\n", 1)

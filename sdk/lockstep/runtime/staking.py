@@ -1,14 +1,14 @@
 """An account's money at a market: the wallet, the stake and where it is, and the ways in and out.
 
-    with Purse.open(settings) as purse:
-        purse.stake(amount)         # wallet -> free stake: one transaction, by a permit
-        purse.unstake(amount)       # free -> unbonding, for the vault's delay
-        purse.withdraw()            # unbonding that is over, and what was earned -> wallet
+    with StakingAccount.open(settings) as staking:
+        staking.stake(amount)         # wallet -> free stake: one transaction, by a permit
+        staking.unstake(amount)       # free -> unbonding, for the vault's delay
+        staking.withdraw()            # unbonding that is over, and what was earned -> wallet
 
 An account may have an owner, a key that is kept elsewhere (contracts/StakeVault.sol). Unbonding then is the owner's
-alone, and what leaves the vault goes to the owner's wallet: `open(settings, account)` is the owner's purse for it.
+alone, and what leaves the vault goes to the owner's wallet: `open(settings, account)` is the owner's use of it.
 
-One purse at a time works in a home, and none beside a program that runs there. A command that was cut off is
+One at a time works in a home, and none beside a program that runs there. A command that was cut off is
 completed by the next one of its kind: nothing is sent twice.
 """
 
@@ -127,7 +127,7 @@ class Moved:
 
 
 @dataclass(frozen=True)
-class Purse:
+class StakingAccount:
     """One account at one deployment, and nothing else running in its home."""
 
     contracts: Contracts
@@ -140,7 +140,9 @@ class Purse:
 
     @staticmethod
     @contextmanager
-    def open(settings: Settings, operator: Address | None = None, who: str = "money command") -> Iterator[Purse]:
+    def open(
+        settings: Settings, operator: Address | None = None, who: str = "money command"
+    ) -> Iterator[StakingAccount]:
         """Raises KeyStoreError, GuardRefused if a program runs in the home, Unreachable, ChainError."""
         with ExitStack() as stack:
             stack.enter_context(lock.held(settings.home_dir, who))
@@ -150,7 +152,9 @@ class Purse:
             outbox = Outbox(settings.home_dir / OUTBOX, w3, account, settings.max_fee_wei, settings.max_tip_wei)
             stack.callback(outbox.close)
             own = operator is None or operator == account.address
-            yield Purse(Contracts.at(w3, addresses), account, outbox, None if own else operator, settings.finality)
+            yield StakingAccount(
+                Contracts.at(w3, addresses), account, outbox, None if own else operator, settings.finality
+            )
 
     @property
     def address(self) -> Address:

@@ -21,7 +21,7 @@ from lockstep.cli.owner import For
 from lockstep.protocol.errors import LockstepError, TryLater, Unreachable
 
 if TYPE_CHECKING:
-    from lockstep.runtime.purse import Moved, Purse
+    from lockstep.runtime.staking import Moved, StakingAccount
 
 Amount = Annotated[str, typer.Argument(metavar="AMOUNT", help="Tokens, as 20.5; or all.", show_default=False)]
 Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", help="How long to wait; 0: ask it to leave.")]
@@ -41,14 +41,14 @@ def add_to(app: typer.Typer) -> None:
 
 def stake(context: typer.Context, amount: Amount, flags: AccountFlags, yes: Yes = False, as_json: Json = False) -> None:
     """Move tokens from the wallet into the account's stake."""
-    from lockstep.runtime.purse import Purse
+    from lockstep.runtime.staking import StakingAccount
 
     settings = flags.settings(role_of(context))
     asked = None if amount == "all" else amount_of(amount)
-    with Purse.open(settings) as purse:
-        held = purse.holdings()
+    with StakingAccount.open(settings) as staking:
+        held = staking.holdings()
         wanted = held.wallet if asked is None else asked
-        if held.owner is None and purse.is_first_stake():
+        if held.owner is None and staking.is_first_stake():
             say(
                 f"{held.address} has no owner: whoever gets at its key takes out its stake and earnings. "
                 "`lockstep worker owner propose ADDRESS` names one whose key is kept elsewhere (verifiers and "
@@ -58,7 +58,7 @@ def stake(context: typer.Context, amount: Amount, flags: AccountFlags, yes: Yes 
             f"Stake {tokens(wanted)}? A claim that is proven wrong loses its stake, and so does silence in a dispute.",
             yes or as_json,
         )
-        _tell(purse, purse.stake(wanted), "staked", as_json)
+        _tell(staking, staking.stake(wanted), "staked", as_json)
 
 
 def unstake(
@@ -71,16 +71,16 @@ def unstake(
     as_json: Json = False,
 ) -> None:
     """Begin to take free stake out: it can be withdrawn after the vault's delay."""
-    from lockstep.runtime.purse import Purse
+    from lockstep.runtime.staking import StakingAccount
 
     settings = flags.settings(role_of(context))
     asked = None if amount == "all" else amount_of(amount)
-    with Purse.open(settings, None if operator is None else address_of(operator, "--for")) as purse:
-        held = purse.holdings()
+    with StakingAccount.open(settings, None if operator is None else address_of(operator, "--for")) as staking:
+        held = staking.holdings()
         wanted = held.free if asked is None else asked
         if held.unbonding:
             confirm(f"{tokens(held.unbonding)} unbond already, and will wait anew with this. Go on?", yes or as_json)
-        _tell(purse, purse.unstake(wanted), "unbonding", as_json)
+        _tell(staking, staking.unstake(wanted), "unbonding", as_json)
 
 
 def withdraw(
@@ -92,27 +92,27 @@ def withdraw(
     as_json: Json = False,
 ) -> None:
     """Move what was earned, and stake whose delay is over, into the wallet: the owner's, if the account has one."""
-    from lockstep.runtime.purse import Purse
+    from lockstep.runtime.staking import StakingAccount
 
     settings = flags.settings(role_of(context))
     target = None if to is None else address_of(to, "--to")
-    with Purse.open(settings, None if operator is None else address_of(operator, "--for")) as purse:
+    with StakingAccount.open(settings, None if operator is None else address_of(operator, "--for")) as staking:
         try:
-            moved = purse.withdraw()
+            moved = staking.withdraw()
         except TryLater as error:
             # What lies in the wallet need not wait for the stake.
-            if target is None or not purse.wallet():
+            if target is None or not staking.wallet():
                 raise
             say(error.message)
         else:
             if as_json and target is not None:
                 # One envelope on stdout: that of what is sent on.
                 say(f"{tokens(moved.amount)} withdrawn")
-                purse.told(moved)
+                staking.told(moved)
             else:
-                _tell(purse, moved, "withdrawn", as_json)
+                _tell(staking, moved, "withdrawn", as_json)
         if target is not None:
-            _tell(purse, purse.send_tokens(target, purse.wallet()), "sent", as_json)
+            _tell(staking, staking.send_tokens(target, staking.wallet()), "sent", as_json)
 
 
 def drain(context: typer.Context, home: Home = None, wait: Wait = DRAIN_SECONDS, as_json: Json = False) -> None:
@@ -156,7 +156,7 @@ def _left(home: Path, seconds: float) -> bool:
 def _waits_for(home: Path) -> str:
     """Returns a leaving program's note on what is at stake, and until when, from its home; empty if there is none."""
     from lockstep.base.decoding import MAX_FILE_BYTES, file_bytes, from_json
-    from lockstep.runtime.purse import moment
+    from lockstep.runtime.staking import moment
 
     try:
         noted: Any = from_json(file_bytes(home / "notes.json"), MAX_FILE_BYTES)
@@ -170,13 +170,13 @@ def _waits_for(home: Path) -> str:
         return ""
 
 
-def _tell(purse: Purse, moved: Moved, what: str, as_json: bool) -> None:
+def _tell(staking: StakingAccount, moved: Moved, what: str, as_json: bool) -> None:
     """Print what was done, then note that it is known."""
-    from lockstep.runtime.purse import moment
+    from lockstep.runtime.staking import moment
 
-    held = purse.holdings()
+    held = staking.holdings()
     data: dict[str, Any] = {what: str(moved.amount), "completed": moved.completed}
-    final, unknown = _final(purse, moved)
+    final, unknown = _final(staking, moved)
     data |= {"transactions": list(moved.transactions), "final": final, "holdings": held.to_dict()}
     head = f"{tokens(moved.amount)} {what}"
     if what == "withdrawn" and held.owner is not None:
@@ -190,17 +190,17 @@ def _tell(purse: Purse, moved: Moved, what: str, as_json: bool) -> None:
         lines.append(f"The money has moved; whether for good is not known yet: {unknown}.")
     if not final:
         lines.append(
-            f"The chain can still take this back (finality is {purse.finality}): keep this home, whose next command "
+            f"The chain can still take this back (finality is {staking.finality}): keep this home, whose next command "
             "sends it again then."
         )
     emit(data, as_json, text="\n".join(lines))
-    purse.told(moved)
+    staking.told(moved)
 
 
-def _final(purse: Purse, moved: Moved) -> tuple[bool, str]:
+def _final(staking: StakingAccount, moved: Moved) -> tuple[bool, str]:
     """(True if the blocks that took it are relied on, the reason if nobody says so)."""
     # INVARIANT: a provider that names no final block makes no failure of what is done.
     try:
-        return purse.final(moved), ""
+        return staking.final(moved), ""
     except (TryLater, Unreachable) as error:
         return False, error.message if not error.hint else f"{error.message} ({error.hint})"
