@@ -48,7 +48,7 @@ class Database:
 
     @property
     def name(self) -> str:
-        """The URL without its password, to be told."""
+        """The database's URL without its password, for logs."""
         return self.engine.url.render_as_string(hide_password=True)
 
     @contextmanager

@@ -195,7 +195,7 @@ class Cut:
 
     @property
     def words(self) -> str:
-        """The words beside it."""
+        """The caption of this level of the bisection."""
         part = self.parts[self.chosen if self.chosen is not None else 0]
         return str(part["label"])
 

@@ -1,6 +1,7 @@
 """The jobs that this coordinator merges: loaded once, their payloads judged, their merges defended.
 
-What is not what the chain names is refused for good, what this machine cannot hold for a while.
+One job's work is `aggregator.py`, what a merge has to be before it is claimed `runtime/merges.py`, its arithmetic
+`execution/merging.py`. What is not what the chain names is refused for good, what this machine cannot hold for a while.
 """
 
 from __future__ import annotations

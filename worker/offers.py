@@ -293,7 +293,7 @@ class _Look:
 
 
 def account_time(account: Account) -> Seconds:
-    """Chain time."""
+    """Returns the timestamp of the latest block."""
     return Seconds(account.contracts.vault.w3.eth.get_block("latest")["timestamp"])
 
 

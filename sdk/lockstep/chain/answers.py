@@ -128,7 +128,7 @@ def _number(most: int) -> Reader[Any]:
 
 
 def _as_is(reader: Reader[Any]) -> Reader[Any]:
-    """Reads what `reader` does, and keeps it as it was written."""
+    """A reader that checks a value with `reader` and returns it unparsed."""
 
     def read(value: Any, where: str) -> Any:
         reader(value, where)

@@ -612,7 +612,7 @@ class Demands(Precommitted):
         return Wei(self.read("rowBondOf", job, row))
 
     def unavailable(self, job: JobId, r: int, slot: int, wanted: int) -> Call:
-        """Demands a payload: four leaves that are `wanted`, and four that the beacon names."""
+        """Demands eight leaves of a payload: four that `wanted` names, four that a later block's hash does."""
         return self.call("unavailable", job, r, slot, wanted)
 
     def carry_unavailable(self, job: JobId, r: int, slot: int, wanted: int) -> Call:

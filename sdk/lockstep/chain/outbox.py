@@ -223,7 +223,7 @@ class Outbox:
         return fees
 
     def _next_nonce(self) -> int:
-        """After everything mined and everything written down."""
+        """Returns the nonce after the highest that is mined or in the journal."""
         return max(self._wire.mined(), *(nonce + 1 for nonce in self._journal.nonces()), 0)
 
     def _restore(self) -> None:

@@ -177,7 +177,7 @@ class Endpoint:
         self._until = time.monotonic() + max(self._rest, at_least)
 
     def answered(self) -> bool:
-        """It does not rest; whether it had failed before."""
+        """Ends the endpoint's rest; returns True if it had failed before."""
         failed, self._until, self._rest = self._rest > 0, 0.0, 0.0
         return failed
 

@@ -115,7 +115,7 @@ def _product() -> Program:
 
 
 def _update() -> Program:
-    """A map like an optimizer's, as a model's large maps are."""
+    """A Program to be timed: one elementwise map that costs what an optimizer's update does."""
     p = ProgramBuilder([(F32, TERMS)] * 4)
 
     def moved(e: Expression, x: int, g: int, m: int, v: int) -> int:

@@ -91,7 +91,7 @@ class Tensor:
         return self._with(shape, row_major(shape))
 
     def view(self) -> View:
-        """The operand whose axes are the tensor's."""
+        """This tensor as an operand, its axes unchanged."""
         return View(self.tag, self.index, self.offset, self.strides)
 
 

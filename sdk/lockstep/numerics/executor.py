@@ -96,7 +96,7 @@ class Executable:
     def advance(
         self, state: Sequence[Array | None], context: StepContext, dataset: Array | None = None
     ) -> Sequence[Array | None]:
-        """`run`, for what is passed on to the next step: on a device the state stays there (`resident.Resident`)."""
+        """Runs a step and returns the state for the next one, which stays on a device (`resident.Resident`)."""
         return self.run(state, context, dataset)
 
     def roots(

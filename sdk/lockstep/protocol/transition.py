@@ -59,7 +59,7 @@ def apply(state: State, block: Block, call: MarketCall) -> tuple[State, tuple[Em
 
 
 def execute(state: State, block: Block, call: MarketCall) -> tuple[State, tuple[Emitted, ...], Any]:
-    """The same, and what the function returns."""
+    """As `apply`, with the call's return value."""
     verb = VERBS.get((call.contract, call.function))
     if verb is None:
         raise LookupError(f"{call.contract} has no function {call.function}")

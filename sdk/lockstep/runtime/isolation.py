@@ -14,7 +14,7 @@ log = structlog.get_logger(__name__)
 
 
 class Isolation:
-    """Runs parts of a loop."""
+    """Runs parts of a loop so that an error of one is logged once and stops no other."""
 
     def __init__(self) -> None:
         self._logged: set[tuple[object, str]] = set()

@@ -97,7 +97,7 @@ class Products:
         self._of_data: dict[int, bool] = {}
 
     def read(self, graph: fx.Graph, origin_of: str) -> None:
-        """Finds the heads of a graph, whose results a log-softmax reads, before its products are lowered."""
+        """Marks the products whose results a log-softmax reads as heads, before any of them is lowered."""
         self._classes.clear()
         self._operands.clear()
         self._mixed.clear()

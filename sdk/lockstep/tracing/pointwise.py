@@ -342,7 +342,7 @@ def trunc(low: Lowering, x: Node) -> Node:
 
 @rule("floor")
 def floor(low: Lowering, x: Node) -> Node:
-    """Down."""
+    """Rounds towards minus infinity."""
     near = low.rounded(x)
     return low.select(low.test(Op.FLT, x, near), low.f(Op.FSUB, near, 1.0), near, F32)
 

@@ -315,7 +315,7 @@ def _diagonal_of(low: Lowering, shape: Sequence[int], offset: int, a: int, b: in
 
 @rule("diagonal")
 def diagonal(low: Lowering, x: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
-    """The diagonal of two axes, as a last one."""
+    """The diagonal of axes dim1 and dim2, which becomes the last axis."""
     order, first, length, distance = _diagonal_of(low, x.shape, offset, dim1, dim2)
     last = low.graph.permute(x, order)
     outer = last.shape[:-2]

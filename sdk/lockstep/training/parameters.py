@@ -115,7 +115,7 @@ class Layout:
         return {s.name: tensors[-1][s.offset : s.offset + s.elements].view(s.shape) for s in self.statistics}
 
     def joined(self, buffers: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        """The tensor of statistics by name, filled with zeros; [] without statistics."""
+        """Concatenates named statistics into one flat tensor, padded with zeros to its length; [] if there are none."""
         if not self.statistics:
             return []
         flat = torch.cat([buffers[s.name].reshape(-1).to(torch.float32) for s in self.statistics])

@@ -259,7 +259,7 @@ class Behind:
 
 @dataclass(frozen=True)
 class LyingStep(StepTrace):
-    """A transition as the liar shows it: the honest Program over the forged Program's tensors."""
+    """A step as the liar opens it in a game: the honest Program over the forged Program's tensors."""
 
     lies: Lies = field(default_factory=dict)
 

@@ -218,7 +218,7 @@ class JobBox:
         self._look(job, "compare", {}, table({}), at_most)
 
     def decode(self, cid: str) -> None:
-        """Has the child decode and plan one Program more: a loss."""
+        """Has the child decode and plan one Program more, the loss under `cid`."""
         with self._ordering():
             self._losses.append(cid)
             try:

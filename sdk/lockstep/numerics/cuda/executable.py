@@ -155,7 +155,7 @@ class CudaExecutable(Executable):
         """Keeps the memory: a device's is there for the running Program, and another one takes it when needed."""
 
     def profile(self, state: Sequence[Array | None], context: StepContext, dataset: Array | None = None) -> list[int]:
-        """See `Executable.profile`: each op is waited for, so a step takes less than their sum."""
+        """Nanoseconds of each op, as `Executable.profile`; each is waited for: their sum exceeds a step's time."""
         spent = [0] * len(self.program.ops)
         begin = perf_counter_ns()
 

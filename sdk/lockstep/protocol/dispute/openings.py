@@ -39,7 +39,7 @@ _WORDS = (1 << _COUNT_AT) - 1
 
 
 class CommittedTensor(Protocol):
-    """A committed tensor with its contents."""
+    """A tensor with the tree over its leaves, as a game opens it."""
 
     @property
     def header(self) -> TensorHeader:

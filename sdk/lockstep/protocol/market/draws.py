@@ -59,7 +59,7 @@ def step_of(preimage: Digest, beacon: Digest, i: int, transitions: int) -> Step:
 
 
 def seen_of(t: int, transitions: int) -> Step:
-    """The step of the state S that a word names: t*, and T - 1 for t* = T, since S_T is public with the claim."""
+    """The step whose state a witness commits to: t*, or T - 1 where t* is T, since the claim makes S_T public."""
     return Step(min(t, transitions - 1))
 
 

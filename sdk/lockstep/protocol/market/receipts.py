@@ -36,7 +36,7 @@ def accepts(named: tuple[int, int], spoke: int, receipts: int, s: int) -> bool:
 
 
 def demands_end(reveal_ends: int, attest_ends: int, inclusion: int) -> int:
-    """Returns the time until which a round is attested, whoever has spoken."""
+    """Returns the earliest time at which attesting to a round may end, even if everybody has spoken before."""
     return reveal_ends + max((attest_ends - reveal_ends) // DEMAND_PARTS, DEMAND_INCLUSIONS * inclusion)
 
 

@@ -82,7 +82,7 @@ class Yogi:
         _check(self)
 
     def over(self, steps: int, restart: int | None, layout: Layout) -> Transformation:
-        """State: m, then v, shard by shard."""
+        """The update rule for a round's steps; its state is m, then v, a tensor for each shard."""
 
         def update(state: Shards, counter: Tensor, p: Shards, grad: Shards) -> tuple[list[Tensor], list[Tensor]]:
             count = len(p)
