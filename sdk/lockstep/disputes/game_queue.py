@@ -195,10 +195,10 @@ class GameQueue:
         if receipt is None:
             # The outbox sends again what waits for long.
             return
-        entry.sent = None
         # The game was read before the receipt: a block may lie between them.
         if _stands(entry.game, sent.state):
             entry.game = self._table.game(entry.id)
+        entry.sent = None
         # INVARIANT: a move answers the game as it stands; if it stands elsewhere, somebody has moved.
         if receipt.succeeded and not _stands(entry.game, sent.state):
             self._rests.succeeded(entry.id)

@@ -192,6 +192,9 @@ class Confined(Protocol):
     def losses_until(self, ends: float | None) -> AbstractContextManager[None]:
         """Bounds what is computed of those meanwhile, by time.monotonic()."""
 
+    def within(self, seconds: float) -> AbstractContextManager[None]:
+        """Bounds each transition that this thread orders meanwhile; Overdue is raised for one that is late."""
+
     def stop(self, order_of: int | None = None) -> None:
         """Ends the process and its work, or that of one thread alone; the next use starts another."""
 

@@ -6,7 +6,6 @@ a checkpoint and computes it again from the payloads: the same inputs, the same 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,12 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lockstep.execution.box import loading
-from lockstep.execution.box.handle import Cancelled
 from lockstep.execution.jobs import ClaimRun, Job, Tensors, checkpoint_of, fetch_checkpoint, merge_run
 from lockstep.protocol.errors import (
     BlobCorrupt,
     BlobMissing,
-    Crashed,
     LockstepError,
     Mismatch,
     PayloadInvalid,
@@ -201,29 +198,12 @@ def finish(run: ClaimRun) -> ComputedMerge:
 def finish_in_turn(run: ClaimRun) -> ComputedMerge:
     """Runs a merge to its end; raises Crashed if it takes longer than its turn, or than a part of a game's clock: a
     later one is worth nothing, and one that could not be computed anew for a game costs its stake."""
-    params, box, merging_here = run.job.params, run.job.box, threading.get_ident()
+    params, box = run.job.params, run.job.box
     if box is None:
         return finish(run)
     seconds = max(loading.LEAST_SECONDS, min(params.merge.turn_seconds, params.windows.clock_seconds // CLOCK_PARTS))
-    late = threading.Event()
-
-    def stop() -> None:
-        late.set()
-        box.stop(merging_here)
-
-    timer = threading.Timer(seconds, stop)
-    timer.daemon = True
-    timer.start()
-    try:
+    with box.within(seconds):
         return finish(run)
-    except Cancelled:
-        if not late.is_set():
-            raise
-        raise Crashed(
-            f"its merge was ended: it was not done after {seconds:.0f} s", "a faster machine may do it in time"
-        ) from None
-    finally:
-        timer.cancel()
 
 
 def load_checkpoint(job: Job, store: ContentStore, cid: Cid, shared: bytes, outer: bytes) -> Checkpoint:

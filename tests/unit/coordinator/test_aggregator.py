@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +13,8 @@ import pytest
 from coordinator.aggregator import Aggregator
 from coordinator.decide import Report
 from lockstep.base.cache import MemoryCache
-from lockstep.execution import merging
 from lockstep.execution.box import loading
-from lockstep.execution.box.handle import Cancelled
-from lockstep.execution.jobs import Job
+from lockstep.execution.jobs import Job, merge_run
 from lockstep.execution.merging import Payload, finish_in_turn, load_checkpoint, merge_round
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import Crashed, GuardRefused, Mismatch
@@ -91,24 +86,18 @@ def test_a_merge_is_bound_archived_stored_and_right(
 
 @pytest.mark.parametrize("changes", [{"turn_seconds": 0}, {"clock_seconds": 3}], ids=["its turn", "a game's clock"])
 def test_a_merge_that_is_not_done_in_its_turn_is_ended_as_one_that_crashed(
-    job: Job, monkeypatch: pytest.MonkeyPatch, changes: dict[str, int]
+    job: Job, store: ContentStore, monkeypatch: pytest.MonkeyPatch, changes: dict[str, int]
 ) -> None:
-    ended, threads = threading.Event(), list[int]()
-
-    def endless(run: object) -> Any:
-        assert ended.wait(60)
-        raise Cancelled
-
-    box: Any = SimpleNamespace(stop=lambda thread: (threads.append(thread), ended.set()))
-    monkeypatch.setattr(loading, "LEAST_SECONDS", 0)
-    monkeypatch.setattr(merging, "finish", endless)
-    run: Any = SimpleNamespace(job=replace(job, box=box, params=amended(job.params, **changes)))
-    with pytest.raises(Crashed, match="after 0 s"):
-        finish_in_turn(run)
-    assert threads == [threading.get_ident()], "the merge's work alone: a game's may have come after it"
-    run.job = replace(job, box=box)
-    with pytest.raises(Cancelled):
-        finish_in_turn(run)
+    with loading.JobBox(job.id, job.params, store, 1, "auto", None) as box:
+        box.plan()
+        box.roots.add(job.programs.merge.root)
+        own = replace(job, box=box, params=amended(job.params, **changes))
+        run = merge_run(own, job.genesis, [None] * 3, toyjob.SEED, 0)
+        monkeypatch.setattr(loading, "LEAST_SECONDS", 0)
+        with pytest.raises(Crashed, match="after 0 s"):
+            finish_in_turn(run)
+        monkeypatch.undo()
+        assert finish_in_turn(run).out == merge_round(job, job.genesis, [None] * 3, toyjob.SEED, 0).out, "a new child"
 
 
 def test_inputs_that_the_contract_did_not_freeze_are_not_merged(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from lockstep.chain.events import Event
 from lockstep.disputes.game_queue import HeldOf
 from lockstep.execution import merging
 from lockstep.execution.box import loading
-from lockstep.execution.box.handle import Cancelled
+from lockstep.execution.box.handle import Overdue
 from lockstep.execution.jobs import ClaimRun, Job
 from lockstep.execution.merging import Payload
 from lockstep.market.acts import Act, Do
@@ -374,19 +374,23 @@ def test_what_was_taken_over_is_let_go_with_its_job(field_: Field, workers: Call
 def test_a_merge_that_is_not_done_in_its_turn_is_ended_and_not_claimed(
     field_: Field, workers: Callable[[], HomeWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker, ended, threads, ran = workers(), threading.Event(), list[int](), list[int]()
+    worker, bounds, ran = workers(), list[float](), list[int]()
 
-    def endless(run: ClaimRun) -> Any:
-        ran.append(threading.get_ident())
-        assert ended.wait(60)
-        raise Cancelled
+    @contextmanager
+    def within(seconds: float) -> Iterator[None]:
+        bounds.append(seconds)
+        yield
 
-    box: Any = SimpleNamespace(stop=lambda thread: (threads.append(thread), ended.set()), close=lambda: None)
+    def late(run: ClaimRun) -> Any:
+        ran.append(run.round)
+        raise Overdue(f"it was not done after {bounds[-1]:.0f} s", "")
+
+    box: Any = SimpleNamespace(within=within, close=lambda: None)
     (taken,) = worker._jobs.taken.values()
     taken.job = replace(taken.job, box=box, params=amended(taken.job.params, turn_seconds=0))
     taken.view = SimpleNamespace(job=SimpleNamespace(attempt=0))  # type: ignore[assignment]
     monkeypatch.setattr(loading, "LEAST_SECONDS", 0)
-    monkeypatch.setattr(merging, "finish", endless)
+    monkeypatch.setattr(merging, "finish", late)
     merge = partial(worker._skills.commitments.merge, taken, field_.view(1, Phase.LEAD), Act(Do.MERGE, 1), "merge")
     training, name = worker._skills.training, claim_id(field_.job.id, 1, field_.attempt, MERGE_SLOT)
     deadline = time.monotonic() + 60
@@ -395,7 +399,7 @@ def test_a_merge_that_is_not_done_in_its_turn_is_ended_and_not_claimed(
             assert time.monotonic() < deadline
             merge(Seconds(1000))
     assert "after 0 s" in logs[0]["message"]
-    assert threads == ran, "its own work alone is ended"
+    assert (bounds, ran) == ([0], [1])
     assert (worker.sent, field_.guard.promises()) == ({}, [])
     merge(Seconds(9000))
     assert ("claim", name) not in training._executor, "it is begun once, and the thread is free"

@@ -172,6 +172,8 @@ class JobBox:
         """Those of them that no claim is about."""
         self._beside_until: float | None = None
         """The time, by time.monotonic(), until which they are computed; None: each run has its own."""
+        self._bounds: dict[int, float] = {}
+        """Seconds of each order, by the thread that gives it; those that are not here have the job's own."""
         self._state = threading.Lock()
         self._turn = threading.RLock()
         """Held while the child works: segments are laid out by one thread at a time."""
@@ -241,6 +243,17 @@ class JobBox:
         finally:
             self._beside_until = before
 
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """Bounds each transition that this thread orders meanwhile, from when the child is its own: the child is ended
+        that is late, and Overdue raised."""
+        me = threading.get_ident()
+        self._bounds[me] = seconds
+        try:
+            yield
+        finally:
+            del self._bounds[me]
+
     # -- transitions
 
     def holds(self, program: Program) -> bool:
@@ -265,6 +278,7 @@ class JobBox:
                 places, made = box.segments.room([form for _, form in forms])
                 given["into"] = {op: spot for (op, _), spot in zip(forms, places, strict=True)}
             seconds = self._loss_seconds if program in self._beside else self._step_seconds
+            seconds = min(seconds, self._bounds.get(threading.get_ident(), seconds))
             found = self._call(box, verb, seconds=seconds, read=read, **given)
             del held
             return found, made
