@@ -101,7 +101,7 @@ def test_parameters_fill_shards_and_lie_in_one_each() -> None:
     assert not any("shard" in p for p in layout_of(GPT(CONFIG)).describe()), "one tensor is no shard"
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("carry", [False, True])
 def test_shards_train_as_one_tensor(carry: bool) -> None:
     flat, one, several = start(), built(carry, 1 << 30), built(carry)
