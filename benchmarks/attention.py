@@ -4,10 +4,10 @@
     python benchmarks/attention.py --json              one line of JSON on stdout
     python benchmarks/attention.py --model llama-124m --arch sm_90a
 
-Memory is that of the ops' outputs, by the planner that places them on a device. What is moved is counted: the
-words that a launch reads and writes, each once. Registers and the bytes of a thread's
-stack (spills) are those of the kernels of one layer, compiled by NVRTC and read by cuobjdump (PATH, or the package
-nvidia-cuda-cuobjdump). Without NVRTC the second table is left out, and why is said.
+Memory is that of the ops' outputs, by the planner that places them on a device. What is moved is counted: the words
+that a launch reads and writes, each once. Registers and the bytes of a thread's stack (spills) are those of the kernels
+of one layer, compiled by NVRTC and read by cuobjdump (PATH, or the package nvidia-cuda-cuobjdump). Without NVRTC the
+second table is left out, and why is said.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Step:
     gigabytes: float
     """Memory of ops' outputs."""
     moved_gigabytes: float
-    """What launches read and write (`moved_words`)."""
+    """Gigabytes that launches read and write (`moved_words`)."""
     launches: int
     kernels: int
     what: str = "step"

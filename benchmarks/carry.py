@@ -34,7 +34,7 @@ from lockstep.training.strategies import diloco
 SLOTS, ROUNDS, SEEDS = 3, 6, 3
 
 
-class Side:
+class CarriedRounds:
     """A job's rounds in one process, one of the two ways."""
 
     def __init__(self, spec: diloco.Spec, rounds: int, slots: int) -> None:
@@ -84,7 +84,7 @@ class Side:
 def results(rounds: int, slots: int, seeds: int, corpus: Corpus) -> dict[str, Any]:
     """Losses of both sides, seed by seed, in turn."""
     carrying = replace(SPEC, carry=True)
-    sides = {"on": Side(carrying, rounds, slots), "off": Side(SPEC, rounds, slots)}
+    sides = {"on": CarriedRounds(carrying, rounds, slots), "off": CarriedRounds(SPEC, rounds, slots)}
     losses: dict[str, list[float]] = {"on": [], "off": []}
     for seed in range(seeds):
         job = DemoJob(seed, slots, rounds, SPEC, corpus)

@@ -28,7 +28,7 @@ from lockstep.protocol.types import Address, Wei
 RUNS = 60
 
 
-class Side:
+class MeasuredChain:
     """One chain, with the contracts and an account whose stake the vault may pull."""
 
     def __init__(self, chain: Local) -> None:
@@ -70,10 +70,11 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, Devnet(Path(folder), block_seconds=0) as anvil:
-        sides = (Side(MemoryDevnet()), Side(anvil))
+        sides = (MeasuredChain(MemoryDevnet()), MeasuredChain(anvil))
         figures: dict[str, dict[str, float]] = {}
-        acts: dict[str, tuple[int, Callable[[Side], object]]] = {
-            "read": (RUNS, Side.read), "transaction": (RUNS, Side.transaction), "deployment": (7, Side.deployment),
+        acts: dict[str, tuple[int, Callable[[MeasuredChain], object]]] = {
+            "read": (RUNS, MeasuredChain.read), "transaction": (RUNS, MeasuredChain.transaction),
+            "deployment": (7, MeasuredChain.deployment),
         }  # fmt: skip
         for name, (runs, act) in acts.items():
             memory, real = in_turn(runs, *((lambda side=side, act=act: act(side)) for side in sides))

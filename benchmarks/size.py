@@ -233,7 +233,7 @@ def serve(side: str, name: str, threads: int, path: Path) -> None:
 # -- in the parent
 
 
-class Side:
+class SteppingChild:
     """A child that takes steps when it is told to."""
 
     def __init__(self, *arguments: object) -> None:
@@ -257,7 +257,7 @@ class Side:
         seconds, self.peak = json.loads(answer)
         return float(seconds)
 
-    def __enter__(self) -> Side:
+    def __enter__(self) -> SteppingChild:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -266,7 +266,7 @@ class Side:
 
 def faster_adamw(name: str, threads: int, path: Path) -> str:
     """ "foreach" or "fused": the second of two steps of each, by turns."""
-    with Side("foreach", name, threads, path) as foreach, Side("fused", name, threads, path) as fused:
+    with SteppingChild("foreach", name, threads, path) as foreach, SteppingChild("fused", name, threads, path) as fused:
         times = [(foreach.step(), fused.step()) for _ in range(2)]
     return "foreach" if times[1][0] < times[1][1] else "fused"
 
@@ -274,8 +274,8 @@ def faster_adamw(name: str, threads: int, path: Path) -> str:
 def time_steps(name: str, parameters: int, threads: int, runs: int, path: Path) -> dict[str, Any]:
     """The figures of a step: ours beside eager PyTorch, the first turn left out."""
     with (
-        Side("ours", name, threads, path) as ours,
-        Side(faster_adamw(name, threads, path), name, threads, path) as theirs,
+        SteppingChild("ours", name, threads, path) as ours,
+        SteppingChild(faster_adamw(name, threads, path), name, threads, path) as theirs,
     ):
         turns = [(ours.step(), theirs.step()) for _ in range(runs + 1)][1:]
     mine, beside = ([turn[k] for turn in turns] for k in (0, 1))

@@ -20,7 +20,7 @@ SCOPE = Scope(31337, b"g" * 32, Address("0x" + "11" * 20), Address("0x" + "22" *
 
 
 def merging_parts(store: ContentStore, guard: GuardMemory, home: Path) -> Any:
-    """What an aggregator stands on, without a chain."""
+    """The parts of an aggregator, without a chain."""
     party = SimpleNamespace(
         contracts=SimpleNamespace(game=None), addresses=SimpleNamespace(block=0), outbox=None, store=store
     )  # fmt: skip

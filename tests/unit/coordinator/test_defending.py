@@ -54,7 +54,7 @@ class Chain:
         return SimpleNamespace(succeeded=key not in self.reverts)
 
     def forget(self, key: str) -> None:
-        """What reverted may be sent again."""
+        """Lets a key go whose transaction reverted: it may be sent again."""
 
 
 @pytest.fixture
