@@ -60,7 +60,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--kernels", type=Path, help="another build of the extension")
     parser.add_argument("--device", default="", help="on a CUDA device: emulated or cuda:N")
-    parser.add_argument("--few", action="store_true", help="a few ways of each case; numpy computes one case in four")
+    parser.add_argument("--few", action="store_true", help="four ways of each case, numpy on one in sixteen")
     given = parser.parse_args()
     if given.what in ("replay", "shrink"):
         if given.kernels is not None:

@@ -17,6 +17,8 @@ COMPILED = 97
 """One case in so many runs compiled loops, too, which a compiler takes seconds for."""
 FEW = 4
 """Ways that a case runs on where it is the planner alone that is looked at."""
+RARE = 16
+"""Such cases run compiled loops so many times more rarely."""
 MOST_MEMORY = 6 << 30
 """Bytes of addresses that planning may take, the process's own among them."""
 NOTHING, EQUAL = "none", "equal"
@@ -58,7 +60,7 @@ def first_difference(case: Case, *, quick: bool = False, few: bool = False) -> D
     ways = random.Random(seed).sample(ways_of(case, seed, all_ways=False), FEW) if few else None
     if (found := next(differences(case, seed, ways, native=few), None)) is not None:
         return found
-    if seed % (COMPILED * (FEW if few else 1)) == 0 and not quick:
+    if seed % (COMPILED * (RARE if few else 1)) == 0 and not quick:
         return next(differences(case, seed, ways_of_compiled(), compiled=True), None)
     return None
 

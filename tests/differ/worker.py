@@ -8,6 +8,7 @@ A kernel that crashes or hangs takes this process with it alone; the last line s
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.util
 import json
 import sys
@@ -48,7 +49,7 @@ def main() -> None:
     parser.add_argument("--kernels", type=Path)
     parser.add_argument("--device", default="", help="emulated or cuda:N, in the place of the processor")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--few", action="store_true", help="a few ways of each case; numpy computes one case in four")
+    parser.add_argument("--few", action="store_true", help="four ways of each case, numpy on one in sixteen")
     parser.add_argument("--compiled", action="store_true", help="loops of every case")
     parser.add_argument("--header", type=Path, help="in the place of that of this name, for the emulated device")
     given = parser.parse_args()
@@ -58,6 +59,13 @@ def main() -> None:
         use_header(given.header)
     from tests.differ.kinds import names
     from tests.differ.trial import tried
+
+    if "nets" in given.kinds.split(","):
+        from tests.differ import nets
+
+        # A trace looks at every object there is for generators that it may draw from: not at torch's million.
+        nets.program_of(0)
+        gc.freeze()
 
     began, at = time.monotonic(), given.first
     while at < given.cases and time.monotonic() - began < given.seconds:
