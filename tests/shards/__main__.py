@@ -100,8 +100,8 @@ def state_of_tree() -> str:
             said.update(found)
     except (OSError, subprocess.CalledProcessError):
         return ""
-    for name in filter(None, found.split(b"\0")):
-        said.update((ROOT / os.fsdecode(name)).read_bytes())
+    for path in (ROOT / os.fsdecode(name) for name in found.split(b"\0") if name):
+        said.update(path.read_bytes() if path.is_file() else b"")  # a link to a folder is one name to git
     return said.hexdigest()
 
 
