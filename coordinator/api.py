@@ -263,7 +263,7 @@ def announce(context: Ctx, request: Small, response: Response) -> ClaimAccepted:
     """Announce a claim: its EIP-712 signature and where its material is, so that it is fetched early."""
     body = _parsed(ClaimIn, request)
     claim_hex = announcements.accept(context, request, body)
-    context.poke(body.claim.job)
+    context.notify(body.claim.job)
     response.headers["Location"] = f"/api/v1/claims/{claim_hex}"
     return ClaimAccepted(id=claim_hex)
 
@@ -278,7 +278,7 @@ def give_receipt(context: Ctx, request: Small) -> ReceiptAccepted:
     """Hand over a receipt, to be sent with those of the round's other slot owners. The same again is fine."""
     body = _parsed(ReceiptIn, request)
     receipts.accept(context, request, body)
-    context.poke(body.job)
+    context.notify(body.job)
     return ReceiptAccepted(**body.model_dump(exclude={"mask", "signature"}))
 
 

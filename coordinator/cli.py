@@ -45,8 +45,8 @@ def up(
     from coordinator import queue, supervisor
     from coordinator.api import create_app
     from coordinator.backup import require_whole
+    from coordinator.notifying import Notifications
     from coordinator.parts import CoordinatorParts
-    from coordinator.poking import Pokes
     from coordinator.watching import WatchedAccount
     from lockstep.base.signals import ignore_stops
     from lockstep.runtime import logs
@@ -60,9 +60,10 @@ def up(
         require_whole(settings.home)
         parts = CoordinatorParts.open(settings)
         parts.database.migrate()
-        pokes = Pokes(queue.poker(settings))
+        notifications = Notifications(queue.notifier(settings))
         sampler = Sampler(reader(settings.shared, parts.me))
-        api = create_app(parts.context(pokes, WatchedAccount(settings.home, sampler, lambda: queue.waiting(settings))))
+        account = WatchedAccount(settings.home, sampler, lambda: queue.waiting(settings))
+        api = create_app(parts.context(notifications, account))
         url = f"http://{settings.host}:{sock.getsockname()[1]}"
 
         def ready() -> None:
@@ -78,7 +79,7 @@ def up(
             ignore_stops()
         finally:
             sampler.close()
-            pokes.close()
+            notifications.close()
             parts.close()
 
 

@@ -35,7 +35,7 @@ class ApiContext:
     """The market, and what of it is published."""
     signed_for: Callable[[Address, Digest, bytes], bool]
     """Returns True if an account's key, or its delegate's, signed a digest; may ask the chain."""
-    poke: Callable[[str], None]
+    notify: Callable[[str], None]
     """Ask the worker to look at a job; never blocks, may be lost."""
     quotas: Quotas = field(default_factory=Quotas)
     rates: RequestRates = field(default_factory=RequestRates)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 DEAR_SECONDS = 10.0
 """A job one of whose losses takes longer, over all slots, is shown without: the thread that computes it has deadlines
 to meet in other jobs."""
-REST_SECONDS = (5.0, 600.0)
+BACKOFF_SECONDS = (5.0, 600.0)
 
 log = structlog.get_logger(__name__)
 
@@ -88,11 +88,11 @@ class RunLosses:
         self._clock = clock
         self._compiled: dict[JobId, Losses | None] = {}
         """None: the job names no loss."""
-        self._rests: Backoff[JobId] = Backoff(*REST_SECONDS)
+        self._backoff: Backoff[JobId] = Backoff(*BACKOFF_SECONDS)
 
     def look(self, job: JobId, loaded: Callable[[], Job]) -> bool:
         """Compute and keep one loss, if one is due; whether one was. `loaded`: the job, when it is needed."""
-        if self._rests.rests(job, self._clock()) or self._compiled.get(job, self) is None:
+        if self._backoff.in_backoff(job, self._clock()) or self._compiled.get(job, self) is None:
             return False
         if self._given_up.of(job) is not None:
             return False
@@ -111,11 +111,11 @@ class RunLosses:
             return False
         except LockstepError as error:
             log.info("a loss cannot be computed", job=hex32(job), why=error.message)
-            self._rests.failed(job, self._clock())
+            self._backoff.failed(job, self._clock())
             return False
         if found is None:
             return False
-        self._rests.succeeded(job)
+        self._backoff.succeeded(job)
         with self._database.session() as session:
             session.execute(delete(LossRow).where(LossRow.job == hex32(job), LossRow.merges == wanted.merges))
             kept = {"claim": wanted.claim, "round": wanted.round, "merges": wanted.merges, "loss": repr(found)}

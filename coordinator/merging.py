@@ -51,7 +51,7 @@ class Aggregators:
     def prepared(self, job: JobId, params: JobParams, now: Seconds) -> bool:
         """Load the job before its first payload comes; False for good if it is not what the chain names, and for a
         while if this machine cannot hold it."""
-        if job in self._refused or self._unfit.rests(job, now):
+        if job in self._refused or self._unfit.in_backoff(job, now):
             return False
         with self._parts.database.reading() as session:
             made = reading.merges_by(session, reading.hex32(job), self._parts.me)

@@ -44,7 +44,7 @@ class CoordinatorParts:
         """The staking account."""
         return self.party.address
 
-    def context(self, poke: Callable[[str], None], account: Collector | None = None) -> ApiContext:
+    def context(self, notify: Callable[[str], None], account: Collector | None = None) -> ApiContext:
         """Returns the API's context over these parts; `account`: the collector of the account's metrics."""
         return ApiContext(
             database=self.database,
@@ -54,7 +54,7 @@ class CoordinatorParts:
             max_blob_bytes=self.settings.max_blob_bytes,
             published=PublishedMarket.of(self.settings, self.party.addresses),
             signed_for=self.party.contracts.signed_for,
-            poke=poke,
+            notify=notify,
             account=account,
             rates=RequestRates(self.settings.requests_per_second),
             descriptions=Descriptions(self.party.store),

@@ -1,6 +1,7 @@
-"""The queue: Celery tasks that are short, idempotent pokes ("look at job J").
+"""The queue: Celery tasks that are short, idempotent notifications ("look at job J").
 
-A lost or repeated message changes nothing: beat pokes again every second, and a task acts only while it holds the row
+A lost or repeated message changes nothing: beat notifies again every second, and a task acts only while it holds
+the row
 that is the lock. `python -m coordinator.queue worker|beat` are the child processes of `lockstep coordinator up`; they
 end when their standard input does, so that no child outlives a parent that was killed.
 """
@@ -34,7 +35,7 @@ log = structlog.get_logger(__name__)
 QUEUE = "coordinator"
 LOOK = "coordinator.look"
 STALE_POKES = 5
-"""A poke older than this many periods is dropped: a newer one waits behind it."""
+"""A notify older than this many periods is dropped: a newer one waits behind it."""
 
 
 def build(settings: CoordinatorSettings) -> Celery:
@@ -65,14 +66,14 @@ def build(settings: CoordinatorSettings) -> Celery:
     if not settings.broker:
         app.conf.broker_transport_options = broker.prepare(settings.home, min(0.2, settings.poll_seconds))
 
-    poke = poker(settings, app)
+    notify = notifier(settings, app)
 
     @app.task(name="coordinator.index")
     def index() -> None:
-        """Read new blocks, then poke every job that is not over."""
+        """Read new blocks, then notify every job that is not over."""
         with _no_trace():
             for job in _service().index():
-                poke(job)
+                notify(job)
 
     @app.task(name=LOOK)
     def look(job: str) -> None:
@@ -109,23 +110,23 @@ def check(url: str) -> None:
         ) from error
 
 
-def poker(settings: CoordinatorSettings, app: Celery | None = None) -> Callable[[str], None]:
+def notifier(settings: CoordinatorSettings, app: Celery | None = None) -> Callable[[str], None]:
     """A function that asks the worker to look at a job; a broker that is down costs seconds, and is no error."""
     queue = build(settings) if app is None else app
     expires = STALE_POKES * settings.poll_seconds
 
-    def poke(job: str) -> None:
+    def notify(job: str) -> None:
         try:
             queue.send_task(LOOK, (job,), expires=expires, retry=False)
         except (OperationalError, OSError) as error:
             log.warning("a task could not be queued", job=job, why=str(error))
 
-    return poke
+    return notify
 
 
 @cache
 def _outage() -> Outage:
-    """This process's: an outage lasts from one poke to the next."""
+    """This process's: an outage lasts from one notify to the next."""
     from lockstep.base.lines import event
 
     return Outage(event)
@@ -133,7 +134,7 @@ def _outage() -> Outage:
 
 @contextmanager
 def _no_trace() -> Iterator[None]:
-    """Known failures are told in one line: the next poke tries again."""
+    """Known failures are told in one line: the next notify tries again."""
     try:
         yield
         _outage().over()

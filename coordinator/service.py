@@ -41,8 +41,8 @@ LOOKS = 12
 
 CATCH_UP_STEPS = 50
 HEAD_SECONDS = 0.25
-"""The time between two requests for the latest block, by this machine's clock, whatever pokes come."""
-REST_SECONDS = (1.0, 60.0)
+"""The time between two requests for the latest block, by this machine's clock, whatever notifications come."""
+BACKOFF_SECONDS = (1.0, 60.0)
 """The rest of a job whose look failed, at first and at most, by this machine's clock."""
 TOLD = {"Attested": "attested", "Frozen": "frozen", "Merged": "merged", "JobDone": "done"}
 """Events of the market about one's own jobs that a watcher may rely on."""
@@ -66,7 +66,7 @@ class Coordinator:
         self._holder = f"{parts.settings.home_name}/{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._params: dict[JobId, JobParams] = {}
         self._closed: set[str] = set()
-        self._backoff: Backoff[str] = Backoff(*REST_SECONDS)
+        self._backoff: Backoff[str] = Backoff(*BACKOFF_SECONDS)
         self._isolation = Isolation()
         self._idle: dict[str, tuple[int, int]] = {}
         """By job: the block in which nothing was due, and how many receipts were held then."""
@@ -118,7 +118,7 @@ class Coordinator:
 
         A block in which nothing was is not looked at again, unless a receipt has come since.
         """
-        if self._differ or self._backoff.rests(job, time.monotonic()):
+        if self._differ or self._backoff.in_backoff(job, time.monotonic()):
             return
         # INVARIANT: no job keeps the service from the others.
         error = self._isolation.run(partial(self._looked, job), job, job=job)
@@ -128,7 +128,7 @@ class Coordinator:
         with self._parts.database.reading() as session:
             playing = reading.my_open_games(session, job, self._parts.me)
         # A clock that runs does not rest.
-        self._backoff.failed(job, time.monotonic(), at_most=REST_SECONDS[0] if playing else None)
+        self._backoff.failed(job, time.monotonic(), at_most=BACKOFF_SECONDS[0] if playing else None)
 
     def _looked(self, job: str) -> None:
         with leases.held(self._parts.database, f"job:{job}", self._holder) as taken:

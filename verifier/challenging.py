@@ -52,16 +52,16 @@ class Challenger:
 
     def __init__(
         self, party: Party, table: GameTable, wallet: Wallet, seats: Seats, teller: Teller, lists: Lists,
-        rests: Backoff[ClaimId],
+        backoff: Backoff[ClaimId],
     ) -> None:  # fmt: skip
-        """`rests`: claims that are left alone for now."""
+        """`backoff`: claims that are left alone for now."""
         self._party = party
         self._lists = lists
         self._table = table
         self._wallet = wallet
         self._seats = seats
         self._teller = teller
-        self._rests = rests
+        self._backoff = backoff
         self._wrong: dict[ClaimId, WrongClaim] = {}
         self._unanswered: dict[ClaimId, Counter[Cid]] = {}
         """By claim, the tries at each list that it named for which nobody answered."""
@@ -87,7 +87,7 @@ class Challenger:
                 log.info("a wrong claim came again with another trace: it is replayed anew", claim=claim.hex())
                 self._drop(claim)
                 continue
-            if self._rests.rests(claim, view.now):
+            if self._backoff.in_backoff(claim, view.now):
                 continue
             nonce = decide.nonce_of(claim, self._party.address, view.games)
             try:
@@ -99,7 +99,7 @@ class Challenger:
             except (FundsError, TryLater, Unreachable, ChainError, NotFoundError, Mismatch) as error:
                 if self._comes_again(wrong.record, error, view):
                     log.warning("a wrong claim is not challenged yet: trying again", claim=claim.hex(), why=str(error))
-                    self._rests.failed(claim, view.now)
+                    self._backoff.failed(claim, view.now)
                     continue
                 log.warning("a wrong claim is not challenged", claim=claim.hex(), why=str(error))
             self._drop(claim)

@@ -43,15 +43,15 @@ class Backlog:
     """The claims that are still to be replayed."""
 
     def __init__(
-        self, journal: Journal, teller: Teller, rests: Backoff[ClaimId], refused: Refusals, *, volunteers: bool,
+        self, journal: Journal, teller: Teller, backoff: Backoff[ClaimId], refused: Refusals, *, volunteers: bool,
         witnesses: bool,
     ) -> None:  # fmt: skip
-        """`volunteers`: every claim is one of them, else suspects alone. `rests`: claims to leave alone for now."""
+        """`volunteers`: every claim is one of them, else suspects alone. `backoff`: claims to leave alone for now."""
         self._refused = refused
         """Jobs that are not looked at, whatever is claimed in them; a command clears what is read here."""
         self._journal = journal
         self._teller = teller
-        self._rests = rests
+        self._backoff = backoff
         self._volunteers = volunteers
         self._witnesses = witnesses
         self._settled: dict[ClaimId, TraceRoot] = {}
@@ -76,7 +76,7 @@ class Backlog:
         # INVARIANT: a game that runs is answered before anything new is looked at.
         for game in games:
             known = view.ledger.find(game.claim)
-            if known is not None and not self._rests.rests(game.claim, view.now):
+            if known is not None and not self._backoff.in_backoff(game.claim, view.now):
                 self._settled[game.claim] = known[2].trace_root
                 return Task(known[2], game)
         if view.draining and (self._volunteers or not self._suspects):
@@ -100,7 +100,8 @@ class Backlog:
     def urgent(self, view: MarketView, games: Iterable[GameRecord]) -> bool:
         """Tells if an own game waits for a replay; `games` are own ones whose claim is not held."""
         return any(
-            view.ledger.find(game.claim) is not None and not self._rests.rests(game.claim, view.now) for game in games
+            view.ledger.find(game.claim) is not None and not self._backoff.in_backoff(game.claim, view.now)
+            for game in games
         )
 
     def owes(self, task: Task) -> bool:
@@ -137,7 +138,7 @@ class Backlog:
         """A claim could not be replayed: it is tried again a little later, as long as its window is open."""
         level = log.info if isinstance(error, UNAVAILABLE) else log.error
         level("a claim cannot be replayed yet", claim=record.id.hex(), why=error.message, hint=error.hint)
-        self._rests.failed(record.id, now)
+        self._backoff.failed(record.id, now)
         if record.id not in self._unavailable:
             self._unavailable.add(record.id)
             self._teller.audited(record, AuditResult.UNAVAILABLE, reason=error.code)
@@ -153,10 +154,10 @@ class Backlog:
         self._turns[job] = self._turns.get(job, 0) + 1
 
     def late(self, job: JobId, error: Unfit, now: Seconds, most: Seconds) -> None:
-        """A replay of a job used up its budget: the job rests, twice as long each time, for `most` at the most, and is
-        told of once."""
+        """Put a job whose replay used up its budget into back-off, twice as long each time, `most` at the most; log
+        it once."""
         # INVARIANT: jobs take turns on a verifier's thread: none is replayed for long while one with fewer turns waits,
-        # and one that used up its budget rests longer each time.
+        # and one that used up its budget is in back-off for longer each time.
         times, _ = self._late.get(job, (0, now))
         if not times:
             self._teller.tell("refused", job=job.hex(), code=error.code, message=error.message)
@@ -183,12 +184,12 @@ class Backlog:
     # -- inside
 
     def _next_of(self, found: list[Candidate], now: Seconds) -> Candidate | None:
-        awake = [c for c in found if not self._is_resting(c.record.job, now)]
-        resting = {c.record.id for c in awake if self._rests.rests(c.record.id, now)}
-        return decide.next_claim(awake, self._settled, resting, now, self._turns)
+        awake = [c for c in found if not self._in_backoff(c.record.job, now)]
+        delayed = {c.record.id for c in awake if self._backoff.in_backoff(c.record.id, now)}
+        return decide.next_claim(awake, self._settled, delayed, now, self._turns)
 
-    def _is_resting(self, job: JobId, now: Seconds) -> bool:
-        return self._too_large.rests(job, now) or (job in self._late and now < self._late[job][1])
+    def _in_backoff(self, job: JobId, now: Seconds) -> bool:
+        return self._too_large.in_backoff(job, now) or (job in self._late and now < self._late[job][1])
 
     def _candidates(self, view: MarketView) -> list[Candidate]:
         found = decide.candidates(view.ledger, view.params)

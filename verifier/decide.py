@@ -78,12 +78,12 @@ def _candidate(job: JobLedger, round_: RoundLedger, record: ClaimRecord, params:
 
 
 def next_claim(
-    found: Iterable[Candidate], settled: Mapping[ClaimId, TraceRoot], resting: Collection[ClaimId], now: Seconds,
+    found: Iterable[Candidate], settled: Mapping[ClaimId, TraceRoot], delayed: Collection[ClaimId], now: Seconds,
     turns: Mapping[JobId, int] | None = None,
 ) -> Candidate | None:  # fmt: skip
-    """The claim to replay now: of those neither settled nor resting, one of a job that had the fewest turns in vain,
-    and of those the one whose window ends first."""
-    waiting = [c for c in found if c.open_at(now) and not c.is_settled(settled) and c.record.id not in resting]
+    """The claim to replay now, neither settled nor in back-off: of the jobs with the fewest turns in vain, the claim
+    whose window ends first."""
+    waiting = [c for c in found if c.open_at(now) and not c.is_settled(settled) and c.record.id not in delayed]
     had = turns or {}
     return min(
         waiting, key=lambda c: (had.get(c.record.job, 0), c.window_ends, c.record.round, c.record.slot), default=None

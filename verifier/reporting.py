@@ -18,23 +18,28 @@ class Reporter:
     """Proves to the contracts what they can check themselves."""
 
     def __init__(
-        self, party: Party, equivocations: Equivocations, sender: Sender[None], teller: Teller, rests: Backoff[ClaimId]
+        self,
+        party: Party,
+        equivocations: Equivocations,
+        sender: Sender[None],
+        teller: Teller,
+        backoff: Backoff[ClaimId],
     ) -> None:
-        """`rests`: claims that are left alone for now."""
+        """`backoff`: claims that are left alone for now."""
         self._party = party
         self._equivocations = equivocations
         self._sender = sender
         self._teller = teller
-        self._rests = rests
+        self._backoff = backoff
         self._voided: set[JobId] = set()
 
     def step(self, view: MarketView) -> None:
         """Convict who signed two claims for one slot: no game, no bond."""
         self._equivocations.step(view.ledger)
         for record, call in self._equivocations.due(view.ledger):
-            if self._rests.rests(record.id, view.now):
+            if self._backoff.in_backoff(record.id, view.now):
                 continue
-            self._rests.failed(record.id, view.now)
+            self._backoff.failed(record.id, view.now)
             if self._sender.attempt(key_of(record.id), call):
                 self._teller.tell(
                     "equivocated", claim=record.id.hex(), round=record.round, slot=record.slot, worker=record.worker

@@ -36,11 +36,11 @@ from lockstep.protocol.errors import TryLater, Unreachable
 from lockstep.protocol.types import ClaimId, Seconds
 from lockstep.runtime.backoff import Backoff
 from lockstep.runtime.feewatch import FeeWatch
+from lockstep.runtime.idle import IdleSince
 from lockstep.runtime.isolation import Isolation
 from lockstep.runtime.outage import Outage
 from lockstep.runtime.party import Head, HeadTracker, Party
 from lockstep.runtime.refusals import Refusals
-from lockstep.runtime.resting import Resting
 from lockstep.runtime.sender import Sender
 from verifier import decide
 from verifier.challenging import Challenger
@@ -77,7 +77,7 @@ class Verifier:
         self._jobs = jobs = LoadedJobs(party, loading.load, cache)
         sender: Sender[None] = Sender(party.outbox)
         # One for all: a claim that is about to be convicted is neither replayed nor challenged meanwhile.
-        rests: Backoff[ClaimId] = Backoff(decide.RETRY_SECONDS)
+        backoff: Backoff[ClaimId] = Backoff(decide.RETRY_SECONDS)
         equivocations = Equivocations(urls_of(party.settings.coordinator), party.contracts, journal)
         self._party = party
         self._head_tracker = HeadTracker(lambda: party.head(), POLL_SECONDS)
@@ -87,20 +87,20 @@ class Verifier:
         self._market = MarketReader(party)
         self._isolation = Isolation()
         self._outage = Outage(event)
-        self._resting = Resting(fresh=not party.outbox.keys(""))
+        self._idle = IdleSince(fresh=not party.outbox.keys(""))
         self._finality = FinalityTracker(lambda number: party.relied(number))
         self._fees = FeeWatch(party.outbox, event)
         self._teller = teller = Teller()
         self._wallet = Wallet(party, sender, teller)
         self._seats = Seats(party, table, states, teller)
         self._lists = Lists(party.store)
-        self._challenger = Challenger(party, table, self._wallet, self._seats, teller, self._lists, rests)
-        self._reporter = Reporter(party, equivocations, sender, teller, rests)
+        self._challenger = Challenger(party, table, self._wallet, self._seats, teller, self._lists, backoff)
+        self._reporter = Reporter(party, equivocations, sender, teller, backoff)
         self._demander = Demander(party, jobs, sender, self._wallet, teller)
         self._abandoned = Abandoned(table, party.address)
         self._sender = sender
         refused = Refusals(party.settings.home_dir)
-        self._backlog = Backlog(journal, teller, rests, refused, volunteers=volunteer, witnesses=witness)
+        self._backlog = Backlog(journal, teller, backoff, refused, volunteers=volunteer, witnesses=witness)
         self._replayer = Replayer(
             party.store, jobs, cache, states, self._backlog, self._seats, self._demander, self._reporter
         )
@@ -126,7 +126,7 @@ class Verifier:
                 except (Unreachable, TryLater) as error:
                     # INVARIANT: no outage ends the process.
                     pause = self._outage.failed(error)
-                    if draining and not len(self._seats) and self._resting.always:
+                    if draining and not len(self._seats) and self._idle.always:
                         return
                     time.sleep(pause)
                 time.sleep(POLL_SECONDS)
@@ -158,7 +158,7 @@ class Verifier:
         own = tuple(key for key, owner in ledger.locks.items() if owner == me)
         games = tuple(g.id for g in ledger.games.values() if g.challenger == me)
         # Up to the ledger's block, which is the head's or a later one: what is at stake is the ledger's word.
-        self._resting.see(bool(own or games), view.block, me in ledger.stakers)
+        self._idle.see(bool(own or games), view.block, me in ledger.stakers)
         VITALS.beat(
             view.head.number, view.now, games, own,
             {
@@ -250,4 +250,4 @@ class Verifier:
         done = self._duties is None or self._duties.at_rest(view)
         if not done or not self._seats.at_rest(view) or len(self._challenger) or not self._sender.idle:
             return False
-        return self._resting.at(self._finality.look(view.head.number))
+        return self._idle.at(self._finality.look(view.head.number))

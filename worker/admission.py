@@ -78,7 +78,7 @@ class Admission:
         if self._sender.known(key):
             taken.staked = True
             return
-        if self._unfunded.rests(job, now):
+        if self._unfunded.in_backoff(job, now):
             return
         ledger, policy = self._parts.watcher.ledger, self._parts.policy
         wanted = self._stake_wanted(taken.params)
@@ -101,8 +101,8 @@ class Admission:
         """Stop measuring."""
         self._executor.close(wait=False)
 
-    def _refuse(self, job: JobId, code: str, message: str, now: Seconds, rests: Backoff[JobId] | None = None) -> None:
-        self._parts.notes.refused(job, Note(code, message, None if rests is None else rests.until(job)), now)
+    def _refuse(self, job: JobId, code: str, message: str, now: Seconds, backoff: Backoff[JobId] | None = None) -> None:
+        self._parts.notes.refused(job, Note(code, message, None if backoff is None else backoff.until(job)), now)
 
     def _deposits_known(self) -> bool:
         """Returns True if the ledger holds every deposit that this home ever sent."""
@@ -148,7 +148,7 @@ class Admission:
         job = taken.ledger.id
         if job in self._paces:
             return self._paces[job]
-        if not self._unfit.rests(job, now):
+        if not self._unfit.in_backoff(job, now):
             self._begin(taken)
         try:
             pace = self._executor.take(job)

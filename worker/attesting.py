@@ -51,7 +51,7 @@ class Attesting:
         assert taken.view is not None, "acts follow from a view"
         claim = claim_of(taken, r, act.slot)
         receipt = self._receipts.get(claim) or self._receipt(taken, r, act.slot, claim, now)
-        if receipt is None or self._handover.rests(taken.view, r, receipt):
+        if receipt is None or self._handover.entrusted(taken.view, r, receipt):
             return
         self._sender.submit(key, self._market.attest(taken.ledger.id, r.number, [receipt]), act)
 
@@ -62,7 +62,7 @@ class Attesting:
         """
         key = ("judge", claim)
         if key not in self._executor:
-            if not self._backoff.rests(claim, now):
+            if not self._backoff.in_backoff(claim, now):
                 payloads = taken.ledger.rounds[r.number].payloads
                 self._executor.begin(key, partial(self._judge, taken, payloads, self._reports.get(claim, {})))
             return None

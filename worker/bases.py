@@ -68,7 +68,7 @@ class Bases:
         genesis = roots == (taken.params.genesis.shared, taken.params.genesis.outer)
         # The view may be a block ahead of the events.
         known = genesis or taken.ledger.merge_of(*roots, number) is not None
-        if known and not self._backoff.rests(job, now):
+        if known and not self._backoff.in_backoff(job, now):
             records = taken.ledger.records_to(*roots, number, taken.params.role.slots)
             self._executor.begin(key, partial(self.load, taken, records, roots))
 

@@ -14,7 +14,7 @@ from lockstep.protocol.jobs import Body, Reveal
 from lockstep.protocol.market import ids
 from lockstep.protocol.market.views import merge_attempt
 from lockstep.protocol.types import MERGE_SLOT, ClaimId, Digest, Seconds, Seed, StateRoot
-from lockstep.runtime.guard.memory import Place, Promise
+from lockstep.runtime.guard.memory import Place, SigningRecord
 from lockstep.runtime.merges import may_claim, place_of_merge
 from lockstep.runtime.sender import Sender
 from worker.decide import RoundView
@@ -46,7 +46,7 @@ class Commitments:
             return
         material = trained.material
         # INVARIANT: the guard's row is on disk before the transaction that it guards.
-        bound = self._parts.guard.bind(place_of(claim, r), material.promise(SystemRandom().randbytes(32)))
+        bound = self._parts.guard.bind(place_of(claim, r), material.record(SystemRandom().randbytes(32)))
         if claim not in self._reported:
             self._reported.add(claim)
             event(
@@ -59,14 +59,14 @@ class Commitments:
     def reveal(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
         """Open the commitment, and tell the coordinator."""
         claim = claim_of(taken, r, act.slot)
-        material, bound = WorkFolder(self._parts.home, claim).material(), self._parts.guard.promised(place_of(claim, r))
+        material, bound = WorkFolder(self._parts.home, claim).material(), self._parts.guard.record(place_of(claim, r))
         if material is None or bound is None:
             log.error(
                 "the files of a committed claim are missing from this home: it cannot be revealed", claim=claim.hex()
             )
             return
         # What is revealed is signed for the coordinator too: the guard is asked again.
-        bound = self._parts.guard.bind(place_of(claim, r), material.promise(bound.nonce))
+        bound = self._parts.guard.bind(place_of(claim, r), material.record(bound.nonce))
         opened = _reveal(material, bound)
         if taken.params.role.witnesses:
             # Who could read the roots now could say that it had looked.
@@ -113,6 +113,6 @@ def place_of(claim: ClaimId, r: RoundView) -> Place:
     return Place(claim, Seed(r.state.seed), StateRoot(r.state.base))
 
 
-def _reveal(material: Material, bound: Promise) -> Reveal:
+def _reveal(material: Material, bound: SigningRecord) -> Reveal:
     body = Body(bound.trace_root, StateRoot(bound.out), StateRoot(bound.out2))
     return Reveal(body, Digest(bound.nonce), material.proof_t, bound.trace_cid, bound.payload_cid, material.carries)

@@ -78,7 +78,7 @@ class Defence(DefenceQueue):
         own, folder = replace(made, claim=merge.id, attempt=merge.attempt), WorkFolder(self._parts.home, merge.id)
         if folder.material() != own:
             folder.save_material(own)
-        held = self.at_hand(name)
+        held = self.cached(name)
         if held is not None and merge.id != name:
             self.hold(merge.id, held.run, own.roots)
         # INVARIANT: this home has promised every claim of its key that it can defend.

@@ -38,8 +38,8 @@ class Handover:
         """Give this claim's receipt to nobody."""
         self._kept.add(claim)
 
-    def rests(self, view: JobView, r: RoundView, receipt: Receipt) -> bool:
-        """Returns True if a receipt that is not on chain rests with the coordinator; gives it one that it may have."""
+    def entrusted(self, view: JobView, r: RoundView, receipt: Receipt) -> bool:
+        """Returns True while the coordinator is to send a receipt that is not on chain; hands it the receipt."""
         params, now = view.params, view.now
         claim = claim_id(view.id, r.number, r.state.attempt, receipt.who)
         # INVARIANT: what is not on chain by half of the window is sent by who gave it, whoever else has it.

@@ -28,7 +28,7 @@ from lockstep.protocol import merkle
 from lockstep.protocol.errors import Mismatch
 from lockstep.protocol.programs.program import Alias, Program
 from lockstep.protocol.types import Cid, ClaimId, Digest, JobId, Seed, StateRoot, TraceRoot
-from lockstep.runtime.guard.memory import Promise
+from lockstep.runtime.guard.memory import SigningRecord
 from lockstep.runtime.refusals import Refusal, Refusals
 from lockstep.storage.tensors import head_line, read_tensors, tensor_at, words_of
 
@@ -76,9 +76,9 @@ class Material:
         tree = merkle.levels([merkle.leaf(r) for r in self.roots])
         return tuple(merkle.proof(tree, len(self.roots) - 1))
 
-    def promise(self, nonce: bytes) -> Promise:
-        """The promise that binds the claim's owner: the roots and CIDs, with the nonce."""
-        return Promise(self.trace_root, self.out, self.out2, nonce, self.trace_cid, self.payload_cid)
+    def record(self, nonce: bytes) -> SigningRecord:
+        """The signing record of the claim: its roots and CIDs, with the nonce."""
+        return SigningRecord(self.trace_root, self.out, self.out2, nonce, self.trace_cid, self.payload_cid)
 
     def to_json(self) -> str:
         """One line, bytes as hex."""

@@ -29,10 +29,10 @@ from lockstep.protocol.errors import DoctorError, FundsError, GuardRefused, Lock
 from lockstep.protocol.jobs import ZERO_ADDRESS
 from lockstep.protocol.types import JobId, Seconds, Wei
 from lockstep.runtime.feewatch import FeeWatch, waiting_for_fee
+from lockstep.runtime.idle import IdleSince
 from lockstep.runtime.isolation import Isolation
 from lockstep.runtime.outage import Outage
 from lockstep.runtime.party import Head, HeadTracker
-from lockstep.runtime.resting import Resting
 from lockstep.runtime.sender import Sender
 from lockstep.runtime.staking import moment
 from worker import decide
@@ -81,7 +81,7 @@ class Worker:
         self._loaded = self._head
         """The block that was taken in to the end."""
         self._told_why = False
-        self._resting = Resting(fresh=not parts.outbox.keys(""))
+        self._idle = IdleSince(fresh=not parts.outbox.keys(""))
         self._finality = FinalityTracker(lambda number: parts.party.relied(number))
 
     def skills(self, sender: Sender[Act], wake: Callable[[], None]) -> Skills:
@@ -200,7 +200,7 @@ class Worker:
             self._guarded(taken, partial(self._skills.defence.adopt, taken.ledger))
             self._guarded(taken, partial(self._look, taken))
         staked, games = self._at_stake()
-        self._resting.see(bool(staked or games), watcher.block, self.parts.address in self._ledger.stakers)
+        self._idle.see(bool(staked or games), watcher.block, self.parts.address in self._ledger.stakers)
         self._answer()
         # Whoever did not answer meanwhile is asked again at the next look.
         self._loaded = head
@@ -213,7 +213,7 @@ class Worker:
         if self._asked_to_leave:
             staked, games = self._at_stake()
             held = f"{staked} stakes, {games} games" if staked or games else "nothing is"
-            if not (staked or games) and not self._resting.at(self._finality.block):
+            if not (staked or games) and not self._idle.at(self._finality.block):
                 held += f", which is relied on once that block is {self.parts.party.settings.finality_told}"
             return Note(
                 "draining", f"it joins nothing more, and leaves once nothing is at stake: {held}", self._until()
@@ -270,8 +270,8 @@ class Worker:
             self.parts.notes.refused(job, of_refusal(refusal), self._now)
         joins = taken.joins and refusal is None
         fit = joins and self._skills.admission.fits(taken, self._staked_on(), self._now)
-        resting = self.parts.policy.closed_now() > 0
-        if fit and not taken.staked and not draining and not resting:
+        closed = self.parts.policy.closed_now() > 0
+        if fit and not taken.staked and not draining and not closed:
             self._skills.admission.stake(taken, self._free, bool(self._ledger.at_stake(me)), self._now)
         if fit and taken.staked:
             self.parts.notes.joins(job)
@@ -281,7 +281,7 @@ class Worker:
             me,
             self._free,
             place,
-            draining or resting or not joins,
+            draining or closed or not joins,
             ready,
             fit and taken.staked,
             held,
@@ -358,4 +358,4 @@ class Worker:
             log.warning(f"it stays until nothing is at stake: {free}", stakes=staked, games=games)
         if staked or games or not self._skills.defence.idle:
             return False
-        return self._resting.at(self._finality.block)
+        return self._idle.at(self._finality.block)

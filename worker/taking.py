@@ -133,7 +133,7 @@ class Jobs:
     def _load(self, known: JobLedger, at_stake: bool, ledger: Ledger, free: Wei, now: Seconds) -> None:
         job = known.id
         if job not in self._urgent and job not in self._loader:
-            if not self._missing.rests(job, now) and not self._unfit.rests(job, now):
+            if not self._missing.in_backoff(job, now) and not self._unfit.in_backoff(job, now):
                 executor = self._urgent if at_stake else self._loader
                 executor.begin(job, partial(self._read, job, at_stake))
             return

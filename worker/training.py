@@ -140,7 +140,7 @@ class Training:
             return True
         error = self._failed.pop(claim, None)
         if error is None:
-            return self._backoff.rests(claim, now)
+            return self._backoff.in_backoff(claim, now)
         self._backoff.failed(claim, now)
         if isinstance(error, WrongBits):
             # The job is refused by now: nothing more of it is tried, and other jobs go on.

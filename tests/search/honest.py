@@ -363,10 +363,10 @@ class Party:
         the others. What cannot be replayed leads to the wrong claim behind it."""
         p, known = self.scene.setting.params, self.known
         held = {id_: s.claims[id_] for id_ in due if s.claims[id_].claimed_at and id_ in known.held}
-        resting = set()
+        delayed = set()
         for id_ in list(held):
             if (wrong := known.wrong_behind(id_)) is not None:
-                resting.add(id_)
+                delayed.add(id_)
                 self.suspects.add(wrong)
         for id_ in self.suspects - set(held):
             held[id_] = s.claims[id_]
@@ -382,7 +382,7 @@ class Party:
         right = {id_ for id_ in held if not known.held[id_].wrong_from}
         mine = {g.claim for id_, g in s.games.items() if id_ == game.game_id(g.claim, self.me, 0)}
         settled = {id_: made.body.trace_root for id_, made in known.held.items() if id_ in right | mine}
-        chosen = verifying.next_claim(found, settled, resting, b.time)
+        chosen = verifying.next_claim(found, settled, delayed, b.time)
         if chosen is None or not views.window_open(s, b, chosen.record.id):
             return
         bond = views.bond_of(s, self.scene.job)

@@ -25,7 +25,7 @@ class Held:
         self.made: list[ClaimId] = []
         self.forgotten: list[ClaimId] = []
 
-    def at_hand(self, claim: ClaimId) -> Any:
+    def cached(self, claim: ClaimId) -> Any:
         return None if claim in self.far else claim
 
     def held(self, place: Place, _: Any) -> Any:

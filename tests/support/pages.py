@@ -71,7 +71,7 @@ class Seeded:
         options = {"descriptions": Descriptions(self.store, wait_seconds=20), "published": published} | more
         return ApiContext(
             self.database, Nonces(self.folder / "nonces.sqlite"), self.store, Address("0x" + "44" * 20),
-            max_blob_bytes=1 << 20, signed_for=lambda *_: False, poke=lambda _: None, **options,
+            max_blob_bytes=1 << 20, signed_for=lambda *_: False, notify=lambda _: None, **options,
         )  # fmt: skip
 
 

@@ -54,7 +54,7 @@ class Attester:
         self._sender = sender
         self._reports: dict[AuditId, Mapping[int, Report]] = {}
         self._given: set[AuditId] = set()
-        self._rests: Backoff[AuditId] = Backoff(LOAD_SECONDS)
+        self._backoff: Backoff[AuditId] = Backoff(LOAD_SECONDS)
 
     def attest(self, view: MarketView, audit: AuditLedger, mine: Sequence[int], *, has_asked: bool) -> None:
         """Sign and send the receipts of our duties, once every payload is judged, or it is the last chance.
@@ -64,7 +64,7 @@ class Attester:
         job, round_ = round_of(view.ledger, audit)
         a, market = audit.state, self._party.contracts.market
         closed = round_.merge_in is not None or round_.phase in ENDED or job.rounds.get(a.round) is not round_
-        if closed or audit.id in self._given or self._rests.rests(audit.id, view.now):
+        if closed or audit.id in self._given or self._backoff.in_backoff(audit.id, view.now):
             return
         stored = market.round(a.job, a.round)
         if market.phase(a.job, a.round) != Phase.ATTESTING:
@@ -99,12 +99,12 @@ class Attester:
             if isinstance(error, RowMissing) and audit is not None:
                 self._demander.demand_row(view, audit.state.job, error)
             log.warning("payloads cannot be judged yet", why=error.message, hint=error.hint)
-            self._rests.failed(judgement.audit, view.now, at_most=RETRY_SECONDS)
+            self._backoff.failed(judgement.audit, view.now, at_most=RETRY_SECONDS)
         except Exception:
             log.exception("payloads cannot be judged", audit=judgement.audit.hex())
-            self._rests.failed(judgement.audit, view.now)
+            self._backoff.failed(judgement.audit, view.now)
         else:
-            self._rests.failed(judgement.audit, view.now, at_most=AGAIN_SECONDS)
+            self._backoff.failed(judgement.audit, view.now, at_most=AGAIN_SECONDS)
 
     def _judge(
         self, job: JobId, params: JobParams, payloads: Mapping[int, merging.Payload], known: Mapping[int, Report]

@@ -128,7 +128,7 @@ class Duties:
             self._speaker.speak(view, audit, i)
 
     def _settle(self, view: MarketView, audit: AuditLedger, i: int, is_mine: bool) -> None:
-        if self._settling.rests((audit.id, i), view.now):
+        if self._settling.in_backoff((audit.id, i), view.now):
             return
         if not is_mine:
             late = Seconds(audit.state.reveal_ends + COURTESY_SECONDS)

@@ -71,7 +71,7 @@ class Enrolment:
         self._refused: set[JobId] = set()
         """Those that were told of as refused."""
         self._given_up: set[JobId] = set()
-        self._rests: Backoff[JobId] = Backoff(capacity.AGAIN_SECONDS)
+        self._backoff: Backoff[JobId] = Backoff(capacity.AGAIN_SECONDS)
         self._ended = Refusals(party.settings.home_dir)
         """Jobs that ended what ran them; a command clears what is read here."""
 
@@ -82,7 +82,7 @@ class Enrolment:
             return
         # INVARIANT: one enrolment a job: who was taken off the list has failed a duty, and a person should look why.
         enrolled = (job.id, self._party.address) in view.ledger.heads
-        if enrolled or job.id in self._given_up or self._rests.rests(job.id, view.now):
+        if enrolled or job.id in self._given_up or self._backoff.in_backoff(job.id, view.now):
             return
         if self._ended.of(job.id) is not None:
             return
@@ -105,7 +105,7 @@ class Enrolment:
         except (Unfit, ProgramInvalid) as error:
             # A slow machine may have been busy; a Program stays what it is.
             if isinstance(error, Unfit):
-                self._rests.failed(job, view.now)
+                self._backoff.failed(job, view.now)
             else:
                 self._given_up.add(job)
             if job not in self._refused:
@@ -113,7 +113,7 @@ class Enrolment:
                 self._teller.tell("refused", job=job.hex(), code=error.code, message=error.message)
         except LockstepError as error:
             log.warning("cannot enrol as a witness of a job yet", job=job.hex(), why=error.message, hint=error.hint)
-            self._rests.failed(job, view.now, at_most=LOAD_SECONDS)
+            self._backoff.failed(job, view.now, at_most=LOAD_SECONDS)
         except Exception:
             # A defect that a stranger's job found ends the witnessing of that job alone.
             log.exception("a bug while preparing to witness a job: it is left out", job=job.hex())
@@ -142,7 +142,7 @@ class Enrolment:
             capacity.keep_up(taken, require, chain, footprint.verifier)
 
     def _enrol(self, view: MarketView, job: JobId) -> None:
-        self._rests.failed(job, view.now, at_most=ENROL_SECONDS)
+        self._backoff.failed(job, view.now, at_most=ENROL_SECONDS)
         secret = token_bytes(32)
         top = draws.chained(Digest(secret), LINKS)
         if not self._wallet.try_stake(view.params[job].prices.witness_stake, f"witness/{job.hex()}"):

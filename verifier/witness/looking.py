@@ -92,7 +92,7 @@ class Looker:
         self._sender = sender
         self._teller = teller
         self._backlog = backlog
-        self._rests: Backoff[Look] = Backoff(LOAD_SECONDS)
+        self._backoff: Backoff[Look] = Backoff(LOAD_SECONDS)
         self._asked: set[ClaimId] = set()
         """Claims whose carry was looked for: it is there, or was demanded."""
         self._computing: set[ClaimId] = set()
@@ -104,7 +104,7 @@ class Looker:
         look = Look(audit.id, i)
         if seen is not None:
             self._commit(view, audit, i, seen)
-        elif not len(self._executor) and not self._rests.rests(look, view.now):
+        elif not len(self._executor) and not self._backoff.in_backoff(look, view.now):
             job, round_ = round_of(view.ledger, audit)
             record = round_.claims[audit.duties[i].slot]
             params, preimage = view.params[job.id], self._enrolment.preimage(view.ledger, audit, i)
@@ -131,7 +131,7 @@ class Looker:
             if isinstance(error, CarryMissing) and audit is not None:
                 if left_out(round_of(view.ledger, audit)[1], error.record.slot):
                     # Nobody owes a word on it.
-                    self._rests.failed(look, view.now)
+                    self._backoff.failed(look, view.now)
                     return
                 self._demand(error.record)
             if isinstance(error, WrongSource) and audit is not None:
@@ -143,13 +143,13 @@ class Looker:
             log.warning(
                 "the slot that this witness was drawn for cannot be replayed yet", why=error.message, hint=error.hint
             )
-            self._rests.failed(look, view.now, at_most=RETRY_SECONDS)
+            self._backoff.failed(look, view.now, at_most=RETRY_SECONDS)
             return
         except Exception:
             log.exception(
                 "the slot that this witness was drawn for cannot be replayed", audit=look.audit.hex(), duty=look.i
             )
-            self._rests.failed(look, view.now)
+            self._backoff.failed(look, view.now)
             return
         assert seen is not None, "it was over"
         if audit is not None:

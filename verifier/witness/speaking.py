@@ -48,7 +48,7 @@ class Speaker:
         self._teller = teller
         self._replayed: dict[tuple[ClaimId, TraceRoot], Replay] = {}
         """Suspects, replayed to their end; one that comes again with another trace is another."""
-        self._rests: Backoff[tuple[AuditId, int]] = Backoff(RETRY_SECONDS)
+        self._backoff: Backoff[tuple[AuditId, int]] = Backoff(RETRY_SECONDS)
         self._told: set[str] = set()
 
     def audited(self, record: ClaimRecord, found: Replay) -> None:
@@ -57,13 +57,13 @@ class Speaker:
 
     def speak(self, view: MarketView, audit: AuditLedger, i: int) -> None:
         """Reveal, once the list is there or the claim has been replayed to its end without one."""
-        if self._rests.rests((audit.id, i), view.now):
+        if self._backoff.in_backoff((audit.id, i), view.now):
             return
         try:
             self._speak(view, audit, i)
         except (Unreachable, TryLater) as error:
             log.info("a witness's verdict cannot be revealed yet: trying again", why=error.message)
-            self._rests.failed((audit.id, i), view.now)
+            self._backoff.failed((audit.id, i), view.now)
 
     def _speak(self, view: MarketView, audit: AuditLedger, i: int) -> None:
         _, round_ = round_of(view.ledger, audit)
@@ -88,7 +88,7 @@ class Speaker:
         except Unreachable as error:
             # INVARIANT: a list that nobody sends keeps no witness silent: its own replay decides as well.
             log.info("nobody answers for the list of a claim that this account witnesses", why=error.message)
-            self._rests.failed((audit.id, i), view.now)
+            self._backoff.failed((audit.id, i), view.now)
             listed = None
         if listed is None:
             listed = self._without_list(view, audit, record)

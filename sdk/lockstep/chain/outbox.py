@@ -36,7 +36,7 @@ STUCK_SECONDS = 30.0
 """Seconds (on this machine: pacing only) without a mined transaction until all that waits is sent again."""
 ASKED_SECONDS = 180.0
 """Seconds (on this machine) for which a call that the bound held back is told to wait: a caller that still wants it has
-asked again by then, however long it rests and however slow the chain is."""
+asked again by then, however long its back-off and however slow the chain is."""
 
 log = structlog.get_logger(__name__)
 

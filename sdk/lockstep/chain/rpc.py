@@ -1,8 +1,8 @@
 """JSON-RPC endpoints of one chain: each tried again when it is busy, the next one asked when it is gone.
 
-    one request      the first endpoint that does not rest; again after a backoff (`stamina`), at most ATTEMPTS times
-                     and about `timeout` seconds; then it rests, and the next one is asked
-    a rest           REST_SECONDS, twice as long each time; after it the endpoint is the first again
+    one request      the first endpoint that is not in back-off; again after a delay (`stamina`), at most ATTEMPTS times
+                     and about `timeout` seconds; then it is in back-off, and the next one is asked
+    back-off         BACKOFF_SECONDS, twice as long each time; after it the endpoint is the first again
     a transaction    goes to every endpoint: its hash makes it one, however often it arrives
     nobody answered  `Unreachable`; it names hosts alone, for a URL may hold a key (`base.redaction`)
 
@@ -47,7 +47,7 @@ ATTEMPTS = 5
 """At one endpoint, for one request."""
 WAIT_SECONDS = (0.2, 5.0)
 """Before the second attempt, and at most; doubled each time, with jitter."""
-REST_SECONDS = (15.0, 300.0)
+BACKOFF_SECONDS = (15.0, 300.0)
 """For how long the next endpoint is asked instead of one that failed, at first and at most."""
 
 BUSY_STATUSES = frozenset({429, 502, 503, 504})
@@ -150,7 +150,7 @@ class OtherChain(Failure):
 
 
 class Endpoint:
-    """One URL: a request, its answer, its rest."""
+    """One URL: a request, its answer, its back-off."""
 
     def __init__(self, url: str, timeout: float) -> None:
         from requests import Session
@@ -165,20 +165,20 @@ class Endpoint:
         self.checked = False
         """Whether it has told that it is of the chain."""
         self._until = 0.0
-        self._rest = 0.0
+        self._delay = 0.0
 
-    def rests(self) -> bool:
+    def in_backoff(self) -> bool:
         """Returns True if another endpoint is asked first."""
         return time.monotonic() < self._until
 
     def failed(self, at_least: float = 0.0) -> None:
-        """It rests from now on, twice as long as the last time."""
-        self._rest = min(max(2 * self._rest, REST_SECONDS[0]), REST_SECONDS[1])
-        self._until = time.monotonic() + max(self._rest, at_least)
+        """Enter back-off, twice as long as the last time."""
+        self._delay = min(max(2 * self._delay, BACKOFF_SECONDS[0]), BACKOFF_SECONDS[1])
+        self._until = time.monotonic() + max(self._delay, at_least)
 
     def answered(self) -> bool:
-        """Ends the endpoint's rest; returns True if it had failed before."""
-        failed, self._until, self._rest = self._rest > 0, 0.0, 0.0
+        """Reset the back-off; returns True if the endpoint was failing."""
+        failed, self._until, self._delay = self._delay > 0, 0.0, 0.0
         return failed
 
     def ask(self, method: str, params: Any) -> Answer:
@@ -346,7 +346,7 @@ def _provider_class() -> Any:
                     failures.append((each, failure))
                     if self._asks_too_much(method, params, failure):
                         break
-                    self._rest(each, failure)
+                    self._fail_over(each, failure)
                     continue
                 self._well(each)
                 return answer
@@ -358,14 +358,14 @@ def _provider_class() -> Any:
             refused: list[Answer] = []
             failures = []
             for each in self._in_order():
-                # Who rests holds up nobody once the transaction is taken.
-                if taken and each.rests():
+                # An endpoint in back-off holds up nobody once the transaction is taken.
+                if taken and each.in_backoff():
                     continue
                 try:
                     answer = self._asked(each, lambda e: e.ask(SEND, params), attempts=1 if taken else ATTEMPTS)
                 except Failure as failure:
                     failures.append((each, failure))
-                    self._rest(each, failure)
+                    self._fail_over(each, failure)
                     continue
                 self._well(each)
                 (taken if _took(answer) else refused).append(answer)
@@ -374,8 +374,8 @@ def _provider_class() -> Any:
                 raise self._unreachable(failures)
             return (taken or refused)[0]
 
-        def _rest(self, each: Endpoint, failure: Failure) -> None:
-            if len(self._endpoints) > 1 and not each.rests():
+        def _fail_over(self, each: Endpoint, failure: Failure) -> None:
+            if len(self._endpoints) > 1 and not each.in_backoff():
                 told = log.error if isinstance(failure, OtherChain) else log.warning
                 told("an RPC endpoint rests: the others are asked", host=each.name, why=str(failure))
             each.failed(failure.again_after or 0.0)
@@ -410,9 +410,9 @@ def _provider_class() -> Any:
             each.checked = True
 
         def _in_order(self) -> list[Endpoint]:
-            """Those that do not rest, then the others: somebody is always asked."""
-            rested = [each for each in self._endpoints if not each.rests()]
-            return rested + [each for each in self._endpoints if each not in rested]
+            """Those that are not in back-off, then the others: somebody is always asked."""
+            ready = [each for each in self._endpoints if not each.in_backoff()]
+            return ready + [each for each in self._endpoints if each not in ready]
 
         def _asks_too_much(self, method: str, params: Any, failure: Failure) -> bool:
             """Returns True if the request may be at fault: logs of several blocks."""

@@ -1,4 +1,4 @@
-"""`guard export` and `guard import`: what a home has promised, as a file, to move its key to another machine."""
+"""`guard export` and `guard import`: what a home has signed, as a file, to move its key to another machine."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def export(context: typer.Context, file: File, flags: ChainFlags, home: Home = N
     from lockstep.runtime.guard import interchange
 
     with _memory(flags.settings(role_of(context), home=home)) as memory:
-        promises = memory.promises()
-        interchange.save(file, interchange.dumps(memory.scope, promises))
-    emit({"file": str(file), "promises": len(promises)}, as_json, text=f"{len(promises)} entries in {file}")
+        records = memory.records()
+        interchange.save(file, interchange.dumps(memory.scope, records))
+    emit({"file": str(file), "promises": len(records)}, as_json, text=f"{len(records)} entries in {file}")
 
 
 @app.command("import")
@@ -45,13 +45,13 @@ def import_(context: typer.Context, file: File, flags: ChainFlags, home: Home = 
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} cannot be read: {error}", hint="name the file that `guard export` wrote") from error
     with _memory(flags.settings(role_of(context), home=home)) as memory:
-        promises = interchange.loads(text, memory.scope)
-        changed = memory.merge(promises)
-        torn = sum(p.torn for _, p in memory.promises())
+        records = interchange.loads(text, memory.scope)
+        changed = memory.merge(records)
+        torn = sum(p.torn for _, p in memory.records())
     told = (
-        f"{len(promises)} entries read, {changed} new or changed; {torn} claims are blocked: two records differ on them"
+        f"{len(records)} entries read, {changed} new or changed; {torn} claims are blocked: two records differ on them"
     )
-    emit({"promises": len(promises), "changed": changed, "torn": torn}, as_json, text=told)
+    emit({"promises": len(records), "changed": changed, "torn": torn}, as_json, text=told)
 
 
 @contextmanager

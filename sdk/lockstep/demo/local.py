@@ -243,7 +243,7 @@ class Supervisor:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._stop = threading.Event()
-        self._rests: Backoff[str] = Backoff(RESTART_SECONDS, RESTART_MOST)
+        self._backoff: Backoff[str] = Backoff(RESTART_SECONDS, RESTART_MOST)
 
     def run(self) -> None:
         """Until SIGTERM. Raises what keeps the market from starting."""
@@ -306,8 +306,8 @@ class Supervisor:
         for post in posts:
             if post.process.running:
                 continue
-            if post.name not in self._rests or not self._rests.rests(post.name, now):
-                self._rests.failed(post.name, now)
+            if post.name not in self._backoff or not self._backoff.in_backoff(post.name, now):
+                self._backoff.failed(post.name, now)
                 post.process = world.join(post.name, post.role, post.arguments)
                 post.restarts += 1
                 revived = True

@@ -60,7 +60,7 @@ class Delegate:
         self._known: dict[ClaimId, Known] = {}
         """Their claims, as the ledger had them: the game queue's worker thread reads them while the ledger goes on."""
         self._queue = GameQueue(
-            self._player.table, party.outbox, Side.DEFENDER, self._player.at_hand, tell_move(tell),
+            self._player.table, party.outbox, Side.DEFENDER, self._player.cached, tell_move(tell),
             states=self._player.states,
         )  # fmt: skip
         self._outage = Outage(tell)

@@ -22,7 +22,7 @@ from lockstep.base.cache import MemoryCache, bytes_of
 from lockstep.chain.game_table import GameTable
 from lockstep.disputes.player import Due, Seat, Side
 from lockstep.execution.states import ClaimStates
-from lockstep.market.held import AtHand, HeldClaim, NotAtHand
+from lockstep.market.held import CachedClaim, HeldClaim, NotCached
 from lockstep.protocol.dispute.game import Game
 from lockstep.protocol.dispute.moves import DEFENDERS, GamePhase
 from lockstep.protocol.errors import ChainError, FundsError, LockstepError, TryLater, Unreachable
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 SLICE_SECONDS = 1.0
 """The length of a replay's slice, in this machine's time: then the order is looked at again."""
-REST_SECONDS = (1.0, 10.0)
+BACKOFF_SECONDS = (1.0, 10.0)
 """The first and the longest rest of a game whose move failed; each is twice the one before."""
 
 PLAY, PREPARE = "play", "prepare"
@@ -86,15 +86,15 @@ class GameQueue:
     """Every open game in which a party plays one side."""
 
     def __init__(
-        self, table: GameTable, outbox: Outbox, side: Side, at_hand: HeldOf, made: Made, *,
+        self, table: GameTable, outbox: Outbox, side: Side, cached: HeldOf, made: Made, *,
         states: States | None = None, wake: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        """`at_hand`: a claim if it is in memory. `states`: on disk, of the claims that are played about. `wake` is
+        """`cached`: a claim if it is in memory. `states`: on disk, of the claims that are played about. `wake` is
         called whenever something was prepared."""
         self._table = table
         self._outbox = outbox
         self._side = side
-        self._at_hand = at_hand
+        self._cached = cached
         self._made = made
         self._wake = wake
         self._states = states
@@ -105,7 +105,7 @@ class GameQueue:
         self._now = Seconds(0)
         self._lock = threading.Lock()
         self._executor: KeyedExecutor[str, None] = KeyedExecutor("play", threads=2)
-        self._rests: Backoff[GameId] = Backoff(*REST_SECONDS)
+        self._backoff: Backoff[GameId] = Backoff(*BACKOFF_SECONDS)
         self._isolation = Isolation()
 
     def play(self, games: Mapping[GameId, ClaimId], head: Head, held_of: HeldOf) -> None:
@@ -158,7 +158,7 @@ class GameQueue:
         with self._lock:
             for gone in set(self._entries) - set(games):
                 del self._entries[gone]
-                self._rests.succeeded(gone)
+                self._backoff.succeeded(gone)
             for game, claim in games.items():
                 self._entries.setdefault(game, _Entry(game, claim))
 
@@ -170,12 +170,12 @@ class GameQueue:
         for entry in self._by_deadline():
             self._executor.go_on()
             # What could not be read is read again after a rest, without waiting for a block.
-            if fresh or (entry.read != block and not self._rests.rests(entry.id, time.monotonic())):
+            if fresh or (entry.read != block and not self._backoff.in_backoff(entry.id, time.monotonic())):
                 self._guarded(entry, partial(self._read, entry), outage_ends)
         for entry in self._by_deadline():
             self._executor.go_on()
             waits = entry.sent is not None or entry.hard or entry.quiet == block or entry.read != block
-            if entry.game is not None and not waits and not self._rests.rests(entry.id, time.monotonic()):
+            if entry.game is not None and not waits and not self._backoff.in_backoff(entry.id, time.monotonic()):
                 self._guarded(entry, partial(self._turn_at, entry), outage_ends)
 
     def _read(self, entry: _Entry) -> None:
@@ -201,7 +201,7 @@ class GameQueue:
         entry.sent = None
         # INVARIANT: a move answers the game as it stands; if it stands elsewhere, somebody has moved.
         if receipt.succeeded and not _stands(entry.game, sent.state):
-            self._rests.succeeded(entry.id)
+            self._backoff.succeeded(entry.id)
             self._moves += 1
             self._made(self._now, entry.id, sent, entry.took)
             return
@@ -223,8 +223,8 @@ class GameQueue:
             return
         began = time.monotonic()
         try:
-            due = self._seat(entry, AtHand(self._at_hand(entry.claim))).due(self._now, game)
-        except NotAtHand:
+            due = self._seat(entry, CachedClaim(self._cached(entry.claim))).due(self._now, game)
+        except NotCached:
             entry.hard = True
             return
         self._send(entry, due, time.monotonic() - began)
@@ -232,7 +232,7 @@ class GameQueue:
     def _decided(self, game: Game) -> bool:
         return self._side is Side.CHALLENGER and self._table.decided_elsewhere(game)
 
-    def _seat(self, entry: _Entry, held: HeldClaim | AtHand) -> Seat:
+    def _seat(self, entry: _Entry, held: HeldClaim | CachedClaim) -> Seat:
         return Seat(entry.id, self._side, held, self._table, self._outbox.submit)
 
     def _send(self, entry: _Entry, due: Due | None, took: float) -> None:
@@ -250,7 +250,9 @@ class GameQueue:
         while True:
             self._executor.go_on()
             now = time.monotonic()
-            waiting = [e for e in self._by_deadline() if e.hard and e.sent is None and not self._rests.rests(e.id, now)]
+            waiting = [
+                e for e in self._by_deadline() if e.hard and e.sent is None and not self._backoff.in_backoff(e.id, now)
+            ]
             if not waiting:
                 return
             entry = waiting[0]
@@ -261,7 +263,7 @@ class GameQueue:
         """Come nearer to one move, and send it when it is there."""
         game, began = entry.game, time.monotonic()
         assert game is not None, "only what was read is hard"
-        held = self._at_hand(entry.claim) or held_of(entry.claim)
+        held = self._cached(entry.claim) or held_of(entry.claim)
         if held is None:
             raise LockstepError(
                 "the files of a challenged claim are missing",
@@ -282,7 +284,7 @@ class GameQueue:
             return sorted(self._entries.values(), key=lambda e: (e.deadline, e.id))
 
     def _guarded(self, entry: _Entry, work: Callable[[], None], outage_ends: bool = False) -> bool:
-        """Do something about one game; what goes wrong there rests, and holds up no other. Tells if it went well."""
+        """Work on one game; returns True if it went well. A failure puts this game alone into back-off."""
         try:
             failure = self._isolation.run(work, entry.id, **entry.fields)
         except Unreachable as error:
@@ -294,7 +296,7 @@ class GameQueue:
         if failure is None:
             return True
         passes = isinstance(failure, Unreachable | TryLater)
-        self._rests.failed(entry.id, time.monotonic(), at_most=REST_SECONDS[0] if passes else None)
+        self._backoff.failed(entry.id, time.monotonic(), at_most=BACKOFF_SECONDS[0] if passes else None)
         return False
 
 
@@ -306,7 +308,7 @@ class DefenceQueue(GameQueue):
         states: States | None = None, wake: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         """`cache`: where claims lie."""
-        super().__init__(table, outbox, Side.DEFENDER, self.at_hand, made, states=states, wake=wake)
+        super().__init__(table, outbox, Side.DEFENDER, self.cached, made, states=states, wake=wake)
         self._cache = cache
 
     def hold(self, claim: ClaimId, run: ClaimRun, trace: Sequence[StateRoot]) -> HeldClaim:
@@ -316,7 +318,7 @@ class DefenceQueue(GameQueue):
         self._cache.put((claim, "claim"), held, bytes_of(run.start), lambda: claim in self.needs())
         return held
 
-    def at_hand(self, claim: ClaimId) -> HeldClaim | None:
+    def cached(self, claim: ClaimId) -> HeldClaim | None:
         """A claim, if it is in memory."""
         held: HeldClaim | None = self._cache.get((claim, "claim"))
         return held

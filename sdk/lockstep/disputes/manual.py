@@ -26,7 +26,7 @@ from lockstep.disputes.player import Due, Seat, Side, key_of
 from lockstep.execution.box import loading
 from lockstep.execution.jobs import ClaimRun, Job, trace_root
 from lockstep.execution.states import ClaimStates, States
-from lockstep.market.held import AtHand, HeldClaim
+from lockstep.market.held import CachedClaim, HeldClaim
 from lockstep.market.ledger import ClaimRecord, GameRecord, JobLedger, Ledger, RoundLedger, ledger_of
 from lockstep.market.replay import UNDECIDED, PublicData, Replay, audit, undecided
 from lockstep.protocol.dispute import moves
@@ -105,7 +105,7 @@ class ManualPlayer:
     go_on: Callable[[], None] = lambda: None
     """Called before every step of a replay; raises what stops it."""
     _ledger: Ledger | None = field(default=None, repr=False)
-    _at_hand: dict[ClaimId, HeldClaim] = field(default_factory=dict, repr=False)
+    _cached: dict[ClaimId, HeldClaim] = field(default_factory=dict, repr=False)
     """The claims that this command has replayed, or found in the home."""
     _jobs: dict[JobId, Job] = field(default_factory=dict, repr=False)
     """Their jobs, each in a child of its own."""
@@ -262,7 +262,7 @@ class ManualPlayer:
                 hint="anybody may end it: `lockstep dispute resolve GAME`",
                 code="chain.ClockExpired",
             )
-        held = self._held(record, side, state.t) if ours and not decided else AtHand(None)
+        held = self._held(record, side, state.t) if ours and not decided else CachedClaim(None)
         seat = Seat(record.id, side, held, self.table, self.party.outbox.submit)
         # A replay may have taken long: the game is read anew.
         due = seat.due(self.party.head().time)
@@ -370,13 +370,13 @@ class ManualPlayer:
     def _held(self, game: GameRecord, side: Side, t: int) -> HeldClaim:
         known = self._known(game.claim)
         self.states.need({game.claim: {t - 1} if t else ()})
-        held = self.at_hand(game.claim) or self.hold(known, side)
+        held = self.cached(game.claim) or self.hold(known, side)
         held.wanted = frozenset({t} if t else ())
         return held
 
-    def at_hand(self, claim: ClaimId) -> HeldClaim | None:
+    def cached(self, claim: ClaimId) -> HeldClaim | None:
         """A claim that `hold` has made; None if it has not."""
-        return self._at_hand.get(claim)
+        return self._cached.get(claim)
 
     def hold(self, known: Known, side: Side) -> HeldClaim:
         """The claim as this machine computes it; replayed once, and then from what the home keeps.
@@ -397,12 +397,12 @@ class ManualPlayer:
                 "the claim is not what this machine computes: it cannot be defended from public data",
                 hint="`lockstep replay CLAIM` shows where it differs; the home that made it may still defend it",
             )
-        self._at_hand[claim] = held
+        self._cached[claim] = held
         return held
 
     def forget(self, claim: ClaimId) -> None:
         """Remove what a claim's games needed: none is open."""
-        self._at_hand.pop(claim, None)
+        self._cached.pop(claim, None)
         job = self._job_of.pop(claim, None)
         if job is not None and job not in self._job_of.values():
             _end(self._jobs.pop(job, None))

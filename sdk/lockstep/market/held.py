@@ -26,7 +26,7 @@ WAYPOINTS = 16
 """States along a claim that a replay leaves on disk: the next game, on any step, replays a part of it alone."""
 
 
-class NotAtHand(Exception):
+class NotCached(Exception):
     """A move needs what takes time to make."""
 
 
@@ -74,13 +74,13 @@ class HeldClaim:
             self.whole(t)
         return ShownStep(self._trees[t], self.place(t), lambda: self.whole(t))
 
-    def at_hand(self, t: int) -> MaterialisedStep:
-        """Transition t, as far as it is in memory; what is not raises NotAtHand, here or when it is asked for."""
+    def cached(self, t: int) -> MaterialisedStep:
+        """Transition t, as far as it is in memory; what is not raises NotCached, here or when it is asked for."""
         pinned = self._pinned.get(t)
         if pinned is not None:
             return pinned
         if t not in self._trees:
-            raise NotAtHand
+            raise NotCached
         return ShownStep(self._trees[t], self.place(t), lambda: self._in_memory(t))
 
     def has(self, t: int) -> bool:
@@ -153,7 +153,7 @@ class HeldClaim:
     def _in_memory(self, t: int) -> StepTrace:
         known: StepTrace | None = self.cache.get((self, "step", t))
         if known is None:
-            raise NotAtHand
+            raise NotCached
         return replace(known, made=InMemory())
 
     def _shelved(self, t: int) -> State | None:
@@ -187,16 +187,16 @@ class Tree:
 
 
 class InMemory:
-    """The outputs of a step's ops (`trace.Made`) while none may be computed: raises NotAtHand."""
+    """The outputs of a step's ops (`trace.Made`) while none may be computed: raises NotCached."""
 
     @property
     def roots(self) -> tuple[TensorRoot, ...]:
         """Those of a step that was made are in its tree."""
-        raise NotAtHand
+        raise NotCached
 
     def arrays(self, ops: frozenset[int]) -> Mapping[int, Array]:
-        """Raises NotAtHand: outputs in memory are found before this is called."""
-        raise NotAtHand
+        """Raises NotCached: outputs in memory are found before this is called."""
+        raise NotCached
 
 
 class ShownStep:
@@ -239,8 +239,8 @@ class ShownStep:
 
 
 @dataclass(frozen=True)
-class AtHand:
-    """A held claim of which only what is in memory may be asked for: raises NotAtHand for the rest."""
+class CachedClaim:
+    """A held claim of which only what is in memory may be asked for: raises NotCached for the rest."""
 
     known: HeldClaim | None
     """None: not even that."""
@@ -262,10 +262,10 @@ class AtHand:
 
     def step(self, t: int) -> MaterialisedStep:
         """Transition t, as far as it is in memory."""
-        return self._held.at_hand(t)
+        return self._held.cached(t)
 
     @property
     def _held(self) -> HeldClaim:
         if self.known is None:
-            raise NotAtHand
+            raise NotCached
         return self.known

@@ -18,7 +18,7 @@ NOISY = ("web3", "urllib3", "httpx2", "asyncio", "celery", "kombu", "alembic", "
 TRACE = "exception"
 """The field of a trace, the only one of several lines."""
 RETRIED = "stamina.retry_scheduled"
-"""stamina's event for each retry; dropped: an endpoint that rests after them is logged."""
+"""stamina's event for each retry; dropped: an endpoint that is in back-off after them is logged."""
 
 
 def scrub(_logger: object, _name: str, line: Any) -> str:

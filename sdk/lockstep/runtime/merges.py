@@ -16,7 +16,7 @@ from lockstep.protocol.jobs import JobState, Phase
 from lockstep.protocol.market import views
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.types import MERGE_SLOT, Cid, Digest, JobId, Seed, StateRoot, TraceRoot
-from lockstep.runtime.guard.memory import GuardMemory, Place, Promise
+from lockstep.runtime.guard.memory import GuardMemory, Place, SigningRecord
 from lockstep.storage.payload import store_checkpoint
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ def place_of_merge(job: JobId, books: JobState, r: SeenRound) -> Place:
 
 
 def bind_merge(guard: GuardMemory, place: Place, out: StateRoot, out2: StateRoot) -> None:
-    """Promises a merge's outputs, and no others; raises GuardRefused if others were promised."""
+    """Records a merge's outputs before they are signed; raises GuardRefused if others are recorded."""
     trace = TraceRoot(trace_root([StateRoot(merkle.node(out, out2))]))
-    guard.bind(place, Promise(trace, Digest(out), Digest(out2), bytes(32), Cid(""), Cid("")))
+    guard.bind(place, SigningRecord(trace, Digest(out), Digest(out2), bytes(32), Cid(""), Cid("")))
 
 
 def compute(

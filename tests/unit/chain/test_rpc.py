@@ -121,7 +121,7 @@ def test_the_next_endpoint_answers_for_one_that_is_gone_until_it_is_back(
         assert first.requests.total() == tried, "it rests"
         assert tried == (rpc.ATTEMPTS if status not in (401, 500) else 1), "it is tried again if that may help"
         first.status, first.down = 0, False
-        clock.now += rpc.REST_SECONDS[0]
+        clock.now += rpc.BACKOFF_SECONDS[0]
         answered = second.requests.total()
         assert w3.eth.block_number >= 0
     assert second.requests.total() == answered, "the first one is asked again after its rest"
@@ -204,7 +204,7 @@ def test_an_endpoint_that_is_gone_at_first_is_checked_before_it_is_used(
         w3 = both(proxies, chain_id=CHAIN_ID)
     assert [line["host"] for line in said] == [first.url]
     first.down, first.chain_id = False, 5
-    clock.now += rpc.REST_SECONDS[0]
+    clock.now += rpc.BACKOFF_SECONDS[0]
     assert w3.eth.block_number >= 0
     assert first.requests == {"eth_chainId": 1}, "nothing is read from another chain"
     assert second.requests["eth_blockNumber"] == 1

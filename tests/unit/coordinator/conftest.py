@@ -51,7 +51,7 @@ class Api:
 
     client: TestClient
     context: ApiContext
-    poked: list[str] = field(default_factory=list)
+    notified: list[str] = field(default_factory=list)
 
     def signed(
         self, method: str, path: str, body: bytes = b"", node: NodeKey = NODE, account: str = WORKER.address, **kw: Any
@@ -133,13 +133,13 @@ def api(tmp_path: Path, database: Database) -> Iterator[Api]:
     """An API whose index stands at NOW, with one job, one round, one claim, one game, one node."""
     (tmp_path / "blocks").mkdir()
     store = open_store(f"dir://{tmp_path / 'blocks'}")
-    poked: list[str] = []
+    notified: list[str] = []
     nonces = Nonces(tmp_path / "nonces.sqlite")
     context = ApiContext(
         database, nonces, store, Address("0x" + "44" * 20), max_blob_bytes=1 << 20,
         published=PublishedMarket(Addresses(CHAIN_ID, *[MARKET] * 8)),
         signed_for=lambda account, digest, signature: recovered(digest, signature) in (account, DELEGATE.address),
-        poke=poked.append,
+        notify=notified.append,
     )  # fmt: skip
     with database.session() as session:
         session.add_all(
@@ -159,7 +159,7 @@ def api(tmp_path: Path, database: Database) -> Iterator[Api]:
             ]
         )  # fmt: skip
     with TestClient(create_app(context), raise_server_exceptions=False) as client:
-        yield Api(client, context, poked)
+        yield Api(client, context, notified)
     nonces.close()
 
 

@@ -19,7 +19,7 @@ from lockstep.execution.merging import Payload, finish_in_turn, load_checkpoint,
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import Crashed, GuardRefused, Mismatch
 from lockstep.protocol.types import Cid, ClaimId, Digest, StateRoot, TraceRoot
-from lockstep.runtime.guard.memory import GuardMemory, Promise
+from lockstep.runtime.guard.memory import GuardMemory, SigningRecord
 from lockstep.storage import ContentStore, cid_of, open_store
 from lockstep.storage.directory import DirectoryStore
 from tests.support import toyjob
@@ -78,7 +78,7 @@ def test_a_merge_is_bound_archived_stored_and_right(
     out, out2, cid = aggregator.merge(merge_place(job, refs), frozen(refs))
     honest = merge_round(job, job.genesis, payloads, toyjob.SEED, 0)
     assert (out, out2) == (honest.out, honest.out2)
-    (promised,) = guard.promises()
+    (promised,) = guard.records()
     assert promised[1].values[1:] == (out, out2)
     loaded = load_checkpoint(job, store, cid, out, out2)
     np.testing.assert_array_equal(loaded.shared[0], honest.checkpoint.shared[0])
@@ -106,7 +106,7 @@ def test_inputs_that_the_contract_did_not_freeze_are_not_merged(
     refs: list[Payload | None] = [put(job, store, trained(job, s)) for s in range(3)]
     with pytest.raises(Mismatch, match="mergeIn"):
         aggregator.merge(replace(merge_place(job, refs), base=StateRoot(bytes(32))), frozen(refs))
-    assert guard.promises() == []
+    assert guard.records() == []
 
 
 def test_other_outputs_than_those_bound_are_never_told(
@@ -114,7 +114,7 @@ def test_other_outputs_than_those_bound_are_never_told(
 ) -> None:
     refs: list[Payload | None] = [put(job, store, trained(job, s)) for s in range(3)]
     place = merge_place(job, refs)
-    other = Promise(TraceRoot(b"t" * 32), Digest(b"x" * 32), Digest(b"y" * 32), bytes(32), Cid(""), Cid(""))
+    other = SigningRecord(TraceRoot(b"t" * 32), Digest(b"x" * 32), Digest(b"y" * 32), bytes(32), Cid(""), Cid(""))
     guard.bind(place, other)
     with pytest.raises(GuardRefused):
         aggregator.merge(merge_place(job, refs), frozen(refs))

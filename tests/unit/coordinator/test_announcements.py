@@ -43,7 +43,7 @@ def test_an_announced_claim_pokes_the_worker_and_shows_its_cids(api: Api) -> Non
     answer = api.signed("POST", "/api/v1/claims", announcement())
     assert answer.status_code == 202, answer.text
     assert answer.json() == {"id": claim_row().id}
-    assert api.poked == [JOB]
+    assert api.notified == [JOB]
     assert api.client.get(answer.headers["location"]).json()["payload_cid"] == PAYLOAD
 
 
@@ -61,7 +61,7 @@ def test_an_announced_claim_pokes_the_worker_and_shows_its_cids(api: Api) -> Non
 def test_a_claim_that_is_not_the_workers_is_422(api: Api, body: bytes) -> None:
     answer = api.signed("POST", "/api/v1/claims", body)
     assert answer.status_code == 422, answer.text
-    assert api.poked == []
+    assert api.notified == []
 
 
 def test_an_unknown_job_is_404(api: Api) -> None:

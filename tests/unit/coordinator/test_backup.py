@@ -24,7 +24,7 @@ from lockstep.chain.keys import KEYSTORE, NODE_KEY, account_address, create_acco
 from lockstep.protocol.errors import AuthError, DoctorError, GuardRefused, LockstepError, Mismatch, UsageError
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Address, Cid, ClaimId, Digest, Seconds, Seed, StateRoot, TraceRoot
-from lockstep.runtime.guard.memory import GuardMemory, Place, Promise, Scope
+from lockstep.runtime.guard.memory import GuardMemory, Place, Scope, SigningRecord
 from lockstep.runtime.identity import NodeKey
 from tests.support.world import World
 
@@ -54,10 +54,10 @@ def scope(home: Path) -> Scope:
     return Scope(CHAIN_ID, bytes(32), MARKET, account_address(home / KEYSTORE))
 
 
-def promise(n: int) -> tuple[Place, Promise]:
+def promise(n: int) -> tuple[Place, SigningRecord]:
     word = bytes([n + 1]) * 32
     place = Place(ClaimId(word), Seed(word), StateRoot(word))
-    return place, Promise(TraceRoot(word), Digest(word), Digest(word), word, Cid(""), Cid(""))
+    return place, SigningRecord(TraceRoot(word), Digest(word), Digest(word), word, Cid(""), Cid(""))
 
 
 def add(database: Database, n: int) -> None:
@@ -100,7 +100,7 @@ def assert_all_there(other: Path, restored: Database, home: Path, before: list[A
     assert (other / NODE_KEY).read_bytes() == (home / NODE_KEY).read_bytes()
     assert stat.S_IMODE((other / NODE_KEY).stat().st_mode) == 0o600
     with GuardMemory(other, scope(other)) as memory:
-        assert memory.promises() == [promise(0), promise(1)]
+        assert memory.records() == [promise(0), promise(1)]
         assert not memory.trusted(), "a restored guard has to listen"
     nonces = Nonces(other / "nonces.sqlite")
     with pytest.raises(AuthError):

@@ -14,7 +14,7 @@ from coordinator.merging import Aggregators
 from lockstep.base.cache import MemoryCache
 from lockstep.disputes.game_queue import DefenceQueue
 from lockstep.disputes.player import Seat
-from lockstep.market.held import NotAtHand
+from lockstep.market.held import NotCached
 from lockstep.protocol.dispute.moves import GamePhase
 from lockstep.protocol.errors import ChainError, Unreachable
 from lockstep.protocol.types import ClaimId, Seconds
@@ -67,7 +67,7 @@ def aggregators(parts: Any, chain: Chain) -> Any:
     made: Any = Aggregators(parts)
     held: Any = Held()
     held.defence = DefenceQueue(chain, chain, MemoryCache(), _tell_move)  # type: ignore[arg-type]
-    held.defence._at_hand = held.at_hand
+    held.defence._cached = held.cached
     made._made[JOB] = held
     return made
 
@@ -99,7 +99,7 @@ def test_moves_at_hand_come_first_then_the_earliest_deadline_and_a_failure_keeps
     def due(seat: Seat, now: Seconds, state: Any) -> Any:
         n = number(seat.game)
         if getattr(seat.held, "known", True) is None:
-            raise NotAtHand
+            raise NotCached
         if n == 4:
             raise RuntimeError("a defect")
         played.append(n)
@@ -162,7 +162,7 @@ def test_a_move_that_reverts_is_no_move_and_a_store_that_is_gone_keeps_no_other(
 
     def due(seat: Seat, now: Seconds, state: Any) -> Any:
         if getattr(seat.held, "known", True) is None:
-            raise NotAtHand
+            raise NotCached
         return move(number(seat.game))
 
     def held(*_: Any) -> Any:

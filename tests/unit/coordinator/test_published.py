@@ -230,7 +230,7 @@ def lie(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lie]:
     Indexer(database, court.devnet.w3, addresses).catch_up()
     context = ApiContext(
         database, Nonces(folder / "nonces.sqlite"), court.store, Address("0x" + "44" * 20), max_blob_bytes=1 << 20,
-        published=PublishedMarket(addresses, (court.devnet.url,)), signed_for=lambda *_: False, poke=lambda _: None,
+        published=PublishedMarket(addresses, (court.devnet.url,)), signed_for=lambda *_: False, notify=lambda _: None,
     )  # fmt: skip
     with Served(create_app(context)) as url:
         yield Lie(url, game, event, court)

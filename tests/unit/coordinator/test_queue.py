@@ -33,7 +33,7 @@ def test_a_broker_that_is_none_is_a_usage_error_and_its_password_is_not_told(tmp
 
 def test_coordinators_that_share_a_broker_have_a_queue_each(tmp_path: Path, redis: str) -> None:
     one, other = (resolve_coordinator(home=str(tmp_path / name), broker=redis) for name in "ab")
-    queue.poker(one)("0x01")
+    queue.notifier(one)("0x01")
     with Connection(redis) as connection:
         waiting = [connection.SimpleQueue(queue.build(s).conf.task_default_queue) for s in (other, one)]
         with pytest.raises(Empty):
@@ -46,7 +46,7 @@ def test_coordinators_that_share_a_broker_have_a_queue_each(tmp_path: Path, redi
 
 
 def test_a_redis_that_is_gone_costs_a_poke_and_is_told(tmp_path: Path) -> None:
-    poke = queue.poker(resolve_coordinator(home=str(tmp_path), broker="redis://127.0.0.1:1/0"))
+    notify = queue.notifier(resolve_coordinator(home=str(tmp_path), broker="redis://127.0.0.1:1/0"))
     with capture_logs() as logs:
-        poke("0x01")
+        notify("0x01")
     assert [line["event"] for line in logs] == ["a task could not be queued"]

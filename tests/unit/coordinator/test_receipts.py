@@ -53,7 +53,7 @@ def test_a_receipt_is_kept_as_it_was_signed_and_pokes_the_worker(api: Api) -> No
     assert answer.status_code == 202, answer.text
     assert answer.json() == {"job": JOB, "round": 0, "attempt": 0, "who": 1}
     assert held(api) == [Receipt(1, 0b011, bytes.fromhex(json.loads(body)["signature"][2:]))]
-    assert api.poked == [JOB]
+    assert api.notified == [JOB]
     with api.context.database.reading() as session:
         row = session.get_one(ReceiptRow, (JOB, 0, 0, 1))
         assert (row.account, row.time) == (WORKER.address, NOW)
@@ -111,7 +111,7 @@ def test_what_the_contract_would_refuse_is_refused(api: Api, body: bytes, status
     assert answer.status_code == status, answer.text
     assert answer.json()["hint"]
     assert held(api) == []
-    assert api.poked == []
+    assert api.notified == []
 
 
 def test_anothers_receipt_is_refused_though_it_is_right(api: Api) -> None:

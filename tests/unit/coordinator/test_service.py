@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from coordinator import reading, service
 from coordinator.decide import AggregatorJob, AggregatorRound
-from coordinator.service import REST_SECONDS, Coordinator
+from coordinator.service import BACKOFF_SECONDS, Coordinator
 from lockstep.protocol.errors import Unreachable
 from lockstep.protocol.jobs import JobState, JobStatus, Phase, Round
 from lockstep.protocol.types import ClaimId
@@ -43,7 +43,7 @@ def test_a_look_that_fails_rests_longer_each_time_and_is_told_once(
         for job in (NAME, NAME, "another"):
             coordinator.look(job)
         assert looks == [NAME, "another"], "it rests, and no other job does"
-        first, most = REST_SECONDS
+        first, most = BACKOFF_SECONDS
         rests = first
         for _ in range(12):
             now[0] += rests
@@ -73,7 +73,7 @@ def test_a_clock_that_runs_does_not_rest(coordinator: Any, games: list[Any], mon
     coordinator._looked = looked
     games.append(game(1))
     for _ in range(8):
-        now[0] += REST_SECONDS[0]
+        now[0] += BACKOFF_SECONDS[0]
         coordinator.look(NAME)
     assert len(looks) == 8
 

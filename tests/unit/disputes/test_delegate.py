@@ -49,7 +49,7 @@ class Kept:
     def has(self, t: int) -> bool:
         return True
 
-    def at_hand(self, t: int) -> Any:
+    def cached(self, t: int) -> Any:
         return self._claim.step(t)
 
 
@@ -118,7 +118,7 @@ def test_a_false_challenge_is_answered_to_the_end_and_its_bond_is_the_account_s(
 
     def hold(player: ManualPlayer, known: Known, side: Side) -> Any:
         held.append(side)
-        kept = player._at_hand[known[2].id] = Kept(world.held[known[2].id])  # type: ignore[assignment]
+        kept = player._cached[known[2].id] = Kept(world.held[known[2].id])  # type: ignore[assignment]
         return kept
 
     monkeypatch.setattr(ManualPlayer, "hold", hold)
@@ -145,7 +145,7 @@ def test_a_false_challenge_is_answered_to_the_end_and_its_bond_is_the_account_s(
     assert len(moved) > 2, moved
     (end,) = [e for e in events if e["event"] == "resolved"]
     assert (end["game"], end["verdict"]) == (seat.game.hex(), "rejected")
-    assert (delegate._games, delegate._player._at_hand) == ({}, {}), "nothing is kept of it"
+    assert (delegate._games, delegate._player._cached) == ({}, {}), "nothing is kept of it"
 
 
 def test_nothing_is_shown_of_a_claim_that_is_computed_otherwise(

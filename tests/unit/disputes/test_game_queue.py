@@ -143,7 +143,7 @@ class Desk:
     block: int = 0
     held: dict[ClaimId, HeldClaim] = field(default_factory=dict)
 
-    def at_hand(self, claim: ClaimId) -> HeldClaim | None:
+    def cached(self, claim: ClaimId) -> HeldClaim | None:
         return self.held.get(claim)
 
     def keep(self, claim: ClaimId) -> HeldClaim | None:
@@ -171,7 +171,7 @@ class Desk:
 @pytest.fixture
 def desk_of(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Desk]]:
     monkeypatch.setattr(honest, "answer", answer)
-    monkeypatch.setattr(module, "REST_SECONDS", (0.01, 0.05))
+    monkeypatch.setattr(module, "BACKOFF_SECONDS", (0.01, 0.05))
     desks: list[Desk] = []
 
     def build(n: int, ts: list[int], memory: int | None = None, deadlines: list[int] | None = None) -> Desk:
@@ -194,7 +194,7 @@ def desk_of(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
         made_one = lambda now, game, due, seconds: made.append(game)  # noqa: E731
         desk = Desk(court, None, held_of, rebuilt, made)  # type: ignore[arg-type]
-        desk.queue = GameQueue(court, court, Side.DEFENDER, desk.at_hand, made_one)  # type: ignore[arg-type]
+        desk.queue = GameQueue(court, court, Side.DEFENDER, desk.cached, made_one)  # type: ignore[arg-type]
         desks.append(desk)
         return desk
 
@@ -262,7 +262,7 @@ def test_a_move_at_hand_does_not_wait_for_a_replay(
 def test_a_game_whose_log_lags_is_not_played_as_it_stood_and_asked_for_once_a_rest(
     desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "REST_SECONDS", (60.0, 60.0))
+    monkeypatch.setattr(module, "BACKOFF_SECONDS", (60.0, 60.0))
     desk, real, asked = desk_of(2, [1, 2]), Court.game, list[int]()
     late, other = desk.court.claims
     desk.blocks(1)

@@ -12,7 +12,7 @@ from lockstep.base.cache import MemoryCache
 from lockstep.chain.contracts import Call
 from lockstep.disputes.player import Side
 from lockstep.execution.jobs import ClaimRun, Job, State, slot_run, trace_root
-from lockstep.market.held import AtHand, HeldClaim, NotAtHand
+from lockstep.market.held import CachedClaim, HeldClaim, NotCached
 from lockstep.protocol.dispute import honest, moves
 from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.errors import ChainError, NotFoundError
@@ -139,21 +139,21 @@ def test_a_step_that_had_to_go_leaves_its_tree_and_is_made_again(job: Job, monke
     assert again.graph == first.graph
     assert again.prev == first.prev
     assert not held.has(1), "its tensors went"
-    with pytest.raises(NotAtHand):
-        AtHand(held).step(1).output(0)
+    with pytest.raises(NotCached):
+        CachedClaim(held).step(1).output(0)
     assert again.output(3).levels == first.output(3).levels
-    assert AtHand(held).step(1).output(3).levels == first.output(3).levels, "in memory again"
+    assert CachedClaim(held).step(1).output(3).levels == first.output(3).levels, "in memory again"
     assert advanced == [], "no replay: S_0 is there"
 
 
 def test_nothing_is_at_hand_before_it_was_made(job: Job) -> None:
     held = HeldClaim.of(slot_run(job, job.genesis, toyjob.SEED, 0, 0))
-    assert AtHand(held).trace == held.trace
-    assert AtHand(held).state_zero == held.state_zero
-    with pytest.raises(NotAtHand):
-        AtHand(held).step(2)
-    with pytest.raises(NotAtHand):
-        _ = AtHand(None).trace
+    assert CachedClaim(held).trace == held.trace
+    assert CachedClaim(held).state_zero == held.state_zero
+    with pytest.raises(NotCached):
+        CachedClaim(held).step(2)
+    with pytest.raises(NotCached):
+        _ = CachedClaim(None).trace
 
 
 def test_a_replay_can_be_done_in_slices(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

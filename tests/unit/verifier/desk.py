@@ -44,7 +44,7 @@ class Held(ConstantClaim):
     def has(self, t: int) -> bool:
         return True
 
-    def at_hand(self, t: int) -> MaterialisedStep:
+    def cached(self, t: int) -> MaterialisedStep:
         return self.step(t)
 
 

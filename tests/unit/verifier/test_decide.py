@@ -76,11 +76,11 @@ games = st.lists(
 
 @given(candidates, settlements, claims, times)
 def test_next_claim_is_one_that_may_be_challenged_and_whose_window_ends_first(
-    found: list[Candidate], settled: dict[ClaimId, TraceRoot], resting: set[ClaimId], now: Seconds
+    found: list[Candidate], settled: dict[ClaimId, TraceRoot], delayed: set[ClaimId], now: Seconds
 ) -> None:
-    chosen = decide.next_claim(found, settled, resting, now)
+    chosen = decide.next_claim(found, settled, delayed, now)
     able = [c for c in found if c.stands and now < c.window_ends and settled.get(c.record.id) != ROOT]
-    ready = [c for c in able if c.record.id not in resting]
+    ready = [c for c in able if c.record.id not in delayed]
     if chosen is None:
         assert not ready
     else:

@@ -18,8 +18,8 @@ from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol.errors import TryLater, Unreachable
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Address, Wei
+from lockstep.runtime.idle import IdleSince
 from lockstep.runtime.party import Party
-from lockstep.runtime.resting import Resting
 from lockstep.runtime.staking import StakingAccount
 from lockstep.storage.directory import DirectoryStore
 from tests.support.constant import Lie
@@ -101,15 +101,15 @@ def test_who_takes_money_out_is_told_whether_it_is_final(world: World, tmp_path:
 
 
 def test_what_is_at_stake_again_is_settled_anew() -> None:
-    resting = Resting()
-    assert resting.at(-5), "nothing ever was at stake"
+    idle = IdleSince()
+    assert idle.at(-5), "nothing ever was at stake"
     for at_stake, block in ((True, 10), (False, 12), (False, 13)):
-        resting.see(at_stake, block)
-    assert [resting.at(block) for block in (11, 12, 13)] == [False, True, True]
-    resting.see(True, 14)
-    assert not resting.at(10**9)
-    resting.see(False, 20)
-    assert [resting.at(block) for block in (19, 20)] == [False, True]
+        idle.see(at_stake, block)
+    assert [idle.at(block) for block in (11, 12, 13)] == [False, True, True]
+    idle.see(True, 14)
+    assert not idle.at(10**9)
+    idle.see(False, 20)
+    assert [idle.at(block) for block in (19, 20)] == [False, True]
 
 
 @pytest.mark.parametrize(("text", "told"), [("3", "3 blocks deep"), ("FINALIZED", "finalized")])
@@ -118,23 +118,23 @@ def test_a_finality_as_people_read_it(text: str, told: str) -> None:
 
 
 def test_who_has_a_history_knows_nothing_of_it_until_the_first_look() -> None:
-    resting = Resting(fresh=False)
-    assert (resting.always, resting.at(10**9)) == (False, False), "an earlier process may have had a stake"
-    resting.see(False, 50)
-    assert [resting.at(block) for block in (49, 50)] == [False, True]
-    again = Resting(fresh=False)
+    idle = IdleSince(fresh=False)
+    assert (idle.always, idle.at(10**9)) == (False, False), "an earlier process may have had a stake"
+    idle.see(False, 50)
+    assert [idle.at(block) for block in (49, 50)] == [False, True]
+    again = IdleSince(fresh=False)
     again.see(True, 50)
     assert not again.at(10**9)
 
 
 def test_who_had_a_stake_in_another_home_rests_from_the_first_look_on() -> None:
-    resting = Resting(fresh=True)
-    resting.see(False, 50)
-    assert resting.at(0), "the account never locked anything"
-    resting.see(False, 51, before=True)
-    assert [resting.at(block) for block in (50, 51)] == [False, True], "its end may be undone, and nobody saw it"
-    resting.see(False, 60, before=True)
-    assert resting.at(51), "once"
+    idle = IdleSince(fresh=True)
+    idle.see(False, 50)
+    assert idle.at(0), "the account never locked anything"
+    idle.see(False, 51, before=True)
+    assert [idle.at(block) for block in (50, 51)] == [False, True], "its end may be undone, and nobody saw it"
+    idle.see(False, 60, before=True)
+    assert idle.at(51), "once"
 
 
 def test_a_key_that_moves_to_a_new_home_leaves_no_earlier_than_the_old_one(world: World, desk_of: Any) -> None:
@@ -158,7 +158,7 @@ def test_a_verifier_rests_since_the_block_of_its_ledger(
     world: World, desk_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk = desk_of(world, finality="2")
-    desk.verifier._resting.see(True, world.head)
+    desk.verifier._idle.see(True, world.head)
     read, late = desk.verifier._market.read, world.head
 
     def reads_late() -> None:
@@ -168,8 +168,8 @@ def test_a_verifier_rests_since_the_block_of_its_ledger(
     monkeypatch.setattr(desk.verifier._market, "read", reads_late)
     view = desk.verifier.look(True)
     assert (view.head.number, view.block) == (late, late + 4), "blocks came between the head and its events"
-    assert not desk.verifier._resting.at(late + 3), "up to there something may have been at stake"
-    assert desk.verifier._resting.at(late + 4)
+    assert not desk.verifier._idle.at(late + 3), "up to there something may have been at stake"
+    assert desk.verifier._idle.at(late + 4)
 
 
 def test_a_verifier_that_begins_anew_leaves_no_earlier_than_it_would_have(world: World, desk_of: Any) -> None:
@@ -194,7 +194,7 @@ def test_a_draining_verifier_stays_where_no_final_block_is_named(
 
     monkeypatch.setattr(Party, "relied", relied)
     desk = desk_of(world, finality="finalized")
-    desk.verifier._resting.see(True, 1)
+    desk.verifier._idle.see(True, 1)
     first = world.head
     for _ in range(3):
         assert not desk.verifier._at_rest(desk.verifier.look(True))

@@ -387,8 +387,8 @@ def test_an_outage_lets_only_those_leave_of_whom_nothing_was_at_stake(
 
     monkeypatch.setattr(desk.verifier, "look", look)
     monkeypatch.setattr("verifier.service.time.sleep", lambda seconds: None)
-    desk.verifier._resting.see(was_at_stake, 5)
-    desk.verifier._resting.see(False, 9)
+    desk.verifier._idle.see(was_at_stake, 5)
+    desk.verifier._idle.see(False, 9)
     stop = threading.Event()
     stop.set()
     with pytest.raises(ended) if ended else nullcontext():

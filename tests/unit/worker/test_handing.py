@@ -48,51 +48,51 @@ def test_a_receipt_that_was_taken_rests_until_half_of_the_window_and_no_longer(s
     taker = Taker(says)
     handover = Handover(taker)
     for now in range(1_000, 1_015):
-        assert handover.rests(at(now), R, RECEIPT), "the coordinator has time to send it"
+        assert handover.entrusted(at(now), R, RECEIPT), "the coordinator has time to send it"
     assert taker.got == [(JOB, 2, 1, RECEIPT, 1_000)], "given once"
     for now in range(1_015, 1_030):
-        assert not handover.rests(at(now), R, RECEIPT), "swallowed, lost or late: its owner sends it"
+        assert not handover.entrusted(at(now), R, RECEIPT), "swallowed, lost or late: its owner sends it"
 
 
 def test_after_half_of_the_window_nobody_is_asked() -> None:
     taker = Taker()
-    assert not Handover(taker).rests(at(1_015), R, RECEIPT)
+    assert not Handover(taker).entrusted(at(1_015), R, RECEIPT)
     assert taker.got == []
 
 
 def test_a_window_that_is_too_short_to_share_is_not_shared() -> None:
     taker = Taker()
-    assert not Handover(taker).rests(at(ENDS - 2, attest_seconds=Seconds(2)), R, RECEIPT)
+    assert not Handover(taker).entrusted(at(ENDS - 2, attest_seconds=Seconds(2)), R, RECEIPT)
     assert taker.got == []
 
 
 def test_a_receipt_that_is_refused_goes_its_own_way_at_once_and_for_good() -> None:
     taker = Taker(ReceiptAnswer.REFUSED)
     handover = Handover(taker)
-    assert not handover.rests(at(1_000), R, RECEIPT)
+    assert not handover.entrusted(at(1_000), R, RECEIPT)
     taker.says = ReceiptAnswer.TAKEN
-    assert not handover.rests(at(1_001), R, RECEIPT)
+    assert not handover.entrusted(at(1_001), R, RECEIPT)
     assert len(taker.got) == 1
     again = replace(R, state=replace(R.state, attempt=2))
-    assert handover.rests(at(1_001), again, RECEIPT), "the round begun anew is another matter"
+    assert handover.entrusted(at(1_001), again, RECEIPT), "the round begun anew is another matter"
 
 
 def test_who_is_not_ready_is_asked_again_each_second() -> None:
     taker = Taker(ReceiptAnswer.LATER)
     handover = Handover(taker)
     for now in (1_000, 1_000, 1_001, 1_001, 1_002):
-        assert handover.rests(at(now), R, RECEIPT)
+        assert handover.entrusted(at(now), R, RECEIPT)
     assert [now for *_, now in taker.got] == [1_000, 1_001, 1_002]
     taker.says = ReceiptAnswer.TAKEN
-    assert handover.rests(at(1_003), R, RECEIPT)
-    assert handover.rests(at(1_004), R, RECEIPT)
+    assert handover.entrusted(at(1_003), R, RECEIPT)
+    assert handover.entrusted(at(1_004), R, RECEIPT)
     assert len(taker.got) == 4
-    assert not handover.rests(at(1_015), R, RECEIPT)
+    assert not handover.entrusted(at(1_015), R, RECEIPT)
 
 
 def test_without_an_aggregator_nobody_is_asked() -> None:
     taker = Taker()
-    assert not Handover(taker).rests(at(1_000, aggregator=ZERO_ADDRESS), R, RECEIPT)
+    assert not Handover(taker).entrusted(at(1_000, aggregator=ZERO_ADDRESS), R, RECEIPT)
     assert taker.got == []
 
 
@@ -100,6 +100,6 @@ def test_a_receipt_that_must_follow_a_demand_is_kept() -> None:
     taker = Taker()
     handover = Handover(taker)
     handover.keep(claim_id(JOB, 2, 1, 1))
-    assert not handover.rests(at(1_000), R, RECEIPT)
+    assert not handover.entrusted(at(1_000), R, RECEIPT)
     assert taker.got == []
-    assert handover.rests(at(1_000), R, replace(RECEIPT, who=0)), "that one alone"
+    assert handover.entrusted(at(1_000), R, replace(RECEIPT, who=0)), "that one alone"

@@ -137,7 +137,7 @@ class HomeWorker(Worker):
     def __init__(self, parts: WorkerParts) -> None:
         super().__init__(parts)
         self.sent: dict[str, Any] = {}
-        self.at_hand: HeldOf = lambda claim: None
+        self.cached: HeldOf = lambda claim: None
         self.held_of: HeldOf = lambda claim: None
         """Finds the claim that its moves are made from."""
         sender: Any = self._sender
@@ -170,8 +170,8 @@ class HomeWorker(Worker):
         self.looks()
 
     def _played(self, games: Any, head: Head, held_of: Any) -> None:
-        self.at_hand = self._skills.defence.at_hand
-        self.held_of = lambda claim: self.at_hand(claim) or held_of(claim)
+        self.cached = self._skills.defence.cached
+        self.held_of = lambda claim: self.cached(claim) or held_of(claim)
 
     def _look(self, taken: Taken) -> None:
         pass
@@ -267,13 +267,13 @@ def test_a_merge_that_was_mined_under_another_attempt_is_defended(
         assert worker.parts.watch.until is None, "its own claim is no reason to listen"
     worker.play(claim)
     if life == "it goes on":
-        assert worker.at_hand(claim) is not None, "what is in memory stays there"
+        assert worker.cached(claim) is not None, "what is in memory stays there"
     held = worker.held_of(claim)
     assert verdicts(field_, claim, held) == {Verdict.REJECTED}
     assert Verdict.REJECTED not in verdicts(field_, claim, None), "by silence it is lost"
     r = field_.ledger.jobs[field_.job.id].rounds[1]
     assert r.merge_in is not None
-    promise = field_.guard.promised(Place(claim, r.seed, r.merge_in))
+    promise = field_.guard.record(Place(claim, r.seed, r.merge_in))
     assert promise is not None
     assert promise.values == record_of(field_, claim).body.words
     worker._skills.training.forget(field_.job.id)
@@ -347,13 +347,13 @@ def test_who_merges_again_backs_no_outputs_that_are_not_its_own(
 ) -> None:
     worker = workers()
     own = worker.merge(field_, 1, Phase.LEAD, 0)
-    (taken,), sent, promised = worker._jobs.taken.values(), dict(worker.sent), field_.guard.promises()
+    (taken,), sent, promised = worker._jobs.taken.values(), dict(worker.sent), field_.guard.records()
     taken.view = SimpleNamespace(job=SimpleNamespace(attempt=1))  # type: ignore[assignment]
     merged = field_.view(1, Phase.LEAD)
     false = replace(merged, state=replace(merged.state, **{name: StateRoot(b"f" * 32)}))
     again = partial(worker._skills.commitments.merge, act=Act(Do.MERGE, 1, rounds=2), key="again", now=Seconds(1000))
     again(taken, false)
-    assert (worker.sent, field_.guard.promises()) == (sent, promised), "false outputs are nobody's to back"
+    assert (worker.sent, field_.guard.records()) == (sent, promised), "false outputs are nobody's to back"
     again(taken, replace(false, phase=Phase.MERGING))
     assert worker.sent.keys() - sent.keys() == {"again/1"}, "nobody has merged it: its own are due"
     assert worker.sent["again/1"] == own
@@ -400,6 +400,6 @@ def test_a_merge_that_is_not_done_in_its_turn_is_ended_and_not_claimed(
             merge(Seconds(1000))
     assert "after 0 s" in logs[0]["message"]
     assert (bounds, ran) == ([0], [1])
-    assert (worker.sent, field_.guard.promises()) == ({}, [])
+    assert (worker.sent, field_.guard.records()) == ({}, [])
     merge(Seconds(9000))
     assert ("claim", name) not in training._executor, "it is begun once, and the thread is free"

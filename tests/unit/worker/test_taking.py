@@ -281,7 +281,7 @@ def test_a_demand_that_waits_for_a_lower_fee_holds_up_no_job(
     monkeypatch.setattr(jobs._asks, "row", lambda *_: ("demand/row", None))
     monkeypatch.setattr(jobs, "_read", raising(RowMissing(BlobMissing("it is not here", ""), 3)))
     take(jobs, ledger)
-    assert jobs._missing.rests(toy.id, Seconds(1000)), "it is looked at again, as without a fee"
+    assert jobs._missing.in_backoff(toy.id, Seconds(1000)), "it is looked at again, as without a fee"
     assert (tried, "demanded" in capsys.readouterr().out) == (["demand/row"], False)
     high = False
     take(jobs, ledger, 1000 + RETRY_SECONDS)

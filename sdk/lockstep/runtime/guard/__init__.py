@@ -1,7 +1,7 @@
 """The commitment guard: never two different claims for one slot, whatever crashes, is started twice or is copied.
 
 lock.py          one home, one process
-memory.py        what the home has promised, on disk before it is signed (after EIP-3076)
+memory.py        what the home has signed, on disk before it is signed (after EIP-3076)
 doppelganger.py  a home that cannot know what its key signed listens before it signs
 interchange.py   the memory as a file, to move a key to another machine
 """

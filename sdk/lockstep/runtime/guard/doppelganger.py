@@ -112,13 +112,13 @@ class Watch:
     # -- inside
 
     def _unknown(self, job: JobLedger, r: RoundLedger) -> bool:
-        """Returns True if a round has a claim by this account that the memory did not promise."""
+        """Returns True if a round has a claim by this account that the memory has no record of."""
         for claim in (*r.claims.values(), *r.merges):
             if claim.worker != self._me:
                 continue
             base = r.merge_in if claim.is_merge else r.base
-            promise = self._memory.promised(Place(claim.id, r.seed, base or r.base))
-            if promise is None or promise.values[1:] != (claim.out, claim.out2):
+            record = self._memory.record(Place(claim.id, r.seed, base or r.base))
+            if record is None or record.values[1:] != (claim.out, claim.out2):
                 return True
         return False
 

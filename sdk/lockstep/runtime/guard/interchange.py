@@ -17,13 +17,13 @@ from typing import Any
 from lockstep.base.decoding import U32, anything, flag, from_json, hexes, mapping, refusing, several, table, text, whole
 from lockstep.protocol.errors import Mismatch, UsageError
 from lockstep.protocol.types import Cid, ClaimId, Digest, Seed, StateRoot, TraceRoot
-from lockstep.runtime.guard.memory import Place, Promise, Scope
+from lockstep.runtime.guard.memory import Place, Scope, SigningRecord
 
 FORMAT, VERSION = "lockstep-guard", 1
 WORDS = ("claim", "seed", "base", "trace_root", "out", "out2", "nonce")
 """32 bytes each."""
 MAX_EXPORT_BYTES, MAX_EXPORT_ITEMS = 1 << 28, 1 << 22
-"""Some 400,000 promises: years of a worker's."""
+"""Some 400,000 records: years of a worker's."""
 
 _NAMED, _NUMBER = text(64), whole(0, U32)
 _FILE = table({"metadata": mapping(anything), "promises": several(anything, MAX_EXPORT_ITEMS)})
@@ -36,7 +36,7 @@ _ROW = table(
 )
 
 
-def dumps(scope: Scope, promises: Sequence[tuple[Place, Promise]]) -> str:
+def dumps(scope: Scope, records: Sequence[tuple[Place, SigningRecord]]) -> str:
     """The file's text."""
     rows = [
         {
@@ -46,13 +46,13 @@ def dumps(scope: Scope, promises: Sequence[tuple[Place, Promise]]) -> str:
             "payload_cid": p.payload_cid,
             "torn": p.torn,
         }
-        for place, p in promises
+        for place, p in records
     ]
     return json.dumps({"metadata": _metadata(scope), "promises": rows}, indent=1) + "\n"
 
 
-def loads(exported: str, scope: Scope) -> list[tuple[Place, Promise]]:
-    """The file's promises; raises UsageError if it is none, Mismatch if it is of another chain or key."""
+def loads(exported: str, scope: Scope) -> list[tuple[Place, SigningRecord]]:
+    """The file's records; raises UsageError if it is none, Mismatch if it is of another chain or key."""
     with refusing(UsageError, "an export of a guard", hint="`guard export` writes one"):
         file = _FILE(from_json(exported, MAX_EXPORT_BYTES, most_items=MAX_EXPORT_ITEMS), "the export")
         metadata = file["metadata"]
@@ -90,10 +90,10 @@ def _metadata(scope: Scope) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _entry(row: dict[str, Any]) -> tuple[Place, Promise]:
+def _entry(row: dict[str, Any]) -> tuple[Place, SigningRecord]:
     place = Place(ClaimId(row["claim"]), Seed(row["seed"]), StateRoot(row["base"]))
-    promise = Promise(
+    record = SigningRecord(
         TraceRoot(row["trace_root"]), Digest(row["out"]), Digest(row["out2"]), row["nonce"],
         Cid(row["trace_cid"]), Cid(row["payload_cid"]), row["torn"],
     )  # fmt: skip
-    return place, promise
+    return place, record

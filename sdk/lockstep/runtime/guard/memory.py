@@ -1,4 +1,4 @@
-"""The promises of a home: one row a claim, on disk before anything about it is signed or committed.
+"""The signing records of a home: one row a claim, on disk before anything about it is signed or committed.
 
 EIP-3076's signing database for claims. Its unit of slashing is two signatures over one (chain, market, job, round,
 attempt, slot, seed, base), so that is the key: a slot whose seed a reorganisation drew again is another claim.
@@ -42,7 +42,7 @@ _MACHINE_ID = Path("/etc/machine-id")
 
 @dataclass(frozen=True)
 class Scope:
-    """The account and the market of a chain that promises bind: no promise binds outside its scope."""
+    """The account and the market of a chain that records bind: no record binds outside its scope."""
 
     chain_id: int
     genesis: bytes
@@ -63,7 +63,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Place:
-    """The key of a promise: each place may be promised once."""
+    """The key of a record: each place has at most one."""
 
     claim: ClaimId
     """(chain, market, job, round, attempt, slot)."""
@@ -73,7 +73,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Promise:
+class SigningRecord:
     """The values to which a place is bound, once and for all."""
 
     trace_root: TraceRoot
@@ -85,7 +85,7 @@ class Promise:
     payload_cid: Cid
     """The payload's address; empty for a merge, which is bound before its checkpoint is stored."""
     torn: bool = False
-    """True if two machines promised different things: then nothing is signed for this place any more."""
+    """True if two machines signed different values: then nothing is signed for this place any more."""
 
     @property
     def values(self) -> tuple[bytes, bytes, bytes]:
@@ -94,7 +94,7 @@ class Promise:
 
 
 class GuardMemory:
-    """The promises of one account; several threads and processes may share the file."""
+    """The signing records of one account; several threads and processes may share the file."""
 
     def __init__(self, home: Path, scope: Scope) -> None:
         """Open or create the memory in `home`; raises DoctorError if it cannot be used."""
@@ -114,36 +114,36 @@ class GuardMemory:
                 hint="restore it from an export (`guard import`); without it a home cannot know what it has signed",
             ) from error
 
-    def promised(self, place: Place) -> Promise | None:
-        """Returns the place's earlier promise, if there is one."""
+    def record(self, place: Place) -> SigningRecord | None:
+        """Returns the place's record, if there is one."""
         with self._lock:
             return self._row(place)
 
-    def bind(self, place: Place, wanted: Promise) -> Promise:
-        """Promise these values and no others; returns the row that stands (with its first nonce), which is on disk.
+    def bind(self, place: Place, wanted: SigningRecord) -> SigningRecord:
+        """Record these values and no others; returns the row that is on disk, with its first nonce.
 
-        Raises GuardRefused if other values were promised.
+        Raises GuardRefused if other values are recorded.
         """
         with self._lock:
             self._insert(place, wanted)
-            standing = self._row(place)
+            kept = self._row(place)
         # INVARIANT: never two different claims for one place.
-        if standing is None or standing.torn or standing.values != wanted.values:
+        if kept is None or kept.torn or kept.values != wanted.values:
             raise GuardRefused(
                 f"the guard refuses: other values were signed for claim {short(place.claim)} before",
                 hint="this machine computes other bits than before, or two machines use one key: stop, find out which",
             )
-        return standing
+        return kept
 
-    def promises(self) -> list[tuple[Place, Promise]]:
-        """Every promise of the scope, in the order of their places."""
+    def records(self) -> list[tuple[Place, SigningRecord]]:
+        """Every record of the scope, in the order of their places."""
         with self._lock:
             rows = self._db.execute(
                 f"SELECT {_COLUMNS} FROM promises WHERE scope = ? ORDER BY claim, seed, base", (self.scope.key,)
             ).fetchall()
         return [_entry(row) for row in rows]
 
-    def merge(self, entries: Iterable[tuple[Place, Promise]]) -> int:
+    def merge(self, entries: Iterable[tuple[Place, SigningRecord]]) -> int:
         """Take in another memory, all or nothing, the stricter of two rows; returns how many rows are new or stricter.
 
         A place bound to different values on both sides is torn: nothing is signed for it again.
@@ -151,8 +151,8 @@ class GuardMemory:
         changed = 0
         with self._lock, self._db:
             self._db.execute("BEGIN IMMEDIATE")
-            for place, promise in entries:
-                changed += self._take(place, promise)
+            for place, record in entries:
+                changed += self._take(place, record)
             # What the other machine did since is in no file: the home listens again.
             self._db.execute("DELETE FROM trust WHERE scope = ?", (self.scope.key,))
         return changed
@@ -183,14 +183,14 @@ class GuardMemory:
 
     # -- inside
 
-    def _row(self, place: Place) -> Promise | None:
+    def _row(self, place: Place) -> SigningRecord | None:
         row = self._db.execute(
             f"SELECT {_COLUMNS} FROM promises WHERE scope = ? AND claim = ? AND seed = ? AND base = ?",
             (self.scope.key, place.claim, place.seed, place.base),
         ).fetchone()
         return None if row is None else _entry(row)[1]
 
-    def _insert(self, place: Place, p: Promise) -> int:
+    def _insert(self, place: Place, p: SigningRecord) -> int:
         return self._db.execute(
             "INSERT OR IGNORE INTO promises VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
@@ -199,12 +199,12 @@ class GuardMemory:
             ),
         ).rowcount  # fmt: skip
 
-    def _take(self, place: Place, promise: Promise) -> int:
-        if self._insert(place, promise):
+    def _take(self, place: Place, record: SigningRecord) -> int:
+        if self._insert(place, record):
             return 1
-        standing = self._row(place)
-        assert standing is not None, "what could not be inserted is there"
-        if standing.torn or (standing.values == promise.values and not promise.torn):
+        kept = self._row(place)
+        assert kept is not None, "what could not be inserted is there"
+        if kept.torn or (kept.values == record.values and not record.torn):
             return 0
         return self._db.execute(
             "UPDATE promises SET torn = 1 WHERE scope = ? AND claim = ? AND seed = ? AND base = ?",
@@ -217,9 +217,9 @@ class GuardMemory:
         return f"{machine}/{self._path.resolve()}/{self._path.stat().st_ino}"
 
 
-def _entry(row: tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, str, str, int]) -> tuple[Place, Promise]:
+def _entry(row: tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, str, str, int]) -> tuple[Place, SigningRecord]:
     claim, seed, base, trace_root, out, out2, nonce, trace_cid, payload_cid, torn = row
-    promise = Promise(
+    record = SigningRecord(
         TraceRoot(trace_root), Digest(out), Digest(out2), nonce, Cid(trace_cid), Cid(payload_cid), bool(torn)
     )
-    return Place(ClaimId(claim), Seed(seed), StateRoot(base)), promise
+    return Place(ClaimId(claim), Seed(seed), StateRoot(base)), record

@@ -15,7 +15,7 @@ from typing import Any
 
 from lockstep.protocol.types import Address, Cid, ClaimId, Digest, Seed, StateRoot, TraceRoot
 from lockstep.runtime.guard import lock, memory
-from lockstep.runtime.guard.memory import GuardMemory, Place, Promise, Scope
+from lockstep.runtime.guard.memory import GuardMemory, Place, Scope, SigningRecord
 
 SCOPE = Scope(31337, b"g" * 32, Address("0x" + "11" * 20), Address("0x" + "22" * 20))
 CLAIMS = 3
@@ -26,10 +26,12 @@ def place(number: int) -> Place:
     return Place(ClaimId(number.to_bytes(32, "big")), Seed(b"s" * 32), StateRoot(b"b" * 32))
 
 
-def promise(number: int, trace: bytes = b"t") -> Promise:
+def promise(number: int, trace: bytes = b"t") -> SigningRecord:
     """What the number-th claim is bound to."""
     nonce = bytes(31) + bytes([number])
-    return Promise(TraceRoot(trace * 32), Digest(b"o" * 32), Digest(b"p" * 32), nonce, Cid("bafytrace"), Cid("bafypay"))
+    return SigningRecord(
+        TraceRoot(trace * 32), Digest(b"o" * 32), Digest(b"p" * 32), nonce, Cid("bafytrace"), Cid("bafypay")
+    )
 
 
 def die_at(line: int) -> None:
@@ -51,7 +53,7 @@ def die_at(line: int) -> None:
 
 
 def main(home: Path, signed: Path, kill_at: int) -> None:
-    """Promise, then sign, CLAIMS times."""
+    """SigningRecord, then sign, CLAIMS times."""
     die_at(kill_at)
     file = os.open(signed, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with lock.held(home, "worker"), GuardMemory(home, SCOPE) as guard:

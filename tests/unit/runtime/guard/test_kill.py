@@ -34,7 +34,7 @@ def test_a_process_killed_at_any_line_has_promised_what_it_signed(tmp_path: Path
         code, signed = run(home, line)
         # The lock died with the process, and the memory opens again.
         with lock.held(home, "worker"), GuardMemory(home, SCOPE) as guard:
-            promised = {n for n in range(CLAIMS) if guard.promised(place(n)) is not None}
+            promised = {n for n in range(CLAIMS) if guard.record(place(n)) is not None}
             assert set(signed) <= promised, f"signed {signed}, promised {promised}, killed at line {line}"
             assert len(promised) - len(signed) <= 1, "at most the claim in work was promised and not signed"
             for n in promised:

@@ -14,7 +14,7 @@ from lockstep.base.machine import is_full
 from lockstep.protocol.errors import DoctorError, GuardRefused, Mismatch, UsageError
 from lockstep.protocol.types import Address, Digest, Seed, StateRoot
 from lockstep.runtime.guard import interchange
-from lockstep.runtime.guard.memory import FILE_NAME, GuardMemory, Promise
+from lockstep.runtime.guard.memory import FILE_NAME, GuardMemory, SigningRecord
 from tests.unit.runtime.guard.promising import SCOPE, place, promise
 
 PLACE, PROMISE = place(1), promise(1)
@@ -31,13 +31,13 @@ def homes(tmp_path: Path, count: int = 2) -> list[Path]:
 
 def test_a_claim_is_bound_once_and_for_all(tmp_path: Path) -> None:
     with GuardMemory(tmp_path, SCOPE) as guard:
-        assert guard.promised(PLACE) is None, "nothing is promised yet"
+        assert guard.record(PLACE) is None, "nothing is promised yet"
         assert guard.bind(PLACE, PROMISE) == PROMISE
         for other in ("trace_root", "out", "out2"):
             with pytest.raises(GuardRefused) as refused:
                 guard.bind(PLACE, replace(PROMISE, **{other: b"x" * 32}))
             assert refused.value.exit_code == 8
-        assert guard.promised(PLACE) == PROMISE, "a refusal changes nothing"
+        assert guard.record(PLACE) == PROMISE, "a refusal changes nothing"
 
 
 def test_the_promise_outlives_the_process_and_keeps_its_first_nonce(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_what_no_contract_could_punish_is_another_place(tmp_path: Path) -> None:
         assert guard.bind(rebased, OTHER) == OTHER
     for scope in (replace(SCOPE, genesis=b"h" * 32), replace(SCOPE, account=Address("0x" + "33" * 20))):
         with GuardMemory(tmp_path, scope) as guard:
-            assert guard.promised(PLACE) is None, "other chains and keys are bound to nothing"
+            assert guard.record(PLACE) is None, "other chains and keys are bound to nothing"
             assert guard.bind(PLACE, OTHER) == OTHER
 
 
@@ -79,7 +79,7 @@ def test_of_two_threads_and_two_files_handles_one_wins(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert (len(won), len(lost)) == (1, 3)
-    assert guards[0].promised(PLACE) == won[0]
+    assert guards[0].record(PLACE) == won[0]
     for guard in guards:
         guard.close()
 
@@ -89,10 +89,10 @@ def test_an_export_moves_the_promises_and_nothing_else(tmp_path: Path) -> None:
     with GuardMemory(here, SCOPE) as guard:
         guard.bind(PLACE, PROMISE)
         guard.bind(place(2), promise(2))
-        text = interchange.dumps(SCOPE, guard.promises())
+        text = interchange.dumps(SCOPE, guard.records())
     with GuardMemory(there, SCOPE) as guard:
         assert guard.merge(interchange.loads(text, SCOPE)) == 2
-        assert guard.promises() == [(PLACE, PROMISE), (place(2), promise(2))]
+        assert guard.records() == [(PLACE, PROMISE), (place(2), promise(2))]
         assert guard.merge(interchange.loads(text, SCOPE)) == 0, "a second import changes nothing"
         with pytest.raises(GuardRefused):
             guard.bind(PLACE, OTHER)
@@ -103,15 +103,15 @@ def test_of_two_memories_that_differ_neither_signs(tmp_path: Path) -> None:
     with GuardMemory(here, SCOPE) as first, GuardMemory(there, SCOPE) as second:
         first.bind(PLACE, PROMISE)
         second.bind(PLACE, OTHER)
-        assert second.merge(first.promises()) == 1
+        assert second.merge(first.records()) == 1
         for values in (PROMISE, OTHER):
             with pytest.raises(GuardRefused):
                 second.bind(PLACE, values)
-        torn = second.promised(PLACE)
+        torn = second.record(PLACE)
         assert torn is not None
         assert torn.torn
         # Tornness travels, and never heals.
-        assert first.merge(second.promises()) == 1
+        assert first.merge(second.records()) == 1
         with pytest.raises(GuardRefused):
             first.bind(PLACE, PROMISE)
         assert first.merge([(PLACE, PROMISE)]) == 0
@@ -121,10 +121,10 @@ def test_of_two_memories_that_differ_neither_signs(tmp_path: Path) -> None:
 
 def test_an_import_is_taken_in_whole_or_not_at_all(tmp_path: Path) -> None:
     with GuardMemory(tmp_path, SCOPE) as guard:
-        entries: list[tuple[object, Promise]] = [(PLACE, PROMISE), ("no place", PROMISE)]
+        entries: list[tuple[object, SigningRecord]] = [(PLACE, PROMISE), ("no place", PROMISE)]
         with pytest.raises(AttributeError):
             guard.merge(entries)  # type: ignore[arg-type]
-        assert guard.promises() == []
+        assert guard.records() == []
 
 
 def test_an_import_onto_a_full_disk_says_so_and_takes_nothing_in(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_an_import_onto_a_full_disk_says_so_and_takes_nothing_in(tmp_path: Path)
         with pytest.raises(sqlite3.Error) as full:
             guard.merge(entries)
         assert is_full(full.value)
-        assert guard.promises() == []
+        assert guard.records() == []
 
 
 @pytest.mark.parametrize("field", ["chain_id", "genesis", "market", "account"])
@@ -190,7 +190,7 @@ def test_a_copied_home_is_not_trusted(tmp_path: Path) -> None:
     shutil.copytree(here, there, dirs_exist_ok=True)
     with GuardMemory(there, SCOPE) as guard:
         assert not guard.trusted()
-        assert guard.promised(PLACE) == PROMISE
+        assert guard.record(PLACE) == PROMISE
     with GuardMemory(here, SCOPE) as guard:
         assert guard.trusted(), "the original is"
 

@@ -1,4 +1,4 @@
-"""Pokes from requests, sent beside them: a broker that is slow or gone costs a request nothing."""
+"""Notifications from requests, sent beside them: a broker that is slow or gone costs a request nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 
-class Pokes:
+class Notifications:
     """Hands jobs to `send` in a thread of its own; a job that waits already is not sent twice."""
 
     def __init__(self, send: Callable[[str], None]) -> None:
@@ -14,7 +14,7 @@ class Pokes:
         self._waiting: dict[str, None] = {}
         self._changed = threading.Condition()
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="poke", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="notify", daemon=True)
         self._thread.start()
 
     def __call__(self, job: str) -> None:
@@ -24,7 +24,7 @@ class Pokes:
             self._changed.notify()
 
     def close(self) -> None:
-        """Send nothing more: beat pokes every job anyway."""
+        """Send nothing more: beat notifies every job anyway."""
         with self._changed:
             self._closed = True
             self._changed.notify()

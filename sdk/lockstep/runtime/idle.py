@@ -1,15 +1,15 @@
-"""The block since which nothing of an account is at stake: who leaves relies on it first."""
+"""The block since which an account has nothing at stake, so that shutdown can wait for its finality."""
 
 from __future__ import annotations
 
 from math import inf
 
 
-class Resting:
-    """One process's record, a look a block.
+class IdleSince:
+    """One process's record, updated once a block.
 
-    >>> resting = Resting()
-    >>> resting.at(-3), resting.see(True, 7), resting.see(False, 9), resting.at(8), resting.at(9)
+    >>> idle = IdleSince()
+    >>> idle.at(-3), idle.see(True, 7), idle.see(False, 9), idle.at(8), idle.at(9)
     (True, None, None, False, True)
     """
 

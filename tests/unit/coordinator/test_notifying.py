@@ -1,10 +1,10 @@
-"""Pokes go out beside the requests that ask for them."""
+"""Notifications go out beside the requests that ask for them."""
 
 from __future__ import annotations
 
 import threading
 
-from coordinator.poking import Pokes
+from coordinator.notifying import Notifications
 from tests.support.waiting import PATIENCE
 
 
@@ -19,23 +19,23 @@ def test_a_broker_that_hangs_keeps_no_request_and_a_job_waits_once() -> None:
         if job == "last":
             last.set()
 
-    pokes = Pokes(send)
-    pokes("a")
+    notifications = Notifications(send)
+    notifications("a")
     assert begun.wait(PATIENCE)
     for job in ("a", "b", "b", "a", "last"):
-        pokes(job)
+        notifications(job)
     assert sent == [], "each call returned while the broker hung"
     free.set()
     assert last.wait(PATIENCE)
     assert sent == ["a", "a", "b", "last"], "an a that came after the first was taken is sent again, once"
-    pokes.close()
+    notifications.close()
 
 
 def test_nothing_is_sent_once_it_is_closed() -> None:
     sent: list[str] = []
-    pokes = Pokes(sent.append)
-    pokes.close()
-    pokes._thread.join(10)
-    pokes("a")
-    assert not pokes._thread.is_alive()
+    notifications = Notifications(sent.append)
+    notifications.close()
+    notifications._thread.join(10)
+    notifications("a")
+    assert not notifications._thread.is_alive()
     assert sent == []
