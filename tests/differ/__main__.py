@@ -32,6 +32,7 @@ def summary(found: Hunt) -> None:
     total = sum(found.cases.values())
     rate = 60 * total / max(found.seconds, 1e-9)
     print(f"{total} cases ({counts}) in {found.seconds:.0f} s, {rate:.0f} a minute; {len(found.failures)} differ")
+    print(f"--first {found.after} goes on")
 
 
 def shrink_all(failures: list[Failure], kernels: Path | None) -> None:

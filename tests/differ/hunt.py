@@ -47,6 +47,8 @@ class Hunt:
     """By kind."""
     failures: list[Failure] = field(default_factory=list)
     seconds: float = 0
+    after: int = 0
+    """The number from which to go on: all cases before it have run."""
 
 
 class Worker:
@@ -113,7 +115,7 @@ def hunt(
     first: int = 0,
     told: Callable[[Failure], None] = lambda failure: None,
 ) -> Hunt:
-    """Runs cases of these kinds until there were so many, or for so long, or until so many failed."""
+    """Runs cases of these kinds until there were so many, or for so long, or until so many failed, or until Ctrl-C."""
     began, found, heard = time.monotonic(), Hunt(), Queue[tuple[Worker, str]]()
     deadline = began + seconds if seconds is not None else float("inf")
     # A measurement of the caller's coverage is not for these processes.
@@ -132,7 +134,7 @@ def hunt(
         found.failures.append(failure)
         told(failure)
 
-    running, looked = [started(first + job) for job in range(jobs)], began
+    running, looked, ended = [started(first + job) for job in range(jobs)], began, first
     try:
         while running and len(found.failures) < most_failures:
             if time.monotonic() - looked > 1:
@@ -147,6 +149,7 @@ def hunt(
                 ending = f"no end within {MOST_SECONDS:.0f} s" if worker.killed else worker.ending()
                 running.remove(worker)
                 if worker.process.wait() == 0:
+                    ended = max(ended, worker.at + 1)
                     continue
                 if not worker.name:
                     raise RuntimeError(f"a worker ends between two cases: {worker.complaints[-30:]}")
@@ -163,7 +166,10 @@ def hunt(
                 found.cases[message["name"].partition(":")[0]] += 1
             if message["said"] not in (EQUAL, NOTHING):
                 failed(message["name"], message["said"])
+    except KeyboardInterrupt:
+        pass
     finally:
+        found.after = min((worker.at for worker in running), default=ended)
         for worker in running:
             worker.process.kill()
             worker.process.wait()
