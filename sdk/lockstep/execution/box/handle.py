@@ -233,9 +233,7 @@ class Box:
                 return said["done"]
             if "error" in said:
                 raise self._raised(**said["error"])
-            began = time.monotonic()
-            self._serve(said["want"], Cid(said["cid"]), said["size"])
-            until += time.monotonic() - began
+            until = self._serve(said["want"], Cid(said["cid"]), said["size"], until)
 
     def _tell(self, until: float, **order: Any) -> None:
         news, gone = self.segments.news, self.segments.gone
@@ -253,38 +251,44 @@ class Box:
         for segment in news:
             segment.shut()
 
-    def _serve(self, want: str, cid: Cid, size: int) -> None:
-        """Answers a child that wants content."""
+    def _serve(self, want: str, cid: Cid, size: int, until: float) -> float:
+        """Answers a child that wants content; returns `until`, later by the time in which the store was waited for."""
         self._asked += max(size, LEAST_ASKED)
         # INVARIANT: a child is handed no more than its job may hold.
         if self._store is None or self._asked > self._limits.memory + self._limits.shared:
             raise Malformed(f"it asks for more than {readable(self._limits.memory)}")
+        began, found, handles = time.monotonic(), b"", list[int]()
+        # INVARIANT: a child that asks on after the store has failed has the store waited for no more.
+        if self._store_error is None:
+            try:
+                found, handles = self._fetched(self._store, want, cid, size)
+            except LockstepError as error:
+                self._store_error = error
+        until += time.monotonic() - began
+        failed = self._store_error
         try:
-            if want == "refresh":
-                self._store.cache.refresh(cid)
-                wire.order(self._wire, b"")
-            elif want == "blob":
-                self._hand(cid, size)
-            else:
-                block = self._store.fetch_block(cid)
-                self._asked += len(block)
-                wire.order(self._wire, block)
-        except LockstepError as error:
-            self._store_error = error
-            wire.order(self._wire, LockstepError(error.message, error.hint))
-
-    def _hand(self, cid: Cid, size: int) -> None:
-        assert self._store is not None, "asked before"
-        blob = self._store.blob(cid, size)
-        try:
-            handle = os.open(self._store.cache.folder / cid, os.O_RDONLY | os.O_CLOEXEC)
-        except (OSError, LockstepError):
-            wire.order(self._wire, bytes(blob))
-            return
-        try:
-            wire.order(self._wire, b"", [handle])
+            # INVARIANT: a child that does not read what it asked for is late as any other.
+            answer = found if failed is None else LockstepError(failed.message, failed.hint)
+            wire.order(self._wire, answer, handles, until)
         finally:
-            os.close(handle)
+            for handle in handles:
+                os.close(handle)
+        return until
+
+    def _fetched(self, store: ContentStore, want: str, cid: Cid, size: int) -> tuple[bytes, list[int]]:
+        """(bytes, open file in their place) of content."""
+        if want == "refresh":
+            store.cache.refresh(cid)
+            return b"", []
+        if want == "block":
+            block = store.fetch_block(cid)
+            self._asked += len(block)
+            return block, []
+        blob = store.blob(cid, size)
+        try:
+            return b"", [os.open(store.cache.folder / cid, os.O_RDONLY | os.O_CLOEXEC)]
+        except (OSError, LockstepError):
+            return bytes(blob), []
 
     def _raised(self, name: str, message: str, hint: str) -> LockstepError:
         """The error that a child tells of; the store's is the parent's own."""

@@ -27,6 +27,7 @@ from lockstep.execution.jobs import Job
 from lockstep.protocol.errors import BlobMissing, Crashed, DoctorError, LockstepError, TryLater, UsageError
 from lockstep.storage import ContentStore
 from lockstep.storage.directory import DirectoryStore
+from lockstep.storage.unixfs import MAX_BLOCK_BYTES
 from tests.support.descriptors import open_files
 from tests.support.takeover import SECONDS, Exploit, exploit
 
@@ -138,6 +139,39 @@ def test_a_child_that_is_late_is_ended(box: Box, code: str) -> None:
     with pytest.raises(Crashed, match="was not done after"):
         exploit(box, code, seconds=0.2)
     assert not box.alive
+
+
+def asking(cid: str, then: str) -> str:
+    """Code of a child that asks for a block, over and over, and does `then` after each."""
+    return f"""
+import dag_cbor, os, time
+wanted = dag_cbor.encode({{"want": "block", "cid": {cid!r}, "size": 0}})
+while True:
+    os.write(wire, len(wanted).to_bytes(8, "big") + wanted)
+    {then}
+"""
+
+
+def test_a_child_that_does_not_read_what_it_asked_for_is_ended(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    cid = store.put_block(bytes(MAX_BLOCK_BYTES), "raw")
+    with Box(LIMITS, store) as box:
+        with pytest.raises(Crashed, match="was not done after"):
+            exploit(box, asking(cid, "time.sleep(1000)"), seconds=0.2)
+        assert not box.alive
+
+
+def test_a_store_that_failed_is_waited_for_no_more_in_an_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, asked = DirectoryStore(tmp_path), list[str]()
+
+    def fetched(cid: str) -> bytes:
+        asked.append(cid)
+        raise BlobMissing("nobody has it", "")
+
+    monkeypatch.setattr(store, "fetch_block", fetched)
+    with Box(LIMITS, store) as box, pytest.raises(Crashed, match="was not done after"):
+        exploit(box, asking("bafkreigh2akiscaildc", "os.read(wire, 1 << 16)"), seconds=0.5)
+    assert len(asked) == 1
 
 
 def test_memory_that_runs_out_in_the_work_is_told(box: Box, toy: Job) -> None:
