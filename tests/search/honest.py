@@ -14,11 +14,12 @@ from typing import Any
 
 from coordinator import decide as coordinating
 from lockstep.market.acts import Act, Do
+from lockstep.market.ledger import ClaimRecord
 from lockstep.market.turns import COURTESY_SECONDS
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import game, honest, moves
 from lockstep.protocol.hashing import keccak
-from lockstep.protocol.jobs import NO_STATE, ZERO_ADDRESS, Claim, ClaimStatus, JobStatus, Phase, Receipt, Reveal
+from lockstep.protocol.jobs import NO_STATE, ZERO_ADDRESS, Body, Claim, ClaimStatus, JobStatus, Phase, Receipt, Reveal
 from lockstep.protocol.market import availability, draws, ids, views
 from lockstep.protocol.market.calls import Block, MarketCall
 from lockstep.protocol.market.job_rules import PART
@@ -30,12 +31,12 @@ from lockstep.protocol.types import (
     MERGE_SLOT,
     Address,
     AuditId,
+    Cid,
     ClaimId,
     Digest,
     GameId,
     Seconds,
     StateRoot,
-    TraceRoot,
     Wei,
 )
 from tests.search.carrying import CarryClaim
@@ -372,7 +373,7 @@ class Party:
             held[id_] = s.claims[id_]
         found = [
             verifying.Candidate(
-                _record(id_, c, known.held[id_].body.trace_root),
+                _record(id_, c, known.held[id_].body),
                 Seconds(c.claimed_at + p.windows.challenge_seconds),
                 views.live(s, id_),
                 p.role.carries and not c.is_merge,
@@ -483,9 +484,12 @@ STAKE_THAT_A_WORKER_HAS = 10**8
 REST_BLOCKS = 20
 
 
-def _record(id_: ClaimId, c: Claim, trace_root: TraceRoot) -> Any:
-    """As much of a ClaimRecord as the decision reads."""
-    return SimpleNamespace(id=id_, round=c.round, slot=c.slot, trace_root=trace_root)
+def _record(id_: ClaimId, c: Claim, body: Body) -> ClaimRecord:
+    """A claim as a verifier knows it; nothing of it is stored."""
+    return ClaimRecord(
+        id_, c.job, c.round, c.attempt, c.slot, c.worker, body.trace_root, Digest(body.out), Digest(body.out2), None,
+        Cid(""), c.claimed_at, carries=c.carries,
+    )  # fmt: skip
 
 
 def _with_data(call: MarketCall) -> MarketCall:
