@@ -8,15 +8,17 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import ZERO_ADDRESS, JobStatus
-from lockstep.protocol.market import draws
+from lockstep.protocol.market import draws, ids
 from lockstep.protocol.market.types import DutyStatus, Outcome
 from lockstep.protocol.types import Address, AuditId, StateRoot
+from tests.rules.vectors import worlds
 from tests.support.auditing import (
     ANYONE,
     CARTEL,
@@ -71,6 +73,23 @@ def test_t_star_reaches_every_step() -> None:
     seen = Counter(draws.step_of(keccak(b"%d" % k), keccak(b"beacon"), 0, STEPS) for k in range(5_000))
     assert sorted(seen) == list(range(1, STEPS + 1))
     assert min(seen.values()) > 850
+
+
+@pytest.mark.parametrize("paid", [2, 1, 0])
+def test_a_draw_has_no_more_duties_than_the_job_can_pay(paid: int) -> None:
+    world = worlds()["two enrolled for two"].fork()
+    job, p = world.state.jobs[world.job], world.params
+    # The books of no history say so little: rounds that run again have their fees back.
+    rounds = p.schedule.rounds * (p.role.slots * p.role.slot_price + p.merge.price)
+    poor = replace(job, escrow=rounds + paid * p.role.witness_fee + p.role.witness_fee - 1)
+    world.state = replace(world.state, jobs=world.state.jobs.with_({world.job: poor}))
+    world.do("poor", "witnesses.draw", world.job, 0)
+    audit = ids.audit_id(world.job, 0, 0)
+    assert world.state.audits[audit].duties == paid
+    drawn = [world.state.duties[audit, i].status for i in range(2)]
+    assert drawn == [DutyStatus.DRAWN] * paid + [DutyStatus.NONE] * (2 - paid)
+    assert world.round().witnesses == paid
+    assert world.state.jobs[world.job].fees_due == paid * p.role.witness_fee
 
 
 # -- vectors, shared with tests/forge/Draws.t.sol
