@@ -147,6 +147,7 @@ class SlowBox:
 
     def __init__(self) -> None:
         self.looks: list[float] = []
+        self.cut_short: list[float] = []
         self.stopped, self.late = threading.Event(), threading.Event()
 
     def measure(self, job: Job, *_: object, at_most: float) -> Pace:
@@ -155,6 +156,7 @@ class SlowBox:
         while not self.late.is_set() and time.monotonic() < deadline:
             if self.stopped.wait(0.001):
                 self.stopped.clear()
+                self.cut_short.append(at_most)
                 raise Cancelled
         self.late.clear()
         raise Overdue(f"what runs its Programs was ended: it was not done after {at_most:.0f} s", "")
@@ -175,7 +177,8 @@ def test_a_job_that_takes_long_to_look_at_waits_behind_every_other(
     assert Refusals(parts.home).of(slow.ledger.id) is None, "it is not refused yet"
     assert not admission.fits(slow, [], NOW)
     wait(lambda: box.looks == [FIRST_SECONDS, loading.LOOK_SECONDS], "its second look", every=0.002)
-    assert fits(admission, other, [], NOW), "its look is ended"
+    assert fits(admission, other, [], NOW)
+    assert box.cut_short == [loading.LOOK_SECONDS], "its look was ended for the other"
     assert not fits(admission, slow, [], NOW)
     box.late.set()
     assert not fits(admission, slow, [], NOW)
