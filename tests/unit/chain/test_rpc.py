@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from eth_abi.abi import encode
+from eth_typing import HexStr
 from structlog.testing import capture_logs
 from web3 import Web3
-from web3.exceptions import Web3RPCError
+from web3.exceptions import ContractLogicError, Web3RPCError
 
 from lockstep.chain import answers, artifacts, rpc
 from lockstep.chain.contracts import NEVER_REVERT, Contracts
@@ -327,17 +328,31 @@ def test_an_endpoint_that_sends_elsewhere_is_not_followed(stranger: tuple[RpcPro
         _ = w3.eth.block_number
 
 
-def test_no_answer_makes_this_process_ask_a_url(stranger: tuple[RpcProxy, MemoryDevnet]) -> None:
+def test_no_answer_makes_this_process_ask_a_url(
+    stranger: tuple[RpcProxy, MemoryDevnet], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """EIP-3668: a revert by which a contract names URLs to ask."""
     proxy, chain = stranger
+    addresses, w3 = deploy(chain.w3, chain.account("x")), connect(proxy.url)
+    market = Contracts.at(w3, addresses).market
+    found, looked_up = socket.getaddrinfo, []
+
+    def look_up(host: str, *arguments: Any, **options: Any) -> Any:
+        looked_up.append(host)
+        return found("127.0.0.1", *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
     lookup = keccak(b"OffchainLookup(address,string[],bytes,bytes4,bytes)")[:4] + encode(
-        ["address", "string[]", "bytes", "bytes4", "bytes"], ["0x" + 40 * "1", [f"{chain.url}/{{data}}"], b"", b"", b""]
+        ["address", "string[]", "bytes", "bytes4", "bytes"],
+        [addresses.market, ["https://lookup.example/{data}"], b"", b"", b""],
     )
-    market = Contracts.at(connect(proxy.url), deploy(chain.w3, chain.account("x"))).market
     error = {"code": 3, "message": "execution reverted", "data": "0x" + lookup.hex()}
     proxy.garbage = json.dumps({"jsonrpc": "2.0", "id": 1, "error": error}).encode()
     with pytest.raises(ChainError, match="reverted"):
         market.bond_of(JobId(bytes(32)))
+    with pytest.raises(ContractLogicError):
+        w3.eth.call({"to": addresses.market, "data": HexStr("0x")})
+    assert "lookup.example" not in looked_up
 
 
 @pytest.mark.parametrize("data", ["08c379a0", "08c379a0" + 64 * "f", "4e487b71", "4e487b71" + 64 * "f", "f" * 7])
