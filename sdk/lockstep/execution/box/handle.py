@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -63,7 +63,7 @@ SAYS = {
 }
 """Errors that a child may raise of its own; those of the store come from the parent itself."""
 _WANTS: Reader[Any] = table({"want": one_of("block", "blob", "refresh"), "cid": text(256), "size": whole(0, 1 << 40)})
-_ERROR = table({"name": text(64), "message": text(), "hint": text()})
+_ERROR = table({"kinds": several(text(64), 16), "message": text(), "hint": text()})
 _SAID = either(
     table({"done": anything}), either(table({"error": _ERROR}), _WANTS)
 )  # fmt: skip
@@ -290,15 +290,16 @@ class Box:
         except (OSError, LockstepError):
             return bytes(blob), []
 
-    def _raised(self, name: str, message: str, hint: str) -> LockstepError:
+    def _raised(self, kinds: Sequence[str], message: str, hint: str) -> LockstepError:
         """The error that a child tells of; the store's is the parent's own."""
         if self._store_error is not None:
             return self._store_error
-        if name == "Unmapped":
+        if "Unmapped" in kinds:
             return self._dead(f"it could not be given more memory: {on_one_line(message)}", Starved)
-        if name == "MemoryError":
+        if "MemoryError" in kinds:
             return self._dead(f"it wants more than {readable(self._limits.memory)} of memory")
-        return SAYS.get(name, LockstepError)(on_one_line(message), on_one_line(hint))
+        said = next((SAYS[kind] for kind in kinds if kind in SAYS), LockstepError)
+        return said(on_one_line(message), on_one_line(hint))
 
     def _dead(self, why: str, kind: type[Crashed] = Crashed) -> LockstepError:
         self._kill()

@@ -93,12 +93,14 @@ class Inmate:
                 raise Unmapped(self._unmapped)
             return {"done": verb(**given)}
         except LockstepError as error:
-            told = (type(error).__name__, error.message[:MOST_TEXT], error.hint[:MOST_TEXT])
+            # The parent knows fewer kinds: it takes the nearest one.
+            kinds = [kind.__name__ for kind in type(error).__mro__]
+            told = (kinds, error.message[:MOST_TEXT], error.hint[:MOST_TEXT])
         except MemoryError:
-            told = ("MemoryError", "", "")
+            told = (["MemoryError"], "", "")
         except Exception as error:
-            told = ("Exception", f"{type(error).__name__}: {error}"[:MOST_TEXT], "")
-        return {"error": dict(zip(("name", "message", "hint"), told, strict=True))}
+            told = (["Exception"], f"{type(error).__name__}: {error}"[:MOST_TEXT], "")
+        return {"error": dict(zip(("kinds", "message", "hint"), told, strict=True))}
 
     # -- verbs: a job's Programs
 

@@ -24,10 +24,20 @@ from lockstep.execution.box import handle, wire
 from lockstep.execution.box.confinement import FILES, Allowance
 from lockstep.execution.box.handle import Box, Cancelled, Starved
 from lockstep.execution.jobs import Job
-from lockstep.protocol.errors import BlobMissing, Crashed, DoctorError, LockstepError, TryLater, UsageError
+from lockstep.protocol.errors import (
+    BlobMissing,
+    Crashed,
+    DoctorError,
+    LockstepError,
+    ProgramInvalid,
+    TryLater,
+    UsageError,
+)
 from lockstep.storage import ContentStore
+from lockstep.storage.containers import encode_program
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.unixfs import MAX_BLOCK_BYTES
+from tests.support import broken
 from tests.support.descriptors import open_files
 from tests.support.takeover import SECONDS, Exploit, exploit
 
@@ -93,6 +103,14 @@ def test_errors_of_the_work_are_its_own_and_the_child_goes_on(probed: Box, toy: 
     with pytest.raises(LockstepError, match="TypeError"):
         load(probed, toy, role=len)  # type: ignore[arg-type]
     assert load(probed, toy)["operations"]
+
+
+def test_a_kind_of_error_that_the_parent_does_not_know_is_the_nearest_that_it_does(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    broken_one = store.put(encode_program(broken.step_program(), store.put))
+    with Box(LIMITS, store) as box, pytest.raises(ProgramInvalid, match="33 instructions") as told:
+        box.call("decode", seconds=SECONDS, cid=broken_one, threads=1)
+    assert told.value.code == "program_invalid"
 
 
 def test_the_stores_error_is_the_parents_own(toy: Job, tmp_path: Path) -> None:
@@ -208,7 +226,7 @@ def test_work_is_cancelled_from_another_thread(box: Box) -> None:
         exploit(box, "found = 1")
 
 
-@pytest.mark.parametrize("said", [{"done": 1}, {"error": {"name": "LockstepError", "message": "", "hint": ""}}])
+@pytest.mark.parametrize("said", [{"done": 1}, {"error": {"kinds": ["LockstepError"], "message": "", "hint": ""}}])
 def test_what_a_child_says_after_its_end_is_no_result(
     box: Box, said: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
