@@ -381,7 +381,8 @@ class Party:
             for id_, c in held.items()
         ]
         right = {id_ for id_ in held if not known.held[id_].wrong_from}
-        mine = {g.claim for id_, g in s.games.items() if id_ == game.game_id(g.claim, self.me, 0)}
+        own = [(id_, g.claim) for id_, g in s.games.items() if g.challenger == self.me]
+        mine = {claim for id_, claim in own if id_ == game.game_id(claim, self.me, 0)}
         settled = {id_: made.body.trace_root for id_, made in known.held.items() if id_ in right | mine}
         chosen = verifying.next_claim(found, settled, delayed, b.time)
         if chosen is None or not views.window_open(s, b, chosen.record.id):
