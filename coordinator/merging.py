@@ -18,6 +18,7 @@ from lockstep.base.cache import MemoryCache
 from lockstep.execution import footprint, jobs
 from lockstep.execution.box import loading
 from lockstep.execution.capacity import AGAIN_SECONDS
+from lockstep.execution.footprint import Fitting
 from lockstep.execution.merging import RoundRecord
 from lockstep.market.held import HeldClaim
 from lockstep.protocol.errors import Crashed, LockstepError, Mismatch, ProgramInvalid, Unfit
@@ -59,7 +60,7 @@ class Aggregators:
             return False
         try:
             # INVARIANT: whatever it needs, a job is loaded in which a merge of ours may be challenged.
-            self.of(job, params, None if made else footprint.fitting(footprint.aggregator))
+            self.of(job, params, fits=not made)
         except Unfit as error:
             if job not in self._unfit:
                 self._tell_refused(job, error)
@@ -138,11 +139,12 @@ class Aggregators:
         """Tells if a job is in memory."""
         return job in self._made
 
-    def of(self, job: JobId, params: JobParams, fits: footprint.Fitting | None = None) -> Aggregator:
-        """A job's, loaded now if it was not."""
+    def of(self, job: JobId, params: JobParams, *, fits: bool = False) -> Aggregator:
+        """A job's, loaded now if it was not; `fits`: raises Unfit if this machine cannot hold it."""
         if job not in self._made:
             store, shared = self._parts.party.store, self._parts.settings.shared
-            loaded = loading.load(job, params, store, shared.threads, shared.path, fits=fits)
+            check = Fitting(footprint.aggregator, path=shared.path) if fits else None
+            loaded = loading.load(job, params, store, shared.threads, shared.path, fits=check)
             loaded.executable(loaded.programs.merge)
             self._made[job] = self.make(loaded)
         return self._made[job]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from lockstep.base.cache import MemoryCache
 from lockstep.execution import footprint
+from lockstep.execution.footprint import Fitting
 from lockstep.execution.jobs import Job
 from lockstep.market.replay import PublicData
 from lockstep.protocol.jobs import JobParams
@@ -27,13 +28,16 @@ class LoadedJobs:
         self._cache = cache
         self._loaded: dict[JobId, PublicData] = {}
 
-    def get(self, job: JobId, params: JobParams, fits: footprint.Fits | None = None) -> PublicData:
+    def get(self, job: JobId, params: JobParams, *, fits: bool = False) -> PublicData:
         """A job, loaded now if it was not. On the worker thread.
 
-        Raises what `fits` raises of its Programs, ProgramInvalid if it breaks a rule, and the store's errors.
+        Raises ProgramInvalid if it breaks a rule, the store's errors, and with `fits` Unfit if this machine cannot hold
+        it.
         """
         if job not in self._loaded:
-            loaded = self._load(job, params, self._store, self._settings.threads, self._settings.path, fits=fits)
+            threads, path = self._settings.threads, self._settings.path
+            check = Fitting(footprint.verifier, path=path) if fits else None
+            loaded = self._load(job, params, self._store, threads, path, fits=check)
             self._loaded[job] = PublicData(loaded, self._store, self._cache)
         return self._loaded[job]
 

@@ -14,7 +14,6 @@ from functools import partial
 import structlog
 
 from lockstep.base.cache import MemoryCache
-from lockstep.execution import footprint
 from lockstep.execution.box.handle import Cancelled
 from lockstep.execution.capacity import SHARE
 from lockstep.execution.invalidity import Undefendable
@@ -167,7 +166,7 @@ class Replayer:
         """Replay a claim. On the worker thread."""
         began, self._thread = time.monotonic(), threading.get_ident()
         # INVARIANT: whatever it needs, a job is loaded in which a game of ours runs.
-        public = self._jobs.get(record.job, params, None if task.game else footprint.fitting(footprint.verifier))
+        public = self._jobs.get(record.job, params, fits=not task.game)
         run = public.run_of(ledger, round_, record)
         self._executor.go_on(task)
 

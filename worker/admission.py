@@ -196,11 +196,13 @@ class Admission:
         job, box, chain = taken.job, taken.job.box, self._parts.party.chain_pace()
         fetched = footprint.fetched_bytes(job.programs, job.params, job.wire_format)
         capacity.require_fetched(job.params, fetched, self._parts.download_bytes)
-        if box is not None:
+        if box is not None and job.path in PROCESSOR_PATHS:
             pace = box.measure(job, capacity.require_claimant, chain, at_most=at_most)
             box.compare(job, at_most)
-        if box is None or job.path not in PROCESSOR_PATHS:
-            # A device's Programs run here, once a child has run them on the processor.
+        else:
+            # A device's Programs run here, once a child has run them on the processor, as far as it can.
+            if box is not None:
+                box.compare_first(job, at_most)
             pace = capacity.keep_up(job, capacity.require_claimant, chain)
             comparing.check_job(job)
         capacity.require_prompt(job.params, pace)

@@ -19,6 +19,7 @@ from lockstep.base.naming import identified, short
 from lockstep.chain import gas
 from lockstep.execution import capacity, comparing, footprint, invalidity, schedule
 from lockstep.execution.box.loading import JobBox, Planned
+from lockstep.execution.footprint import Fitting
 from lockstep.execution.jobs import PROCESSOR_PATHS, load_programs, wire_of
 from lockstep.execution.quoting import estimated
 from lockstep.execution.rates import price_of
@@ -64,6 +65,8 @@ class MachineFit:
     """Seconds from a round's start to the next one's, if everybody is as quick."""
     memory: int
     disk: int
+    device: int | None
+    """Memory of the device that computes, in bytes; None: the processor does."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,7 @@ class JobOffer:
                 "round_seconds": self.machine.round, "train_seconds": p.role.train_seconds,
                 "slot_operations": str(self.machine.operations), "memory": self.machine.memory,
                 "disk": self.machine.disk,
+                **({} if self.machine.device is None else {"device_memory": self.machine.device}),
             },
         }  # fmt: skip
 
@@ -152,10 +156,11 @@ class JobOffer:
         ]
         if self.machine is not None:
             m = self.machine
+            beside = "" if m.device is None else f", {readable(m.device)} of the device's"
             rows += [
                 f"  price    {tokens(self.price, 4)} for 10^15 operations; a slot computes {m.operations:.3g}",
                 f"  machine  {m.work:.3g} s of work a round ({m.how}), {p.role.train_seconds} s are given",
-                f"           {readable(m.memory)} of memory, about {readable(m.disk)} of disk",
+                f"           {readable(m.memory)} of memory{beside}, about {readable(m.disk)} of disk",
                 f"  an hour  {tokens(paid, 4)} for {tokens(spent, 3, 'ETH')} of gas, with a slot in every round",
             ]
         rows += [f"  not now  {n.code}: {n.message}" for n in self.reasons] or ["  a worker here joins it"]
@@ -221,19 +226,19 @@ class _Look:
 
     def _machine(self, job: JobId, params: JobParams, reasons: list[Note]) -> MachineFit | None:
         limit, s = self.settings.max_memory_mib, self.settings
-        fits = footprint.fitting(footprint.worker, limit << 20 if limit else None)
+        fits = Fitting(footprint.worker, limit << 20 if limit else None, s.path)
         with JobBox(job, params, self.store, s.threads, s.path, fits) as box:
             try:
                 planned = box.plan()
                 spec, programs = load_programs(params, self.store)
-                return self._judged(job, params, box, planned, programs, wire_of(spec), reasons)
+                return self._judged(job, params, box, planned, fits, programs, wire_of(spec), reasons)
             except LockstepError as error:
                 reasons.append(Note(error.code, error.message))
                 return None
 
     def _judged(
-        self, job: JobId, params: JobParams, box: JobBox, planned: Planned, programs: ClaimSchedule, wire: str,
-        reasons: list[Note],
+        self, job: JobId, params: JobParams, box: JobBox, planned: Planned, fits: Fitting, programs: ClaimSchedule,
+        wire: str, reasons: list[Note],
     ) -> MachineFit:  # fmt: skip
         """The job beside this machine's memory, pace and claims."""
 
@@ -245,7 +250,12 @@ class _Look:
                 return False
             return True
 
-        fit = checked(box.require)
+        memory, share = planned.memory, fits.share(programs, params)
+        if share is None:
+            fit = checked(box.require)
+        else:
+            memory = footprint.worker(programs, params.role.slots, share.beside).total
+            fit = checked(lambda: fits.judge(share.need(footprint.worker, programs, params.role.slots).total))
         if unpaid := self.policy.refuses_price(params, planned.operations):
             reasons.append(Note("policy", unpaid))
         pace, how = self._estimated(box, programs), "estimated"
@@ -270,7 +280,7 @@ class _Look:
         work = params.role.transitions * pace.step + pace.shown
         return MachineFit(
             pace, how, planned.operations, work, schedule.prompt_round(params, work, self.chain.block),
-            planned.memory, _disk(programs, params, planned.results),
+            memory, _disk(programs, params, planned.results), None if share is None else share.total,
         )  # fmt: skip
 
     def _estimated(self, box: JobBox, programs: ClaimSchedule) -> Pace:
@@ -284,9 +294,11 @@ class _Look:
         s = self.settings
         loaded = invalidity.load(job, params, self.store, s.threads, s.path)
         capacity.require_claimant(params, capacity.least(loaded), self.chain)
-        pace = box.measure(loaded, capacity.require_nothing, self.chain)
-        box.compare(loaded)
-        if s.path not in PROCESSOR_PATHS:
+        if s.path in PROCESSOR_PATHS:
+            pace = box.measure(loaded, capacity.require_nothing, self.chain)
+            box.compare(loaded)
+        else:
+            box.compare_first(loaded)
             pace = capacity.measure(loaded)
             comparing.check_job(loaded)
         return pace

@@ -14,6 +14,7 @@ import structlog
 from lockstep.base.lines import event
 from lockstep.base.machine import room_on_disk
 from lockstep.execution import capacity, footprint, invalidity
+from lockstep.execution.footprint import Fitting
 from lockstep.execution.invalidity import Undefendable
 from lockstep.execution.jobs import Job
 from lockstep.market.acts import Act
@@ -155,7 +156,7 @@ class Jobs:
         """On a worker thread."""
         params, settings = self._parts.contracts.market.params(job), self._parts.party.settings
         # INVARIANT: whatever it needs, a job is loaded in which a stake of ours can still be lost.
-        fits = None if at_stake else footprint.fitting(footprint.worker, self._parts.max_memory_bytes)
+        fits = None if at_stake else Fitting(footprint.worker, self._parts.max_memory_bytes, settings.path)
         loaded = self._parts.load(job, params, self._parts.store, settings.threads, settings.path, fits=fits)
         for program in (loaded.programs.step, loaded.programs.encode):
             loaded.executable(program)

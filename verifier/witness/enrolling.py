@@ -134,11 +134,11 @@ class Enrolment:
     def _try(self, job: JobId, params: JobParams) -> None:
         """Raises Unfit if this machine is. On the worker thread."""
         # INVARIANT: a witness enrols only where its machine can look as far as a duty may ask.
-        public = self._jobs.get(job, params, footprint.fitting(footprint.verifier))
+        public = self._jobs.get(job, params, fits=True)
         taken, chain, require = public.job, self._party.chain_pace(), capacity.require_witness
-        if taken.box is not None:
+        if taken.box is not None and taken.path in PROCESSOR_PATHS:
             taken.box.measure(taken, require, chain, footprint.verifier)
-        if taken.box is None or taken.path not in PROCESSOR_PATHS:
+        else:
             capacity.keep_up(taken, require, chain, footprint.verifier)
 
     def _enrol(self, view: MarketView, job: JobId) -> None:

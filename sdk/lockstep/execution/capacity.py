@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from lockstep.base.machine import memory, readable
 from lockstep.execution import footprint
+from lockstep.execution.footprint import DeviceShare
 from lockstep.execution.jobs import PROCESSOR_PATHS, ClaimRun, Job, merge_run, slot_run
 from lockstep.protocol.errors import Unfit
 from lockstep.protocol.jobs import JobParams
@@ -96,10 +97,12 @@ Require = Callable[[JobParams, Pace, ChainPace], None]
 
 
 def keep_up(job: Job, require: Require, chain: ChainPace, role: footprint.Role = footprint.worker) -> Pace:
-    """Returns the pace of a job; raises Unfit if this machine cannot do what `require` and `role` ask. No step is run
-    that could not be in time, or whose tensors do not fit."""
+    """Returns the pace of a job; raises Unfit if this machine, or its device, cannot do what `require` and `role` ask.
+    No step is run that could not be in time, or whose tensors do not fit."""
     require(job.params, least(job), chain)
-    need = role(job.programs, job.params.role.slots)
+    programs, slots = job.programs, job.params.role.slots
+    on_processor = job.path in PROCESSOR_PATHS
+    need = role(programs, slots) if on_processor else DeviceShare.loaded(role, job).need(role, programs, slots)
     # The job is loaded: its constants and a checkpoint are in memory.
     memory().require(need.total, need.process + need.child + need.constants + need.base)
     pace = measure(job, merges=role is footprint.worker)

@@ -3,6 +3,9 @@
     need = worker(programs, slots)
     need.total                      # bytes, as the process stands at its fullest
     memory().require(need.total, PROCESS_BYTES)
+    share = Fitting(worker, path="cuda:0").share(programs, params)
+    share.total                     # bytes of the device at its fullest
+    share.need(worker, programs, slots).total   # bytes that are left to this machine's memory
 
 A run holds its inputs, what it leaves, and an arena in which every other output lies from the op that writes it to its
 last reader (numerics/kernels/planner.cpp plans it; the same code is asked here). Which states are alive beside it is
@@ -11,22 +14,28 @@ what the roles' loops keep: `jobs.ClaimRun.states`, `worker.computing.train`, `r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from lockstep.base.machine import memory, readable
+from lockstep.base.machine import Memory, memory, readable
 from lockstep.execution.box.confinement import OFFERED
+from lockstep.execution.jobs import PROCESSOR_PATHS
+from lockstep.numerics import cuda
 from lockstep.numerics.built import kernels as _native
-from lockstep.protocol.errors import ProgramInvalid, Unfit
+from lockstep.numerics.cuda.executable import CudaExecutable
+from lockstep.numerics.cuda.loaded import STATES, DeviceNeed, available, planned
+from lockstep.protocol.errors import ProgramInvalid, Unfit, UsageError
 from lockstep.protocol.merkle import HASH_BYTES, LEAF_ELEMENTS, TensorHeader, ceil_log2
-from lockstep.protocol.programs.program import Program
+from lockstep.protocol.programs.program import Kind, Program
 from lockstep.storage.payload import fitting as format_fitting
 from lockstep.storage.payload import wire_length
 
 if TYPE_CHECKING:
-    from lockstep.execution.jobs import ClaimSchedule
+    from lockstep.execution.jobs import ClaimSchedule, Job
+    from lockstep.numerics.cuda.device import Device
     from lockstep.protocol.jobs import JobParams
 
 WORD_BYTES = 4
@@ -78,8 +87,8 @@ class Need:
         return self.total - self.process - self.child
 
 
-Role = Callable[["ClaimSchedule", int], Need]
-"""(Programs, slots) -> peak memory of one process in that role."""
+Role = Callable[..., Need]
+"""(Programs, slots, memory of a Program's run) -> peak memory of one process in that role."""
 Fits = Callable[["ClaimSchedule", "JobParams"], None]
 """Raises Unfit if a job cannot be held."""
 
@@ -96,47 +105,127 @@ def of_program(program: Program) -> ProgramMemory:
     """Returns the memory of one run of a Program; raises ProgramInvalid if it could not be run."""
     constants = tuple(c.header.elements for c in program.consts)
     arena, results, shown = _bytes_of_run(program.header, program.descriptors, constants)
-    leaves = max((-(-op.header.elements // LEAF_ELEMENTS) for op in program.ops), default=0)
-    # A tree has about two digests a leaf; those of one op are there at a time.
-    return ProgramMemory(arena, results, shown + 2 * HASH_BYTES * leaves, WORD_BYTES * sum(constants))
+    return ProgramMemory(arena, results, shown + _tree_bytes(program), WORD_BYTES * sum(constants))
 
 
-def worker(programs: ClaimSchedule, slots: int) -> Need:
+MemoryOf = Callable[[Program], ProgramMemory]
+
+
+def worker(programs: ClaimSchedule, slots: int, of: MemoryOf = of_program) -> Need:
     """Memory of a worker, which trains a slot, defends its claim, and merges if the aggregator did not."""
     constants, base = _constants(programs), checkpoint_bytes(programs)
     payloads = slots * payload_bytes(programs, slots)
-    return _fullest([*_of_slot(programs, constants, base, 0), *_of_merge(programs, constants, base, payloads)])
+    return _fullest([*_of_slot(programs, constants, base, 0, of), *_of_merge(programs, constants, base, payloads, of)])
 
 
-def verifier(programs: ClaimSchedule, slots: int) -> Need:
+def verifier(programs: ClaimSchedule, slots: int, of: MemoryOf = of_program) -> Need:
     """Memory of a verifier, which replays every claim, merges included, and plays the games about them."""
-    return worker(programs, slots)
+    return worker(programs, slots, of)
 
 
-def aggregator(programs: ClaimSchedule, slots: int) -> Need:
+def aggregator(programs: ClaimSchedule, slots: int, of: MemoryOf = of_program) -> Need:
     """Memory of an aggregator, which fetches the payloads of a round, merges them and defends the merge."""
-    merge = of_program(programs.merge)
     payloads = slots * payload_bytes(programs, slots)
-    return _fullest(_of_merge(programs, merge.constants, checkpoint_bytes(programs), payloads))
+    constants = of_program(programs.merge).constants
+    return _fullest(_of_merge(programs, constants, checkpoint_bytes(programs), payloads, of))
 
 
 ROLES: dict[str, Role] = {"worker": worker, "verifier": verifier, "aggregator": aggregator}
 
 
 @dataclass(frozen=True)
+class DeviceShare:
+    """The part of a role's memory that lies on the device which computes. States, payloads that were decoded, and what
+    a game is shown lie in this machine's memory all the same."""
+
+    needs: Mapping[bytes, DeviceNeed]
+    """By the root of each Program that the device runs; the processor runs one that it has no kernels for."""
+    dataset: int
+    memory: Memory
+    """The device's, without what this job takes of it."""
+
+    @staticmethod
+    def planned(role: Role, programs: ClaimSchedule, params: JobParams, path: str) -> DeviceShare:
+        """The share of a job on the device `path`, from its Programs alone."""
+        device, needs = cuda.open_device(path), dict[bytes, DeviceNeed]()
+        for program in _programs(role, programs):
+            with suppress(UsageError):
+                needs[program.root] = planned(program, device).need
+        return DeviceShare._of(role, programs, params, needs, device)
+
+    @staticmethod
+    def loaded(role: Role, job: Job) -> DeviceShare:
+        """The share of a job whose Programs are on the device already, as far as it had room for them."""
+        executables = [job.executable(program) for program in _programs(role, job.programs)]
+        needs: dict[bytes, DeviceNeed] = {e.program.root: e.need for e in executables if isinstance(e, CudaExecutable)}
+        present = sum(need.fixed for need in needs.values())
+        return DeviceShare._of(role, job.programs, job.params, needs, cuda.open_device(job.path), present)
+
+    @staticmethod
+    def _of(
+        role: Role, programs: ClaimSchedule, params: JobParams, needs: Mapping[bytes, DeviceNeed], device: Device,
+        present: int = 0,
+    ) -> DeviceShare:  # fmt: skip
+        draws = any(op.kind == Kind.DRAW for p in _programs(role, programs) if p.root in needs for op in p.ops)
+        rows = WORD_BYTES * params.role.dataset_rows * params.role.row_length if draws else 0
+        held = Memory(device.memory.total, available(device) + present, device.label)
+        return DeviceShare(needs, rows, held)
+
+    @property
+    def total(self) -> int:
+        """Bytes of the device at its fullest: one Program computes beside what the others keep there."""
+        return self._kept + max((need.step - need.fixed for need in self.needs.values()), default=0)
+
+    def need(self, role: Role, programs: ClaimSchedule, slots: int) -> Need:
+        """The peak memory of this machine beside the device. Raises Unfit if a worker's device lacks memory."""
+        try:
+            self.memory.require(self.total)
+        except Unfit:
+            # Who joins nothing goes on where there is room.
+            if role is worker:
+                raise
+            return role(programs, slots)
+        return role(programs, slots, self.beside)
+
+    def beside(self, program: Program) -> ProgramMemory:
+        """The part of a Program's run that lies in this machine's memory."""
+        whole, need = of_program(program), self.needs.get(program.root)
+        if need is None:
+            return whole
+        # As a worker checks a step: the states before and after it are there.
+        if self._kept + need.shown - need.fixed + STATES * need.state > self.memory.available:
+            # The processor's child is given a copy of the state.
+            return replace(whole, arena=0, shown=whole.results + whole.shown)
+        largest = max((program.held_bytes([op]) for op in range(len(program.ops))), default=0)
+        return replace(whole, arena=0, shown=largest + _tree_bytes(program))
+
+    @property
+    def _kept(self) -> int:
+        return self.dataset + sum(need.fixed for need in self.needs.values())
+
+
+@dataclass(frozen=True)
 class Fitting:
-    """A check that this machine has a role's memory; the processor runs a Program that no device can hold.
+    """A check that this machine has a role's memory, and its device where one computes.
 
     Raises Unfit with the figure; `jobs.load` calls it before it fetches dataset and checkpoint.
     """
 
     role: Role
     limit: int | None = None
-    """Bytes that the machine's owner lends; None: all."""
+    """Bytes that the machine's owner lends, beside a device's; None: all."""
+    path: str = "auto"
+    """The path of the kernels, as a `Job` has it."""
 
     def __call__(self, programs: ClaimSchedule, params: JobParams) -> None:
         """Raises Unfit if a job cannot be held."""
-        self.judge(self.role(programs, params.role.slots).total)
+        share, slots = self.share(programs, params), params.role.slots
+        need = self.role(programs, slots) if share is None else share.need(self.role, programs, slots)
+        self.judge(need.total)
+
+    def share(self, programs: ClaimSchedule, params: JobParams) -> DeviceShare | None:
+        """The device's share of a job; None: the processor computes."""
+        return None if self.path in PROCESSOR_PATHS else DeviceShare.planned(self.role, programs, params, self.path)
 
     def judge(self, total: int) -> None:
         """Raises Unfit if so many bytes cannot be held."""
@@ -147,11 +236,6 @@ class Fitting:
             )
         # The child has planned it by then.
         memory().require(total, PROCESS_BYTES + CHILD_BYTES)
-
-
-def fitting(role: Role, limit: int | None = None) -> Fitting:
-    """Returns the check of a role."""
-    return Fitting(role, limit)
 
 
 def checkpoint_bytes(programs: ClaimSchedule) -> int:
@@ -181,9 +265,21 @@ def _constants(programs: ClaimSchedule) -> int:
     return sum(of_program(p).constants for p in (programs.step, programs.encode, programs.merge))
 
 
-def _of_slot(programs: ClaimSchedule, constants: int, base: int, payloads: int) -> list[Need]:
+def _programs(role: Role, programs: ClaimSchedule) -> tuple[Program, ...]:
+    """The Programs that a role runs."""
+    return (programs.merge,) if role is aggregator else (programs.step, programs.encode, programs.merge)
+
+
+def _tree_bytes(program: Program) -> int:
+    """About two digests a leaf; the tree of one op is there at a time."""
+    return 2 * HASH_BYTES * max((-(-op.header.elements // LEAF_ELEMENTS) for op in program.ops), default=0)
+
+
+def _of_slot(
+    programs: ClaimSchedule, constants: int, base: int, payloads: int, of: MemoryOf = of_program
+) -> list[Need]:
     """A slot's steps with its encoding, and a step as a game shows it."""
-    step, encode = of_program(programs.step), of_program(programs.encode)
+    step, encode = of(programs.step), of(programs.encode)
     # An executor keeps its arena and a state's buffers for its next run, until the job turns to another Program.
     return [
         # The state that is read and the one that is written; what came before is hashed and on disk by then.
@@ -194,9 +290,11 @@ def _of_slot(programs: ClaimSchedule, constants: int, base: int, payloads: int) 
     ]
 
 
-def _of_merge(programs: ClaimSchedule, constants: int, base: int, payloads: int) -> list[Need]:
+def _of_merge(
+    programs: ClaimSchedule, constants: int, base: int, payloads: int, of: MemoryOf = of_program
+) -> list[Need]:
     """A merge, and the same as a game shows it."""
-    merge = of_program(programs.merge)
+    merge = of(programs.merge)
     return [
         Need(constants, base, merge.results, payloads, merge.arena),
         Need(constants, base, 0, payloads, 0, merge.shown),

@@ -177,6 +177,9 @@ class Confined(Protocol):
     def compare(self, job: Job, at_most: float = ...) -> None:
         """`comparing.check_job`; likewise."""
 
+    def compare_first(self, job: Job, at_most: float = ...) -> None:
+        """The same, as far as the processor can, of a job that a device computes."""
+
     def holds(self, program: Program) -> bool:
         """Tells if a Program is the job's, or was decoded beside them."""
 

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import pytest
 
+from lockstep.base.machine import readable
 from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import key_of
 from lockstep.chain.gas import WORKER_ROUND, gas_of
@@ -24,13 +25,17 @@ from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.outbox import Outbox
 from lockstep.client import connect
 from lockstep.execution.box.loading import JobBox
+from lockstep.execution.capacity import Pace
 from lockstep.execution.rates import PRICED_OPERATIONS
+from lockstep.numerics import cuda
+from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.protocol.errors import WrongBits
 from lockstep.protocol.types import Address, JobId, Seconds, Wei
 from lockstep.runtime.guard import lock
 from lockstep.runtime.refusals import Refusals
 from tests.support import toyjob
 from tests.support.units import faults
+from worker import offers
 
 from .conftest import Lockstep
 
@@ -126,6 +131,26 @@ def test_a_step_is_measured_unless_that_is_not_wanted(lockstep: Lockstep, market
     text = lockstep("worker", "quote", "--no-try", *market.where, "--storage", f"dir://{market.home.parent}/blocks").out
     assert "not now  funds: " in text
     assert "for 10^15 operations" in text
+
+
+def test_a_quote_for_a_device_tells_what_lies_there(
+    lockstep: Lockstep, market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Emulator()
+    monkeypatch.setattr(cuda, "open_device", lambda label: device)
+    monkeypatch.setattr(offers, "estimated", lambda *_: Pace(0.001, 0.001))
+    (plain,), (there,) = (quoted(lockstep, market, "--no-try", "--device", d) for d in ("cpu", "emulated"))
+    assert "device_memory" not in plain["machine"]  # type: ignore[operator]
+    need = there["machine"]["device_memory"]  # type: ignore[index]
+    assert need > 4 * toyjob.ROWS * toyjob.TERMS, "the rows are there, too"
+    assert there["machine"]["memory"] < plain["machine"]["memory"]  # type: ignore[index]
+    storage = ["--storage", f"dir://{market.home.parent}/blocks"]
+    text = lockstep("worker", "quote", "--no-try", "--device", "emulated", *market.where, *storage).out
+    assert f", {readable(need)} of the device's" in text
+    device._size = need - 1
+    (lacking,) = quoted(lockstep, market, "--no-try", "--device", "emulated")
+    (reason,) = [r for r in lacking["reasons"] if r["code"] == "unfit"]  # type: ignore[attr-defined]
+    assert f"needs {readable(need)} of memory, emulated has" in reason["message"]
 
 
 def test_wrong_bits_are_told_everywhere_until_the_owner_has_the_job_tried_again(

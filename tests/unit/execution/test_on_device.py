@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,16 +12,20 @@ import numpy as np
 import pytest
 
 from lockstep.base.cache import MemoryCache
-from lockstep.execution import capacity, comparing
+from lockstep.base.machine import Memory, readable
+from lockstep.execution import capacity, comparing, footprint
+from lockstep.execution.capacity import ChainPace, keep_up, require_nothing
+from lockstep.execution.footprint import DeviceShare, Fitting
 from lockstep.execution.jobs import ClaimRun, Job, checkpoint_of, merge_run, payload_of, slot_run
 from lockstep.execution.states import ClaimStates, States
 from lockstep.market.held import HeldClaim
 from lockstep.numerics import cuda
+from lockstep.numerics.cuda import loaded as loaded_module
 from lockstep.numerics.cuda.device import Device
 from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.numerics.cuda.loaded import available
 from lockstep.numerics.resident import DeviceFailed, Resident
-from lockstep.protocol.errors import Mismatch, PayloadInvalid
+from lockstep.protocol.errors import Mismatch, PayloadInvalid, Unfit
 from lockstep.protocol.types import ClaimId, StateRoot
 from lockstep.storage.directory import DirectoryStore
 from tests.support import toyjob
@@ -39,6 +44,8 @@ class Counting(Emulator):
         super().__init__(size=size)
         self.copied: list[int] = []
         self.lost = False
+        self.most = 0
+        """Bytes that were allocated at a time."""
 
     def read(self, address: int, words: np.ndarray) -> None:
         self._alive()
@@ -51,7 +58,9 @@ class Counting(Emulator):
 
     def allocate(self, words: int) -> int:
         self._alive()
-        return super().allocate(words)
+        address = super().allocate(words)
+        self.most = max(self.most, self.memory.total - self.memory.free)
+        return address
 
     def _alive(self) -> None:
         if self.lost:
@@ -251,3 +260,103 @@ def test_a_device_that_is_lost_is_replaced_and_the_claim_defended(load: Load, pr
 
 def test_the_least_that_a_step_takes_is_a_devices(load: Load, processor: Job) -> None:
     assert capacity.least(load(Emulator())).step < capacity.least(processor).step
+
+
+AT_ONCE = ChainPace()
+UNCOUNTED = 3 * (4096 + 256 * 4)
+"""Bytes of a device beside a plan: guards, roots of empty tensors, a step's context."""
+
+
+def test_what_a_device_is_said_to_need_is_what_it_holds(load: Load, caplog: pytest.LogCaptureFixture) -> None:
+    job = load(Emulator())
+    share = Fitting(footprint.worker, path="emulated").share(job.programs, job.params)
+    assert share is not None
+    device = Counting(size=share.total + UNCOUNTED)
+    job = load(device)
+    *_, (_, final, _) = slot(job).states()
+    payloads = [payload_of(job, final)] * job.params.role.slots
+    roots(merge_run(job, job.genesis, payloads, toyjob.SEED, 0))
+    assert caplog.text == "", "the processor has not taken over"
+    assert device.most > 0.9 * share.total
+    loaded = DeviceShare.loaded(footprint.worker, job)
+    assert (loaded.needs, loaded.total) == (share.needs, share.total)
+    loaded.memory.require(loaded.total)
+
+
+def test_a_worker_joins_nothing_that_its_device_lacks_memory_for(
+    load: Load, processor: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = load(Emulator())
+    fits = Fitting(footprint.worker, path="emulated")
+    share = fits.share(job.programs, job.params)
+    assert share is not None
+    device = Counting(size=share.total - 1)
+    small = load(device)
+    told = f"needs {readable(share.total)} of memory, emulated has {readable(share.total - 1)}"
+    with pytest.raises(Unfit, match=re.escape(told)) as refused:
+        fits(small.programs, small.params)
+    assert "larger machines" in refused.value.hint
+    assert device.most == 0, "nothing is allocated for it"
+    with pytest.raises(Unfit, match=re.escape(told)):
+        keep_up(small, require_nothing, AT_ONCE)
+    # Whoever only replays or merges has the processor do it, if this machine's memory holds it.
+    whole = footprint.verifier(job.programs, job.params.role.slots).total
+    for role in (footprint.verifier, footprint.aggregator):
+        monkeypatch.setattr(cuda, "open_device", lambda label: Emulator(size=0))
+        Fitting(role, path="emulated")(small.programs, small.params)
+    monkeypatch.setattr(footprint, "memory", lambda: Memory(whole - 1, whole - 1))
+    with pytest.raises(Unfit, match="this machine has"):
+        Fitting(footprint.verifier, path="emulated")(small.programs, small.params)
+    fitting = load(Emulator(size=share.total + UNCOUNTED))
+    monkeypatch.setattr(footprint, "memory", lambda: Memory(2 * whole, 2 * whole))
+    fits(fitting.programs, fitting.params)
+    assert roots(slot(fitting)) == roots(slot(processor))
+    assert fitting.executable(fitting.programs.step).place == "emulated"
+
+
+def test_a_machine_need_not_hold_what_its_device_does(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = load(Emulator())
+    fits, slots = Fitting(footprint.worker, path="emulated"), job.params.role.slots
+    share = fits.share(job.programs, job.params)
+    assert share is not None
+    whole, beside = (footprint.worker(job.programs, slots, *of) for of in ((), (share.beside,)))
+    assert beside.arena == 0
+    assert beside.total < whole.total
+    assert (beside.constants, beside.base) == (whole.constants, whole.base), "they are decoded here"
+    for module in (footprint, capacity):
+        monkeypatch.setattr(module, "memory", lambda: Memory(beside.total, beside.total))
+    fits(job.programs, job.params)
+    assert keep_up(job, require_nothing, AT_ONCE).trains == "emulated"
+    with pytest.raises(Unfit, match="this machine has"):
+        Fitting(footprint.worker)(job.programs, job.params)
+    for module in (footprint, capacity):
+        monkeypatch.setattr(module, "memory", lambda: Memory(beside.total - 1, beside.total - 1))
+    with pytest.raises(Unfit, match=f"needs {readable(beside.total)} of memory, this machine has"):
+        fits(job.programs, job.params)
+    with pytest.raises(Unfit, match="this machine has"):
+        keep_up(job, require_nothing, AT_ONCE)
+
+
+def test_a_machine_holds_the_steps_of_games_that_its_device_has_no_memory_for(load: Load) -> None:
+    job = load(Emulator())
+    step = job.programs.step
+    fits = Fitting(footprint.worker, path="emulated")
+    roomy = fits.share(job.programs, job.params)
+    assert roomy is not None
+    load(Emulator(size=roomy.total))
+    tight = fits.share(job.programs, job.params)
+    assert tight is not None
+    whole = footprint.of_program(step)
+    assert roomy.beside(step).shown < tight.beside(step).shown == whole.results + whole.shown
+    assert tight.beside(step).arena == 0
+
+
+def test_a_program_without_kernels_is_held_by_this_machine(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = load(Emulator(size=0))
+    monkeypatch.setattr(loaded_module, "MOST_SOURCE", 0)
+    fits = Fitting(footprint.worker, path="emulated")
+    share = fits.share(job.programs, job.params)
+    assert share is not None
+    assert share.total == 0
+    assert share.beside(job.programs.step) == footprint.of_program(job.programs.step)
+    fits(job.programs, job.params)

@@ -187,6 +187,19 @@ def test_a_job_that_takes_long_to_look_at_waits_behind_every_other(
     assert "1800 s" in found.message
 
 
+def test_a_device_keeps_a_jobs_windows_and_no_processor_need(
+    admission: Admission, toy: Job, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looks: list[object] = []
+    box = SimpleNamespace(operations=1, compare_first=lambda job, at_most: looks.append(at_most))
+    monkeypatch.setattr(capacity, "keep_up", lambda *_: Pace(0.001, 0.001, "emulated", "emulated"))
+    monkeypatch.setattr(comparing, "check_job", looks.append)
+    job = replace(toy, box=box, path="emulated")  # type: ignore[arg-type]
+    assert fits(admission, taken_of(job), [], NOW)
+    assert looks == [FIRST_SECONDS, job]
+    assert '"trains": "emulated"' in capsys.readouterr().out
+
+
 def test_a_job_that_this_machine_computes_wrongly_is_refused_on_disk_before_anything_is_staked(
     admission: Admission, parts: WorkerParts, funds: FakeFunds, toy: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,8 @@ from lockstep.execution.capacity import AGAIN_SECONDS
 from lockstep.execution.invalidity import Undefendable
 from lockstep.execution.jobs import Job
 from lockstep.market.ledger import JobLedger, Ledger
+from lockstep.numerics import cuda
+from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.protocol.errors import (
     BlobCorrupt,
     BlobMissing,
@@ -166,6 +168,24 @@ def test_a_job_that_does_not_fit_is_refused_once_with_the_figure_and_others_go_o
     assert jobs._read(toy.id, False).params == toy.params, "when there is room, it is taken"
     monkeypatch.setattr(footprint, "memory", lambda: Memory(1, 1))
     assert jobs._read(toy.id, True).params == toy.params, "what hangs on it is defended, room or not"
+
+
+def test_a_job_that_a_device_cannot_hold_is_refused_with_the_figure_and_defended_all_the_same(
+    jobs: Jobs, parts: WorkerParts, ledger: Ledger, toy: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts.contracts.market = SimpleNamespace(params=lambda job: toy.params)  # type: ignore[misc, assignment]
+    parts.party = SimpleNamespace(settings=SimpleNamespace(threads=1, path="emulated"))  # type: ignore[misc, assignment]
+    device = Emulator(size=1000)
+    monkeypatch.setattr(cuda, "open_device", lambda label: device)
+    take(jobs, ledger)
+    assert jobs.taken == {}
+    share = footprint.Fitting(footprint.worker, path="emulated").share(toy.programs, toy.params)
+    assert share is not None
+    note = parts.notes.jobs[toy.id]
+    told = f"needs {readable(share.total)} of memory, emulated has 1.0 kB (1.0 kB available)"
+    assert (note.code, note.message, note.next) == ("unfit", told, 1000 + AGAIN_SECONDS)
+    defended = jobs._read(toy.id, True)
+    assert defended.executable(toy.programs.step).place == "cpu"
 
 
 def test_a_job_that_ends_what_runs_it_is_refused_on_disk_and_not_looked_at_again(

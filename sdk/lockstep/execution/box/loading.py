@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import structlog
+
 from lockstep.base.decoding import anything, either, table, text, whole
 from lockstep.base.legible import on_one_line
 from lockstep.base.machine import memory
@@ -25,13 +27,13 @@ from lockstep.execution import footprint, invalidity
 from lockstep.execution.box.confinement import OFFERED, Allowance
 from lockstep.execution.box.executable import BoxedExecutable
 from lockstep.execution.box.folders import folder_of
-from lockstep.execution.box.handle import Box, Cancelled, Starved
+from lockstep.execution.box.handle import Box, Cancelled, Overdue, Starved
 from lockstep.execution.capacity import SHARE, ChainPace, Pace, Require
-from lockstep.execution.footprint import Fitting
+from lockstep.execution.footprint import CHILD_BYTES, PROCESS_BYTES, Fitting
 from lockstep.execution.jobs import PROCESSOR_PATHS, Job
 from lockstep.numerics.arrays import Array, StepContext
 from lockstep.numerics.selftest import check_machine
-from lockstep.protocol.errors import Malformed, ProgramInvalid, TryLater
+from lockstep.protocol.errors import Malformed, ProgramInvalid, TryLater, Unfit
 from lockstep.protocol.types import JobId
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from lockstep.protocol.jobs import JobParams
     from lockstep.protocol.programs.program import Program
     from lockstep.storage import ContentStore
+
+log = structlog.get_logger(__name__)
 
 LEAST_SECONDS = 30.0
 """No window is so short that a child is not waited for so long: this machine may be busy."""
@@ -94,8 +98,11 @@ def load(
             box.plan()
         except ShownBroken as error:
             raise invalidity.proven(error, params, store) from None
-        box.require()
-        loaded = invalidity.load(job_id, params, store, threads, path)
+        if path in PROCESSOR_PATHS:
+            box.require()
+            fits = None
+        # What a device would hold is planned here, now that the child has planned the same bytes.
+        loaded = invalidity.load(job_id, params, store, threads, path, fits=fits)
     except BaseException:
         box.close()
         raise
@@ -218,6 +225,15 @@ class JobBox:
     def compare(self, job: Job, at_most: float = LOOK_SECONDS) -> None:
         """`comparing.check_job` in the child; raises WrongBits, and Overdue as `measure` does."""
         self._look(job, "compare", {}, table({}), at_most)
+
+    def compare_first(self, job: Job, at_most: float = LOOK_SECONDS) -> None:
+        """`compare` of a job that a device computes in this process, as far as the processor can: not if this machine's
+        memory does not hold that, or it is not done in time."""
+        try:
+            memory().require(self.plan().memory, PROCESS_BYTES + CHILD_BYTES)
+            self.compare(job, at_most)
+        except (Unfit, Overdue) as error:
+            log.info("a job is compared on its device alone", job=self.job.hex(), why=error.message)
 
     def decode(self, cid: str) -> None:
         """Has the child decode and plan one Program more, the loss under `cid`."""

@@ -130,22 +130,52 @@ class Hashing(NamedTuple):
 class DeviceNeed(NamedTuple):
     """Bytes that a Program takes of a device, its dataset left out."""
 
+    fixed: int
+    """Bytes that it holds as long as it is loaded: constants, scratch."""
+    state: int
+    """Bytes of the state that a step begins with."""
     step: int
     """Bytes to run a step from state to state."""
     shown: int
     """Bytes to show every op's output, one after the other."""
 
 
-def _compiled(device: Device, source: str) -> Kernels:
-    """The kernels of a Program's source; raises UsageError for more of it than is compiled, Crashed where the compiler
-    takes the kernels' own header and not this source, DoctorError where it takes neither."""
-    # INVARIANT: no Program ends a process by what a device's compiler makes of it: the compiler is broken if it refuses
-    # our own source, else the job is refused.
-    if len(source) > MOST_SOURCE:
+class DevicePlan:
+    """A Program's kernels, and the places of what they compute; nothing of it is on a device."""
+
+    def __init__(self, program: Program, device: Device, tiles: bool) -> None:
+        self.generated = generate(program, device.shared_bytes, tiles)
+        self.arena = plan(program, self.generated.launches)
+        self.all = plan(program, self.generated.shown, shown=True)
+        state = sum(header.elements for header in program.inputs if header is not None)
+        fixed = sum(const.header.elements for const in program.consts) + self.generated.scratch_words
+        largest = max((op.header.elements for op in program.ops), default=0)
+        hashing = largest // 16  # 32 bytes a leaf of 1 KiB, and as much above it
+        step, shown = STATES * state + self.arena.words + hashing, state + self.all.words + hashing
+        self.need = DeviceNeed(4 * fixed, 4 * state, 4 * (fixed + step), 4 * (fixed + shown))
+
+
+def planned(program: Program, device: Device, has_room: Callable[[int], bool] = lambda words: True) -> DevicePlan:
+    """The plan of a Program for what is free on a device now; nothing is allocated, unless `has_room` does so to tell
+    if the outputs of a step find memory. Raises UsageError for a Program that the device has no kernels for."""
+    free = available(device)
+    found = DevicePlan(program, device, tiles=False)
+    if found.need.step > WHOLE * free or not has_room(found.arena.words):
+        found = DevicePlan(program, device, tiles=True)
+    characters = len(found.generated.source)
+    if characters > MOST_SOURCE:
         raise UsageError(
-            f"its kernels take {len(source):,} characters, at most {MOST_SOURCE:,} are compiled for {device.label}",
+            f"its kernels take {characters:,} characters, at most {MOST_SOURCE:,} are compiled for {device.label}",
             hint="the processor runs it",
         )
+    return found
+
+
+def _compiled(device: Device, source: str) -> Kernels:
+    """The kernels of a Program's source; raises Crashed where the compiler takes the kernels' own header and not this
+    source, DoctorError where it takes neither."""
+    # INVARIANT: no Program ends a process by what a device's compiler makes of it: the compiler is broken if it refuses
+    # our own source, else the job is refused.
     try:
         return device.load(source)
     except DeviceFailed:
@@ -163,14 +193,8 @@ class Loaded:
         what `_compiled` raises."""
         self._program, self._device = program, device
         self.pool, free = BufferPool(device), available(device)
-        for tiles in (False, True):
-            self._generated = generate(program, device.shared_bytes, tiles)
-            self._arena = plan(program, self._generated.launches)
-            if not tiles:  # a game's are the same in both
-                self._all = plan(program, self._generated.shown, shown=True)
-            self.need = self._needed()
-            if self.need.step <= WHOLE * free and self._has_room():
-                break
+        chosen = planned(program, device, self._has_room)
+        self._generated, self._arena, self._all, self.need = chosen.generated, chosen.arena, chosen.all, chosen.need
         if self.need.step > free:
             raise DeviceFailed(
                 f"a step takes {self.need.step:,} bytes of {device.label}, which has {free:,} free",
@@ -194,10 +218,10 @@ class Loaded:
         held = self._dataset
         return self.pool.idle + (0 if held is None else held[0].nbytes)
 
-    def _has_room(self) -> bool:
+    def _has_room(self, words: int) -> bool:
         """True if the outputs of a step find memory now; it is kept for the first step, and others see it taken."""
         try:
-            self.pool.take(self._arena.words)
+            self.pool.take(words)
         except DeviceFailed:
             return False
         return True
@@ -302,15 +326,6 @@ class Loaded:
         cells = np.array(values, np.uint64)
         pointers = addresses(cells)
         self._kernels.launch(kernel, -(-items // HASH_THREADS), HASH_THREADS, 0, pointers.ctypes.data)
-
-    def _needed(self) -> DeviceNeed:
-        program, generated = self._program, self._generated
-        inputs = sum(header.elements for header in program.inputs if header is not None)
-        fixed = sum(const.header.elements for const in program.consts) + generated.scratch_words
-        largest = max((op.header.elements for op in program.ops), default=0)
-        hashing = largest // 16  # 32 bytes a leaf of 1 KiB, and as much above it
-        step = fixed + STATES * inputs + self._arena.words + hashing
-        return DeviceNeed(4 * step, 4 * (fixed + inputs + self._all.words + hashing))
 
     def _fixed(
         self, state: Sequence[DeviceTensor | None], context: StepContext, dataset: Array | None, rows: Buffer | None

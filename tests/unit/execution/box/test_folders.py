@@ -84,7 +84,7 @@ def test_a_folder_that_its_job_closed_to_its_user_is_opened() -> None:
 
 
 def test_a_child_keeps_its_folder_for_as_long_as_it_runs(toy: Job, toy_store: ContentStore, boxes: Path) -> None:
-    box = JobBox(toy.id, toy.params, toy_store, 1, "auto", footprint.fitting(footprint.worker))
+    box = JobBox(toy.id, toy.params, toy_store, 1, "auto", footprint.Fitting(footprint.worker))
     with box:
         box.plan()
         looked_at(*range(1, 8))

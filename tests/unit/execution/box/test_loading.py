@@ -16,17 +16,19 @@ import numpy as np
 import pytest
 
 from lockstep.base.machine import Memory
-from lockstep.execution import capacity, footprint
+from lockstep.execution import capacity, footprint, jobs
 from lockstep.execution.box import loading, segments
 from lockstep.execution.box.executable import BoxedExecutable
-from lockstep.execution.box.handle import Box, Cancelled, Starved, end_all
+from lockstep.execution.box.handle import Box, Cancelled, Overdue, Starved, end_all
 from lockstep.execution.box.loading import JobBox
 from lockstep.execution.capacity import ChainPace
 from lockstep.execution.invalidity import Undefendable
 from lockstep.execution.jobs import ClaimRun, Job, merge_run, payload_of, slot_run
 from lockstep.execution.losses import Losses
+from lockstep.numerics import cuda
 from lockstep.numerics.builder import ProgramBuilder
-from lockstep.protocol.errors import BlobMissing, Crashed, LockstepError, TryLater, Unfit, Unreachable
+from lockstep.numerics.cuda.emulator import Emulator
+from lockstep.protocol.errors import BlobMissing, Crashed, LockstepError, TryLater, Unfit, Unreachable, WrongBits
 from lockstep.protocol.market import moving
 from lockstep.protocol.types import Cid, JobId
 from lockstep.storage import ContentStore
@@ -38,7 +40,7 @@ from tests.support.hostile import HOSTILE
 from tests.support.takeover import SECONDS, Exploit
 from tests.support.waiting import wait
 
-FITS = footprint.fitting(footprint.worker)
+FITS = footprint.Fitting(footprint.worker)
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +132,47 @@ def test_the_planner_and_the_clock_are_the_childs(boxed: Job, toy: Job) -> None:
     assert boxed.box.estimate().merge > 0
     with pytest.raises(Unfit, match="and a commitment"):
         boxed.box.measure(boxed, capacity.require_claimant, ChainPace(block=1e6))
+
+
+def test_what_a_device_computes_is_compared_in_a_child_first_as_far_as_the_processor_can(
+    boxed: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+    ends: list[Exception] = [WrongBits("op 7", ""), Overdue("late", "")]
+
+    def compare(box: JobBox, job: Job, at_most: float) -> None:
+        looks.append(at_most)
+        if ends:
+            raise ends.pop()
+
+    monkeypatch.setattr(JobBox, "compare", compare)
+    assert boxed.box is not None
+    boxed.box.compare_first(boxed, 7.0)
+    with pytest.raises(WrongBits):
+        boxed.box.compare_first(boxed, 8.0)
+    boxed.box.compare_first(boxed, 9.0)
+    need = footprint.worker(boxed.programs, boxed.params.role.slots).total
+    monkeypatch.setattr(loading, "memory", lambda: Memory(need - 1, need - 1))
+    boxed.box.compare_first(boxed, 10.0)
+    assert looks == [7.0, 8.0, 9.0], "not without the memory"
+
+
+def test_a_job_is_planned_for_its_device_before_its_data_is_fetched(
+    toy: Job, toy_store: ContentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fits, device = footprint.Fitting(footprint.worker, path="emulated"), Emulator()
+    monkeypatch.setattr(cuda, "open_device", lambda label: device)
+    share = fits.share(toy.programs, toy.params)
+    assert share is not None
+    beside = footprint.worker(toy.programs, toy.params.role.slots, share.beside).total
+    monkeypatch.setattr(footprint, "memory", lambda: Memory(beside, beside))
+    job = loading.load(toy.id, toy.params, toy_store, path="emulated", fits=fits)
+    assert job.box is not None
+    job.box.close()
+    device._size = 1000
+    monkeypatch.setattr(jobs, "load_dataset", lambda *_, **__: pytest.fail("it is fetched"))
+    with pytest.raises(Unfit, match=r"emulated has 1\.0 kB"):
+        loading.load(toy.id, toy.params, toy_store, path="emulated", fits=fits)
 
 
 def test_what_a_child_has_lost_is_given_to_the_next_one(boxed: Job, toy: Job) -> None:
