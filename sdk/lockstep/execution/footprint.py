@@ -27,6 +27,7 @@ from lockstep.numerics import cuda
 from lockstep.numerics.built import kernels as _native
 from lockstep.numerics.cuda.executable import CudaExecutable
 from lockstep.numerics.cuda.loaded import STATES, DeviceNeed, available, planned
+from lockstep.numerics.resident import DeviceFailed
 from lockstep.protocol.errors import ProgramInvalid, Unfit, UsageError
 from lockstep.protocol.merkle import HASH_BYTES, LEAF_ELEMENTS, TensorHeader, ceil_log2
 from lockstep.protocol.programs.program import Kind, Program
@@ -148,28 +149,21 @@ class DeviceShare:
     def planned(role: Role, programs: ClaimSchedule, params: JobParams, path: str) -> DeviceShare:
         """The share of a job on the device `path`, from its Programs alone."""
         device, needs = cuda.open_device(path), dict[bytes, DeviceNeed]()
+        held = _memory_of(device)
         for program in _programs(role, programs):
             with suppress(UsageError):
-                needs[program.root] = planned(program, device).need
-        return DeviceShare._of(role, programs, params, needs, device)
+                needs[program.root] = planned(program, device, held.available).need
+        return DeviceShare(needs, _rows(role, programs, params, needs), held)
 
     @staticmethod
     def loaded(role: Role, job: Job) -> DeviceShare:
         """The share of a job whose Programs are on the device already, as far as it had room for them."""
         executables = [job.executable(program) for program in _programs(role, job.programs)]
         needs: dict[bytes, DeviceNeed] = {e.program.root: e.need for e in executables if isinstance(e, CudaExecutable)}
-        present = sum(need.fixed for need in needs.values())
-        return DeviceShare._of(role, job.programs, job.params, needs, cuda.open_device(job.path), present)
-
-    @staticmethod
-    def _of(
-        role: Role, programs: ClaimSchedule, params: JobParams, needs: Mapping[bytes, DeviceNeed], device: Device,
-        present: int = 0,
-    ) -> DeviceShare:  # fmt: skip
-        draws = any(op.kind == Kind.DRAW for p in _programs(role, programs) if p.root in needs for op in p.ops)
-        rows = WORD_BYTES * params.role.dataset_rows * params.role.row_length if draws else 0
-        held = Memory(device.memory.total, available(device) + present, device.label)
-        return DeviceShare(needs, rows, held)
+        held = _memory_of(cuda.open_device(job.path))
+        present = sum(need.fixed for need in needs.values()) if held.total else 0
+        rows = _rows(role, job.programs, job.params, needs)
+        return DeviceShare(needs, rows, replace(held, available=held.available + present))
 
     @property
     def total(self) -> int:
@@ -268,6 +262,20 @@ def _constants(programs: ClaimSchedule) -> int:
 def _programs(role: Role, programs: ClaimSchedule) -> tuple[Program, ...]:
     """The Programs that a role runs."""
     return (programs.merge,) if role is aggregator else (programs.step, programs.encode, programs.merge)
+
+
+def _rows(role: Role, programs: ClaimSchedule, params: JobParams, needs: Mapping[bytes, DeviceNeed]) -> int:
+    """Bytes of the dataset on a device, where a Program that it runs draws rows."""
+    draws = any(op.kind == Kind.DRAW for p in _programs(role, programs) if p.root in needs for op in p.ops)
+    return WORD_BYTES * params.role.dataset_rows * params.role.row_length if draws else 0
+
+
+def _memory_of(device: Device) -> Memory:
+    """What this process could have of a device; nothing of one that failed, so that what hangs on it goes on."""
+    try:
+        return Memory(device.memory.total, available(device), device.label)
+    except DeviceFailed:
+        return Memory(0, 0, f"{device.label}, which failed,")
 
 
 def _tree_bytes(program: Program) -> int:

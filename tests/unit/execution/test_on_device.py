@@ -21,7 +21,7 @@ from lockstep.execution.states import ClaimStates, States
 from lockstep.market.held import HeldClaim
 from lockstep.numerics import cuda
 from lockstep.numerics.cuda import loaded as loaded_module
-from lockstep.numerics.cuda.device import Device
+from lockstep.numerics.cuda.device import Device, DeviceMemory
 from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.numerics.cuda.loaded import available
 from lockstep.numerics.resident import DeviceFailed, Resident
@@ -349,6 +349,22 @@ def test_a_machine_holds_the_steps_of_games_that_its_device_has_no_memory_for(lo
     whole = footprint.of_program(step)
     assert roomy.beside(step).shown < tight.beside(step).shown == whole.results + whole.shown
     assert tight.beside(step).arena == 0
+
+
+def test_a_device_that_failed_is_given_no_job_and_ends_nothing(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(device: Device) -> DeviceMemory:
+        raise DeviceFailed("the device fell off the bus", hint="nvidia-smi")
+
+    job = load(Emulator())
+    assert job.executable(job.programs.step).place == "emulated"
+    monkeypatch.setattr(Emulator, "memory", property(lost))
+    for admit in (
+        lambda: Fitting(footprint.worker, path="emulated")(job.programs, job.params),
+        lambda: keep_up(job, require_nothing, AT_ONCE),
+    ):
+        with pytest.raises(Unfit, match="emulated, which failed, has"):
+            admit()
+    Fitting(footprint.verifier, path="emulated")(job.programs, job.params)
 
 
 def test_a_program_without_kernels_is_held_by_this_machine(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,10 +155,11 @@ class DevicePlan:
         self.need = DeviceNeed(4 * fixed, 4 * state, 4 * (fixed + step), 4 * (fixed + shown))
 
 
-def planned(program: Program, device: Device, has_room: Callable[[int], bool] = lambda words: True) -> DevicePlan:
-    """The plan of a Program for what is free on a device now; nothing is allocated, unless `has_room` does so to tell
+def planned(
+    program: Program, device: Device, free: int, has_room: Callable[[int], bool] = lambda words: True
+) -> DevicePlan:
+    """The plan of a Program for so many free bytes of a device; nothing is allocated, unless `has_room` does so to tell
     if the outputs of a step find memory. Raises UsageError for a Program that the device has no kernels for."""
-    free = available(device)
     found = DevicePlan(program, device, tiles=False)
     if found.need.step > WHOLE * free or not has_room(found.arena.words):
         found = DevicePlan(program, device, tiles=True)
@@ -193,7 +194,7 @@ class Loaded:
         what `_compiled` raises."""
         self._program, self._device = program, device
         self.pool, free = BufferPool(device), available(device)
-        chosen = planned(program, device, self._has_room)
+        chosen = planned(program, device, free, self._has_room)
         self._generated, self._arena, self._all, self.need = chosen.generated, chosen.arena, chosen.all, chosen.need
         if self.need.step > free:
             raise DeviceFailed(
