@@ -271,7 +271,7 @@ def _rows(role: Role, programs: ClaimSchedule, params: JobParams, needs: Mapping
 
 
 def _memory_of(device: Device) -> Memory:
-    """What this process could have of a device; nothing of one that failed, so that what hangs on it goes on."""
+    """The memory of a device that this process could have; none of one that failed, which ends nothing."""
     try:
         return Memory(device.memory.total, available(device), device.label)
     except DeviceFailed:
