@@ -36,6 +36,8 @@ FASTEST = 4e11
 """Operations a second that no thread reaches: a job that is too slow even so is not tried."""
 FASTEST_DEVICE = 1e15
 """Operations a second in float32 that no device reaches."""
+MOST_DEVICE_SECONDS = 1.0
+"""The longest transition at that rate: nobody can end what a device has begun."""
 
 
 INCLUSION_BLOCKS = 2
@@ -99,9 +101,13 @@ Require = Callable[[JobParams, Pace, ChainPace], None]
 def keep_up(job: Job, require: Require, chain: ChainPace, role: footprint.Role = footprint.worker) -> Pace:
     """Returns the pace of a job; raises Unfit if this machine, or its device, cannot do what `require` and `role` ask.
     No step is run that could not be in time, or whose tensors do not fit."""
-    require(job.params, least(job), chain)
     programs, slots = job.programs, job.params.role.slots
-    on_processor = job.path in PROCESSOR_PATHS
+    on_processor, lower = job.path in PROCESSOR_PATHS, least(job)
+    require(job.params, lower, chain)
+    # INVARIANT: no job keeps a device for hours while it is looked at.
+    if not on_processor and max(lower.step, lower.merge) > MOST_DEVICE_SECONDS:
+        most = MOST_DEVICE_SECONDS * FASTEST_DEVICE
+        raise Unfit(f"a transition has more than {most:.0e} operations", "leave this job to larger machines")
     need = role(programs, slots) if on_processor else DeviceShare.loaded(role, job).need(role, programs, slots)
     # The job is loaded: its constants and a checkpoint are in memory.
     memory().require(need.total, need.process + need.child + need.constants + need.base)

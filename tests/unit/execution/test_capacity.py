@@ -101,6 +101,15 @@ def test_a_step_that_could_not_be_in_time_is_not_even_tried(toy: Job, ran: list[
     assert ran == []
 
 
+def test_a_step_that_would_keep_a_device_for_hours_is_not_begun(
+    toy: Job, ran: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capacity, "FASTEST_DEVICE", operations(toy.programs.step) - 1)
+    with pytest.raises(Unfit, match="a transition has more than"):
+        keep_up(replace(toy, path="emulated"), require_nothing, AT_ONCE)
+    assert ran == []
+
+
 def test_a_merge_that_takes_longer_than_a_turn_is_no_work_for_anybody(
     toy: Job, ran: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:

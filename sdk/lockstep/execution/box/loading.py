@@ -228,11 +228,13 @@ class JobBox:
 
     def compare_first(self, job: Job, at_most: float = LOOK_SECONDS) -> None:
         """`compare` of a job that a device computes in this process, as far as the processor can: not if this machine's
-        memory does not hold that, or it is not done in time."""
+        memory does not hold that, or it is not done in the longest look. Raises Overdue after a shorter one."""
         try:
             memory().require(self.plan().memory, PROCESS_BYTES + CHILD_BYTES)
             self.compare(job, at_most)
         except (Unfit, Overdue) as error:
+            if isinstance(error, Overdue) and at_most < LOOK_SECONDS:
+                raise
             log.info("a job is compared on its device alone", job=self.job.hex(), why=error.message)
 
     def decode(self, cid: str) -> None:
