@@ -27,7 +27,7 @@ BIN := .venv/bin
 UV := $(BIN)/uv pip install --quiet
 STAMP := out/stamps
 FORGE = $(firstword $(wildcard node_modules/@foundry-rs/forge-*/bin/forge))
-NATIVE := CMakeLists.txt $(wildcard sdk/lockstep/numerics/kernels/* sdk/lockstep/protocol/native/*)
+NATIVE := CMakeLists.txt $(wildcard sdk/lockstep/numerics/kernels/* sdk/lockstep/numerics/kernels/*/* sdk/lockstep/protocol/native/*)
 
 # One thread a process: no result depends on it, and the processes of a demo share the machine.
 export OMP_NUM_THREADS ?= 1

@@ -21,6 +21,7 @@ class Change:
     """Text of a kernel's source and what stands in its place."""
 
     file: str
+    """In the folder of the kernels."""
     before: str
     after: str
 
@@ -66,7 +67,7 @@ def _files() -> list[Path]:
     found = []
     for name in SOURCES:
         path = ROOT / name
-        found += [path] if path.is_file() else sorted(p for p in path.iterdir() if p.is_file())
+        found += [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
     return found
 
 

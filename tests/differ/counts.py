@@ -186,16 +186,16 @@ class Counts:
 
 
 def counts_of(notes: Iterable[Path], file: str) -> Counts:
-    """The sum over several builds of the source of that name."""
+    """The sum over several builds of the source of that name, with folders or without."""
     found = Counts()
     for path in notes:
         for function in functions(path):
             for source, line, count in function.executed():
-                if Path(source).name == file:
+                if Path(source).match(file):
                     found.lines[line] = found.lines.get(line, 0) + count
             on_line: dict[int, int] = defaultdict(int)
             for source, line, ways in function.branches():
-                if Path(source).name != file:
+                if not Path(source).match(file):
                     continue
                 block = on_line[line]
                 on_line[line] += 1

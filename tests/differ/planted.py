@@ -35,7 +35,7 @@ class Defect:
 
 DECLARED = Change("plans.hpp", "using Index = std::int64_t;", "using Index = std::int64_t;\nextern const int kPlanted;")
 DEFINED = Change(
-    "arena.cpp", "namespace lockstep {\nnamespace {", "#include <cstdlib>\n\nnamespace lockstep {\n"
+    "plan/arena.cpp", "namespace lockstep {\nnamespace {", "#include <cstdlib>\n\nnamespace lockstep {\n"
     f'const int kPlanted = std::getenv("{VARIABLE}") ? std::atoi(std::getenv("{VARIABLE}")) : 0;\n\nnamespace {{',
 )  # fmt: skip
 
@@ -73,23 +73,23 @@ DEFECTS = (
     ),
     Defect(
         "an offset forgotten where a copy is read in place",
-        "planner.cpp",
+        "plan/products.cpp",
         "copy.views[0].offset + offset",
         "copy.views[0].offset",
     ),
     Defect(
         "a reach beyond an axis allowed",
-        "planner.cpp",
+        "plan/views.cpp",
         "if (low[axis] < 0 || high[axis] >= axes.extents[axis]) return std::nullopt;",
         "",
     ),
     Defect(
         "a part of a joined concat out of place",
-        "planner.cpp",
-        "own.out_offsets[part] + before * (*placed)[inner.p0]",
-        "own.out_offsets[part] + before",
+        "plan/concats.cpp",
+        "own.parts[part].out_offset + before * (*placed)[inner.p0]",
+        "own.parts[part].out_offset + before",
     ),
-    Defect("a turned view joined to a group", "strips.cpp", "return *found == due;", "return true;"),
+    Defect("a turned view joined to a group", "plan/strip_matcher.cpp", "return *found == due;", "return true;"),
     Defect(
         "dead columns taken for zeros",
         "strips_run.cpp",
@@ -104,42 +104,48 @@ DEFECTS = (
     ),
     Defect(
         "a condition of data taken for a mask",
-        "strips.cpp",
+        "plan/strip_masks.cpp",
         "std::min(b, c) == Dead::kOneValue &&\n                pure[in.a]",
         "std::min(b, c) == Dead::kOneValue",
         MASKS,
     ),
     Defect(
         "the columns that a mask hides taken for those that it leaves",
-        "strips.cpp",
+        "plan/strip_masks.cpp",
         "mark(m, pure, in.a, b == Dead::kUnknown);",
         "mark(m, pure, in.a, c == Dead::kUnknown);",
         MASKS,
     ),
     Defect(
         "the ends of a mask with another bound",
-        "strips.cpp",
+        "plan/strip_masks.cpp",
         "key.insert(key.end(), {in.op, in.a, in.b, in.c, in.imm});",
         "key.insert(key.end(), {in.op, in.a, in.b, in.c});",
         MASKS,
     ),
     Defect(
         "one factor that is known taken for both",
-        "strips.cpp",
+        "plan/strip_masks.cpp",
         "(known(a) && (known(b) || from_product(b))) || (known(b) && from_product(a))",
         "known(a) || known(b)",
         MASKS,
     ),
     Defect(
         "the mask of one batch for all of them",
-        "strips.cpp",
+        "plan/strip_masks.cpp",
         "return std::all_of(o.batch.begin(), o.batch.end(), [](Index s) { return s == 0; });",
         "return true;",
         MASKS,
     ),
-    Defect("a block as wide as its first row", "strips.cpp", "*std::max_element(at, at + block.rows)", "*at", MASKS),
-    Defect("padding of groups of another size", "quants.cpp", "op.p0 != words", "false"),
-    Defect("a second limb of other values", "quants.cpp", "!same_place(part(0), quant.views[0])", "false"),
+    Defect(
+        "a block as wide as its first row",
+        "plan/strip_groups.cpp",
+        "*std::max_element(at, at + block.rows)",
+        "*at",
+        MASKS,
+    ),
+    Defect("padding of groups of another size", "plan/dots.cpp", "op.p0 != words", "false"),
+    Defect("a second limb of other values", "plan/quants.cpp", "!same_place(part(0), quant.views[0])", "false"),
     Defect(
         "the random words of a row's first group",
         "quant.inl",
@@ -152,7 +158,7 @@ DEFECTS = (
         "span->end = k + 32 - __builtin_clz(found);",
         "span->end = k + 31 - __builtin_clz(found);",
     ),
-    Defect("a tensor dropped while it is read", "sweep.cpp", "pins_[i] == 0", "true"),
+    Defect("a tensor dropped while it is read", "plan/sweep.cpp", "pins_[i] == 0", "true"),
     Defect(
         "an index behind the last row taken for one",
         "scatter.cpp",
@@ -162,7 +168,7 @@ DEFECTS = (
     Defect("an infinity overlooked", "scatter.cpp", "largest[d] >= f32::INFINITE", "largest[d] > f32::INFINITE"),
     Defect(
         "memory given away a step early",
-        "arena.cpp",
+        "plan/arena.cpp",
         "other->begin < stay.end && stay.begin < other->end",
         "other->begin + 1 < stay.end && stay.begin + 1 < other->end",
     ),

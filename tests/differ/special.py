@@ -20,17 +20,15 @@ CASES = 3000
 """In which a planted defect is looked for."""
 CUDA = "sdk/lockstep/numerics/cuda"
 COUNTED = (
-    "planner",
-    "strips",
+    *sorted(
+        f"plan/{path.stem}"
+        for path in (builds.ROOT / builds.KERNELS / "plan").glob("*.cpp")
+        if path.stem != "soundness"
+    ),
     "strips_run",
-    "sweep",
-    "batches",
-    "quants",
     "loops",
     "scatter",
     "multiply",
-    "arena",
-    "recompute",
 )
 """Sources whose lines and branches a covered run lists."""
 
@@ -59,20 +57,20 @@ def planted(names: list[str], cases: int, jobs: int) -> int:
     """A table of the defects with the seconds until each is found; 1 if one is not."""
     chosen = [d for d in DEFECTS if not names or any(name in d.name for name in names)]
     kernels = builds.build("planted", changes())
-    print(f"{'seconds':>8}  {'found by':<16}  {'file':<14}  defect", flush=True)
+    print(f"{'seconds':>8}  {'found by':<16}  {'file':<22}  defect", flush=True)
     missed = 0
     for defect in chosen:
         failure = first_failure(defect, kernels, cases, jobs)
         missed += failure is None
         after = f"{failure.after:8.1f}" if failure else "       -"
-        print(f"{after}  {failure.name if failure else 'NOT FOUND':<16}  {defect.file:<14}  {defect.name}", flush=True)
+        print(f"{after}  {failure.name if failure else 'NOT FOUND':<16}  {defect.file:<22}  {defect.name}", flush=True)
     for name, change in HEADERS:
         if names and not any(wanted in name for wanted in names):
             continue
         failure = first_on_device(change, cases, jobs)
         missed += failure is None
         after = f"{failure.after:8.1f}" if failure else "       -"
-        print(f"{after}  {failure.name if failure else 'NOT FOUND':<16}  {change.file:<14}  {name}", flush=True)
+        print(f"{after}  {failure.name if failure else 'NOT FOUND':<16}  {change.file:<22}  {name}", flush=True)
     print(f"{missed} not found")
     return int(missed > 0)
 
@@ -133,9 +131,9 @@ def covered(kinds: list[str], cases: int | None, seconds: float | None, jobs: in
         counts = counts_of(paths, f"{name}.cpp")
         own, told = reached(counts, f"{name}.cpp")
         total += own
-        print(f"{name + '.cpp':<16} lines {_share(counts.lines.values())}  {own}")
+        print(f"{name + '.cpp':<24} lines {_share(counts.lines.values())}  {own}")
         print("".join(f"    {line}\n" for line in told), end="")
-    print(f"{'together':<16} {total}")
+    print(f"{'together':<24} {total}")
     for reason in EXPLAINED:
         print(f"    {reason.branches} of {reason.file}, {reason.text}: {reason.why}")
     return 0

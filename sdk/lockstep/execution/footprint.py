@@ -8,7 +8,7 @@
     share.need(worker, programs, slots).total   # bytes that are left to this machine's memory
 
 A run holds its inputs, what it leaves, and an arena in which every other output lies from the op that writes it to its
-last reader (numerics/kernels/planner.cpp plans it; the same code is asked here). Which states are alive beside it is
+last reader (numerics/kernels/plan/ plans it; the same code is asked here). Which states are alive beside it is
 what the roles' loops keep: `jobs.ClaimRun.states`, `worker.computing.train`, `replay.PublicData`.
 """
 

@@ -1,7 +1,7 @@
 """Quants of one tensor as one launch: codes, scales, those of what they leave of it, concats of these, and its map.
 
-In the committed form each of them is an op that reads the tensor; the processor's planner (quants.cpp) finds the same
-groups.
+In the committed form each of them is an op that reads the tensor; the processor's planner
+(kernels/plan/quants.cpp) finds the same groups.
 """
 
 from __future__ import annotations

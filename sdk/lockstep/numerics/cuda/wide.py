@@ -1,8 +1,8 @@
 """Reductions of wide tensors that are nowhere in memory: softmax attention, forward and backward.
 
 Scores are products of few terms. Maps of them, maxima, sums and products along an axis follow, which compute the scores
-again instead of reading them (Dao et al., "FlashAttention", 2022, section 3). The processor's planner (strips.cpp)
-finds the same ops. What does not match stays one op at a time.
+again instead of reading them (Dao et al., "FlashAttention", 2022, section 3). The processor's planner
+(kernels/plan/strips.cpp) finds the same ops. What does not match stays one op at a time.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 
 #include "apply_op.hpp"
 #include "multiply.hpp"
-#include "soundness.hpp"
+#include "plan/soundness.hpp"
 #include "strips_run.hpp"
 #include "threads.hpp"
 
@@ -134,14 +134,14 @@ private:
     }
 
     void compute(const MapStep& step, const Descriptor&, Word* out) {
-        for (std::size_t part = 0; part < step.parts.size(); ++part) {
-            const MapPlan& plan = step.parts[part];
+        for (const MapStep::Part& part : step.parts) {
+            const MapPlan& plan = part.plan;
             const Word* bases[kMaxOperands];
-            for (std::size_t v = 0; v < step.sources[part].size(); ++v) bases[v] = base(step.sources[part][v]);
+            for (std::size_t v = 0; v < part.sources.size(); ++v) bases[v] = base(part.sources[v]);
             const Index work = plan.elements * (1 + plan.instrs / 4), least = std::max<Index>(1, plan.blocks * kLeastWork / std::max<Index>(1, work));
             split(plan.blocks, least, in_.threads, [&](Index begin, Index end, int thread) {
                 Word* scratch = at_least(e_.workspaces_[static_cast<std::size_t>(thread)].scratch, map_scratch(plan));
-                in_.kernels->map(plan, bases, out + step.out_offsets[part], begin, end, scratch);
+                in_.kernels->map(plan, bases, out + part.out_offset, begin, end, scratch);
             });
         }
     }
@@ -225,10 +225,10 @@ private:
                                         at_least(scratch, multiply_codes_scratch(qdot->plan, *in_.kernels)));
         }
         if (const auto* map = std::get_if<MapStep>(&schedule_.steps[i])) {
-            const MapPlan& plan = map->parts[0];
+            const auto& [plan, sources, out_offset] = map->parts[0];
             const Word* bases[kMaxOperands];
-            for (std::size_t v = 0; v < map->sources[0].size(); ++v) bases[v] = base(map->sources[0][v], out);
-            return in_.kernels->map(plan, bases, out[i] + map->out_offsets[0], from(plan.blocks), to(plan.blocks), at_least(scratch, map_scratch(plan)));
+            for (std::size_t v = 0; v < sources.size(); ++v) bases[v] = base(sources[v], out);
+            return in_.kernels->map(plan, bases, out[i] + out_offset, from(plan.blocks), to(plan.blocks), at_least(scratch, map_scratch(plan)));
         }
         const auto& fold = std::get<FoldStep>(schedule_.steps[i]);
         Word immediates[2];

@@ -13,8 +13,8 @@
 #include "buffers.hpp"
 #include "kernels.hpp"
 #include "plain.hpp"
-#include "planner.hpp"
-#include "sweep.hpp"
+#include "plan/schedule.hpp"
+#include "plan/sweep.hpp"
 
 namespace lockstep {
 

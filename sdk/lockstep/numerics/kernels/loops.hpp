@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <vector>
 
-#include "budget.hpp"
 #include "program.hpp"
 
 namespace lockstep {
@@ -71,11 +70,6 @@ struct Loop {
     LoopFunction function = nullptr;
     const Kernels* isa = nullptr;      // whose instructions the function uses
 };
-
-// The loops over the ops that `candidate` marks: maps with a step of their own. `views` is what each op reads, copies seen
-// through; an op that is not `needed` is not run; one that is `kept` is stored whoever reads it.
-std::vector<Loop> make_loops(const Program& program, const std::vector<std::vector<View>>& views, const std::vector<bool>& candidate,
-                             const std::vector<bool>& needed, const std::vector<bool>& kept, Budget& budget);
 
 // Whether code that was compiled for one computes the other: what a compiler is told of them is the same.
 bool same_function(const Loop& one, const Loop& other);

@@ -189,6 +189,13 @@ bool is_dear(int op) {
 
 bool Descriptor::is_qdot() const { return kind == Kind::kFold && mode == kQdotMode; }
 
+std::vector<int> ops_read(const std::vector<View>& views) {
+    std::vector<int> ops;
+    for (const View& view : views)
+        if (view.tag == Tag::kOp && std::find(ops.begin(), ops.end(), view.index) == ops.end()) ops.push_back(view.index);
+    return ops;
+}
+
 Source source_of(const View& view) { return Source{view.tag, view.index, view.offset}; }
 
 bool View::uniform() const {

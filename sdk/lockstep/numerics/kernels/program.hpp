@@ -23,6 +23,11 @@ struct View {
     bool uniform() const;
 };
 
+using Views = std::vector<std::vector<View>>;  // of several ops
+
+// The ops that views read, each once.
+std::vector<int> ops_read(const std::vector<View>& views);
+
 // Where a plan's operand lies: a tensor, or (tag kIota) a word of its own.
 struct Source {
     Tag tag;
@@ -53,7 +58,8 @@ struct Descriptor {
     Index elements = 1;
 
     bool is_qdot() const;
-    // Of a quant: the codes and not the scales, by powers of two.
+    // Of a quant: groups of a row; the codes and not the scales; by powers of two.
+    Index groups() const { return (k + 4 * p0 - 1) / (4 * p0); }
     bool wants_codes() const { return mode % 2 == 0; }
     bool power() const { return mode >= 2; }
 };
@@ -73,6 +79,7 @@ struct Program {
     std::vector<Descriptor> ops;
     std::vector<Index> const_elements;
 
+    const Descriptor& at(int op) const { return ops[static_cast<std::size_t>(op)]; }
     // Words of what a view reads: an op's output, a state tensor, a constant, the three context words.
     Index source_elements(const View& view) const;
 };

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "apply_op.hpp"
 #include "f32.hpp"
 
 namespace lockstep {
@@ -10,17 +9,6 @@ namespace {
 
 using f32::value;
 using f32::word;
-
-// (iota == x) as a float, the iota along the first axis and x along the others.
-bool is_one_hot(const Descriptor& op) {
-    if (op.kind != Kind::kMap || op.views.size() != 2 || op.instrs.size() != 2 || op.extents.size() < 2) return false;
-    const View &iota = op.views[0], &index = op.views[1];
-    const Instr &same = op.instrs[0], &cast = op.instrs[1];
-    if (iota.tag != Tag::kIota || index.tag == Tag::kIota || iota.offset != 0 || index.strides[0] != 0) return false;
-    for (std::size_t axis = 0; axis < op.extents.size(); ++axis)
-        if (iota.strides[axis] != (axis == 0 ? 1 : 0)) return false;
-    return static_cast<Op>(same.op) == Op::IEQ && same.a == 0 && same.b == 1 && static_cast<Op>(cast.op) == Op::I2F && cast.a == 2;
-}
 
 // The place of each k's index.
 std::vector<Index> places(const ScatterPlan& plan) {
@@ -50,28 +38,6 @@ void chain_column(const ScatterPlan& plan, const std::vector<Word>& rows, const 
 }
 
 }  // namespace
-
-std::optional<ScatterPlan> plan_scatter(const Program& program, const Descriptor& op, const std::vector<View>& views) {
-    if (op.mode != static_cast<int>(FoldMode::kDot) || op.extents.size() != 2 || op.k > kChunk * kChunk) return std::nullopt;
-    for (std::size_t side = 0; side < 2; ++side) {
-        const View &hot = views[side], &table = views[1 - side];
-        if (hot.tag != Tag::kOp || table.tag == Tag::kIota || table.strides[0] != 0 || table.strides[1] != 1) continue;
-        const Descriptor& map = program.ops[static_cast<std::size_t>(hot.index)];
-        if (!is_one_hot(map) || map.extents[0] != op.extents[0] || map.elements != op.extents[0] * op.k) continue;
-        if (hot.offset != 0 || hot.strides[0] != op.k || hot.strides[1] != 0 || hot.strides[2] != 1) continue;
-        ScatterPlan plan;
-        plan.index = map.views[1];
-        plan.index.strides.erase(plan.index.strides.begin());
-        plan.k_extents.assign(map.extents.begin() + 1, map.extents.end());
-        plan.table = table;
-        plan.table.strides = {table.strides[2], table.strides[1]};
-        plan.rows = op.extents[0];
-        plan.columns = op.extents[1];
-        plan.k = op.k;
-        return plan;
-    }
-    return std::nullopt;
-}
 
 void scatter(const ScatterPlan& plan, const Word* index, const Word* table, Word* out, Index begin, Index end) {
     const std::vector<Index> at = places(plan);

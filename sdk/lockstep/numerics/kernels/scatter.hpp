@@ -1,7 +1,6 @@
 // The gradient of an embedding: a dot fold of a one-hot map, done by adding rows instead of multiplying by zeros.
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "program.hpp"
@@ -15,9 +14,6 @@ struct ScatterPlan {
     View table;                    // strides: of k, of d
     Index rows, columns, k;
 };
-
-// The plan if `op`, a dot that reads `views`, has a one-hot map of the Program as one operand: (iota == index) as a float.
-std::optional<ScatterPlan> plan_scatter(const Program& program, const Descriptor& op, const std::vector<View>& views);
 
 // Columns [begin, end) of the result. The bits are the fold's: a term 0 x finite leaves a chain that began at +0 as it was, and
 // columns with a term that is not finite are chained in full.

@@ -1,19 +1,15 @@
 // Ops that share rows, run together a few rows at a time: what lies between them never is a whole tensor.
 //
-// A group's tensors are [batch, row, column] ("wide") or [batch, row]. Its members are products that make wide tensors, maps,
-// folds along the columns, and products that use wide tensors up: by rows, out[row, :] = sum over columns, or by columns,
-// out[column, :] = sum over rows. Softmax attention is such a group, its gradient another one that computes the probabilities
+// A group's tensors are [batch, row, column], taken a tile of rows and columns at a time, or [batch, row]. Its members are products
+// that make tiles (producers), maps, folds along the columns, and products that use tiles up (consumers): by rows, out[row, :] = sum
+// over columns, or by columns, out[column, :] = sum over rows. Softmax attention is such a group, its gradient another one that computes the probabilities
 // again (Dao et al., "FlashAttention", 2022, section 3); so is softmax cross-entropy. The bits are those of the separate ops:
 // maxima are exact and every chain keeps its order. Rows are taken in strips of 256, so that a strip is one chunk of the folds
 // over rows, and strips in blocks that stay in cache.
 #pragma once
 
-#include <optional>
 #include <vector>
 
-#include "budget.hpp"
-#include "kernels.hpp"
-#include "loops.hpp"
 #include "program.hpp"
 
 namespace lockstep {
@@ -33,15 +29,16 @@ inline Index row_offset(const StripOperand& o, const std::vector<Index>& lead, I
     return offset;
 }
 
+enum class MemberKind { kMap, kFold, kProducer, kRowConsumer, kColumnConsumer };
+
 struct StripMember {
-    enum class Kind { kMap, kFold, kProduct, kByRows, kByColumns };
-    Kind kind;
+    MemberKind kind;
     int op;
-    bool wide = false;
-    int buffer = -1;      // of a wide output that is nowhere else
+    bool tile = false;     // its output has columns
+    int buffer = -1;      // of a tile that is nowhere else
     bool by_strip = false;  // the buffer holds a strip, not a block
     bool dead_known = false;  // see StripBlock
-    std::vector<StripOperand> operands;  // of a product: a, then b; of one that uses up: the wide one first
+    std::vector<StripOperand> operands;  // of a producer: a, then b; of a consumer: the tile first
     std::vector<Instr> instrs;
     int loop = -1;                            // what computes it where there is code: a loop of the schedule
     std::vector<StripOperand> loop_operands;  // of the loop
@@ -70,21 +67,12 @@ struct StripGroup {
     Index batches = 1, rows = 0, inner_rows = 0, columns = 0;
     Index block_rows = 0;
     int block_buffers = 0, strip_buffers = 0;
-    bool apart = false;    // products differ from batch to batch: a batch is one thread's
+    bool per_batch = false;  // products differ from batch to batch: a batch is one thread's
     bool masked = false;   // some block has dead columns
     std::vector<StripBlock> blocks;
     std::vector<StripVariant> variants;
     std::vector<int> absorbed;   // ops that run with the group; it takes the place of the last one
     std::vector<int> postponed;  // ops before the last one that read the group's results
 };
-
-// The groups of a Program; `views` are the operands of each op as they are read, `wanted` says which ops are run at all, `taken`
-// which of them already run in a form of their own. From the first op to the last one that they absorb, no two groups overlap:
-// what one of them postpones never is due in another one.
-std::vector<StripGroup> plan_strips(const Program& program, const std::vector<std::vector<View>>& views, const std::vector<bool>& wanted,
-                                    std::vector<bool> taken, Budget& budget);
-
-// Adds the group's wide maps to the schedule's loops.
-void add_loops(StripGroup& group, std::vector<Loop>& loops);
 
 }  // namespace lockstep

@@ -10,8 +10,6 @@
 namespace lockstep {
 namespace {
 
-using MemberKind = StripMember::Kind;
-
 constexpr Word kBounded = (127u + 40) << 23;  // 2^40: sums of 2^16 products of two such are finite
 
 constexpr Index rounded_up(Index words) { return (words + 15) / 16 * 16; }
@@ -37,14 +35,14 @@ GemmPlan plan_of(const StripGroup& group, const StripMember& m) {
     const StripOperand &a = m.operands[0], &b = m.operands[1];
     plan.m = group.rows;
     switch (m.kind) {
-    case MemberKind::kProduct:
+    case MemberKind::kProducer:
         plan.n = group.columns;
         plan.k = m.own;
         plan.a = Factor::strided(a.row, a.own);
         plan.b = Factor::strided(b.column, b.own);
         plan.out_m = group.columns;
         break;
-    case MemberKind::kByRows:
+    case MemberKind::kRowConsumer:
         plan.n = m.own;
         plan.k = group.columns;
         plan.b = Factor::strided(b.own, b.column);
@@ -72,9 +70,9 @@ public:
             for (const StripOperand& o : m.operands) bases_.back().push_back(o.member >= 0 || o.source.tag == Tag::kIota ? nullptr : base(o.source));
             code_bases_.emplace_back();
             for (const StripOperand& o : m.loop_operands) code_bases_.back().push_back(o.member >= 0 || o.source.tag == Tag::kIota ? nullptr : base(o.source));
-            results_.push_back(m.wide && m.buffer >= 0 ? nullptr : result(m.op));
+            results_.push_back(m.tile && m.buffer >= 0 ? nullptr : result(m.op));
             aside_.push_back(aside_words_);
-            if (!m.wide && m.own > 0 && m.out.own != 1) aside_words_ += rounded_up(m.own * std::max(group.columns, group.block_rows));
+            if (!m.tile && m.own > 0 && m.out.own != 1) aside_words_ += rounded_up(m.own * std::max(group.columns, group.block_rows));
             plans_.push_back(m.kind == MemberKind::kMap || m.kind == MemberKind::kFold ? GemmPlan{} : plan_of(group, m));
         }
     }
@@ -109,11 +107,11 @@ public:
             case MemberKind::kFold:
                 if (!run_fold(m, here)) return false;
                 break;
-            case MemberKind::kProduct: run_product(m, here); break;
-            case MemberKind::kByRows:
+            case MemberKind::kProducer: run_product(m, here); break;
+            case MemberKind::kRowConsumer:
                 if (!run_by_rows(m, here)) return false;
                 break;
-            case MemberKind::kByColumns:
+            case MemberKind::kColumnConsumer:
                 if (!finish_columns(m, here)) return false;
                 break;
             }
@@ -161,10 +159,10 @@ private:
             const GemmPlan& plan = plans_[m];
             const StripMember& own = group_.members[m];
             if (!plan.k) continue;
-            const Index terms = own.kind == MemberKind::kByColumns ? group_.rows : plan.k;
+            const Index terms = own.kind == MemberKind::kColumnConsumer ? group_.rows : plan.k;
             const Factor::Part b = plan.b.from(at(m, 1, batch), 0, 0);
             if (!bounded(b.at, terms, b.k, plan.n, b.row)) return false;
-            if (own.kind != MemberKind::kProduct) continue;
+            if (own.kind != MemberKind::kProducer) continue;
             for (Index row = 0; row < group_.rows; row += group_.inner_rows) {
                 const Factor::Part a = plan.a.from(at(m, 0, batch) + rows_to(own.operands[0], row), 0, 0);
                 if (!bounded(a.at, group_.inner_rows, a.row, plan.k, a.k)) return false;
@@ -186,7 +184,7 @@ private:
 
     void run_map(std::size_t m, const Block& here) const {
         const StripMember& own = group_.members[m];
-        Word* out = own.wide && own.buffer >= 0 ? buffer(m, here) : result(m, here.batch) + rows_to(own.out, here.begin);
+        Word* out = own.tile && own.buffer >= 0 ? buffer(m, here) : result(m, here.batch) + rows_to(own.out, here.begin);
         // Where the loop of its reader computes it, nobody reads it.
         if (!part_of_code(own)) {
             if (has_code(own)) run_code(m, here, out);
@@ -305,14 +303,14 @@ private:
 
     bool run_by_rows(std::size_t m, const Block& here) const {
         const StripMember& own = group_.members[m];
-        const StripOperand& wide = own.operands[0];
-        const auto read = static_cast<std::size_t>(wide.member);
+        const StripOperand& tile = own.operands[0];
+        const auto read = static_cast<std::size_t>(tile.member);
         if (here.masked && !dead_is_zero(read, here)) return false;
         GemmPlan plan = plans_[m];
         plan.m = here.variant.rows;
         plan.k = here.variant.live;
-        plan.a = Factor::strided(wide.member < 0 ? wide.row : pitch(read, here), 1);
-        const Word* a = wide.member < 0 ? at(m, 0, here.batch) + rows_to(wide, here.begin) : buffer(read, here);
+        plan.a = Factor::strided(tile.member < 0 ? tile.row : pitch(read, here), 1);
+        const Word* a = tile.member < 0 ? at(m, 0, here.batch) + rows_to(tile, here.begin) : buffer(read, here);
         Word* out = result(m, here.batch) + rows_to(own.out, here.begin);
         Word* rows = own.out.own == 1 ? out : aside(m, here);
         multiply_alone(plan, a, at(m, 1, here.batch), rows, kernels_, here.scratch);
@@ -342,13 +340,13 @@ private:
     void run_by_columns(Index batch, Index end, bool masked, Word* scratch, Word* buffers) const {
         const Index begin = (end - 1) / kChunk * kChunk;
         for (std::size_t m = 0; m < plans_.size(); ++m)
-            if (group_.members[m].kind == MemberKind::kByColumns) take_strip(m, batch, begin, end, masked, scratch, buffers);
+            if (group_.members[m].kind == MemberKind::kColumnConsumer) take_strip(m, batch, begin, end, masked, scratch, buffers);
     }
 
     // Columns [from, to) begin with the first block that has any of them alive: the rows before add zeros to chains at +0.
     void take_strip(std::size_t m, Index batch, Index begin, Index end, bool masked, Word* scratch, Word* buffers) const {
         const StripMember& own = group_.members[m];
-        const StripOperand& wide = own.operands[0];
+        const StripOperand& tile = own.operands[0];
         const Block strip{batch, begin, group_.variants[0], false, scratch, buffers};
         GemmPlan plan = plans_[m];
         plan.begun = begin > 0;
@@ -367,7 +365,7 @@ private:
                 continue;
             }
             part.k = end - row;
-            const Word* rows = wide.member < 0 ? at(m, 0, batch) + rows_to(wide, begin) : buffer(static_cast<std::size_t>(wide.member), strip);
+            const Word* rows = tile.member < 0 ? at(m, 0, batch) + rows_to(tile, begin) : buffer(static_cast<std::size_t>(tile.member), strip);
             multiply_alone(part, rows + (row - begin) * group_.columns + from, plan.b.from(at(m, 1, batch), 0, row).at, out, kernels_, scratch);
         }
         if (own.out.own != 1 && end == group_.rows)
@@ -389,14 +387,14 @@ private:
 void run_strips(const StripGroup& group, const std::function<const Word*(const Source&)>& base, const std::function<Word*(int)>& result,
                 const std::vector<Loop>& loops, const Kernels& kernels, std::span<Workspace> workspaces) {
     const Strips strips(group, base, result, loops, kernels);
-    const auto blocks = static_cast<Index>(group.blocks.size()), items = group.apart ? group.batches : group.batches * blocks;
+    const auto blocks = static_cast<Index>(group.blocks.size()), items = group.per_batch ? group.batches : group.batches * blocks;
     const auto threads = static_cast<int>(std::min<Index>(static_cast<Index>(workspaces.size()), items));
     std::atomic<Index> next = 0;
     on_threads(threads, [&](int thread, int) {
         Word* scratch = at_least(workspaces[static_cast<std::size_t>(thread)].scratch, strips.scratch_words() + strips.buffer_words());
         Word* buffers = scratch + strips.scratch_words();
         for (Index i = next++; i < items; i = next++) {
-            if (group.apart) strips.batch(i, scratch, buffers);
+            if (group.per_batch) strips.batch(i, scratch, buffers);
             else strips.block(i / blocks, group.blocks[static_cast<std::size_t>(i % blocks)], false, scratch, buffers);
         }
     });

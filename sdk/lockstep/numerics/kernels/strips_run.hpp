@@ -5,6 +5,8 @@
 #include <span>
 
 #include "buffers.hpp"
+#include "kernels.hpp"
+#include "loops.hpp"
 #include "strips.hpp"
 
 namespace lockstep {

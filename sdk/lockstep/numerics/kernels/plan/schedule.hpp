@@ -1,4 +1,4 @@
-// From a Program to plans: what runs, in which form, and where its result lies.
+// What runs, in which form and order, and where each result lies: what planning makes of a Program.
 #pragma once
 
 #include <memory>
@@ -6,20 +6,20 @@
 #include <variant>
 #include <vector>
 
-#include "batches.hpp"
 #include "loops.hpp"
 #include "program.hpp"
-#include "quants.hpp"
-#include "recompute.hpp"
 #include "scatter.hpp"
 #include "strips.hpp"
 
 namespace lockstep {
 
 struct MapStep {
-    std::vector<MapPlan> parts;  // one for a map; one per part of a concat
-    std::vector<std::vector<Source>> sources;
-    std::vector<Index> out_offsets;
+    struct Part {
+        MapPlan plan;
+        std::vector<Source> sources;
+        Index out_offset;
+    };
+    std::vector<Part> parts;  // one for a map; one per part of a concat
 };
 
 struct GemmStep {
@@ -45,14 +45,53 @@ struct QdotStep {
     Source sources[4];
 };
 
+// An op that a quant writes to: row r of one of its arrays at offset + pitch x r.
+struct QuantOutput {
+    int op;
+    Index offset, pitch;
+    int array;  // of QuantTarget
+};
+
+// Quants of one tensor in one pass: codes, scales, those of what they leave of it, and wherever these are copied to.
+struct QuantStep {
+    QuantPlan plan;
+    Source source;
+    std::vector<QuantOutput> outputs;
+};
+
 // A fold of something that is nowhere in memory; a gather, a random or a draw: the descriptor says it all.
 struct PlainStep {};
+
+// An op that another one's step computes.
+struct Absorbed {};
 
 using Step = std::variant<MapStep, GemmStep, FoldStep, QdotStep, QuantStep, PlainStep>;
 
 // What is run in place of an op's own step where not every output is asked for: the work of other ops too, so that their outputs
 // need not exist; or a map and the fold that reads it, with the map's output stored in another order or nowhere.
 using Fused = std::variant<std::monostate, ScatterPlan, StripGroup, MapStep, FoldStep, PiecewiseSumStep, QuantStep, Absorbed>;
+
+// Steps that never look beyond their own batch: attention's heads, one after another.
+//
+// All steps of a run are taken for one batch, then for the next one, so that what lies between them is a batch's share and stays in
+// a core's cache. A thread has its own batches, and memory of its own for what nobody reads after the run.
+struct BatchRun {
+    Index batches;
+    std::vector<int> ops;  // in the schedule's order
+    struct Share {
+        int op;
+        Index offset, words;  // of a thread's memory; of one batch
+    };
+    std::vector<Share> shares;  // outputs that exist a batch at a time
+    Index words = 0;            // of a thread's memory
+};
+
+struct Recomputed {
+    Program program;            // with copies of some ops, each before the first of the readers that take it in the op's place
+    std::vector<int> original;  // one per op of it: the op that it is, or is a copy of
+    std::vector<int> op_of;     // one per original op: where it stands now
+    std::vector<int> copy_of;   // one per original op: where its copy stands, or -1
+};
 
 struct Schedule {
     Recomputed planned;               // the Program whose ops these are
@@ -73,18 +112,11 @@ struct Schedule {
     // Where an op of the original Program stands.
     std::size_t at(std::size_t original) const { return static_cast<std::size_t>(planned.op_of[original]); }
     std::size_t original(std::size_t op) const { return static_cast<std::size_t>(planned.original[op]); }
+    // Whether the op is run by its own step.
+    bool alone(std::size_t op) const { return std::holds_alternative<std::monostate>(fused[op]); }
 };
-
-// The ops that views read, each once.
-std::vector<int> ops_read(const std::vector<View>& views);
 
 // A schedule that holds (soundness.hpp): the fused one, or the plain one where that takes too much to plan, or is asked for.
 Schedule make_schedule(const Program& original, bool plain = false);
-
-// A map over `extents` whose operands' strides are those of `views` and whose output has `out_strides`.
-MapPlan plan_map(const std::vector<Index>& extents, const std::vector<Index>& out_strides, const std::vector<const View*>& views,
-                 const std::vector<Instr>& instrs);
-// Registers that an instruction does not read become copies of one that it does: planning need not know arities.
-std::vector<Instr> with_read_registers_only(const Descriptor& op);
 
 }  // namespace lockstep

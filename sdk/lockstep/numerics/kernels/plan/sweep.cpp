@@ -1,11 +1,11 @@
 // What a sweep holds, drops and computes again.
-#include "sweep.hpp"
+#include "plan/sweep.hpp"
 
 #include <algorithm>
 #include <optional>
 
-#include "arena.hpp"
-#include "budget.hpp"
+#include "plan/arena.hpp"
+#include "plan/budget.hpp"
 
 namespace lockstep {
 namespace {

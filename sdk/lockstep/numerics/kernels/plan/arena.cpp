@@ -1,5 +1,5 @@
 // Where the words of an arena lie.
-#include "arena.hpp"
+#include "plan/arena.hpp"
 
 #include <algorithm>
 #include <iterator>

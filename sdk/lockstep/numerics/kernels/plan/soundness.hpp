@@ -7,8 +7,8 @@
 
 #include <string>
 
-#include "planner.hpp"
-#include "sweep.hpp"
+#include "plan/schedule.hpp"
+#include "plan/sweep.hpp"
 
 namespace lockstep {
 

@@ -1,5 +1,5 @@
 // What every step reads and writes, and whether it is there.
-#include "soundness.hpp"
+#include "plan/soundness.hpp"
 
 #include <algorithm>
 #include <cstdlib>
@@ -126,15 +126,13 @@ private:
         found.push_back({source.tag, source.index, range});
     }
     static void write(Accesses& found, int op, Range range) { found.push_back({Tag::kOp, op, range, true}); }
-    const Descriptor& op_of(int op) const { return program_.ops[static_cast<std::size_t>(op)]; }
 
     void add(Accesses& found, const MapStep& step, int op, Index batch, Index batches) const {
-        for (std::size_t part = 0; part < step.parts.size(); ++part) {
-            const MapPlan& plan = step.parts[part];
+        for (const auto& [plan, sources, out_offset] : step.parts) {
             const Elements elements = share(plan.elements, batch, batches);
-            for (std::size_t v = 0; v < step.sources[part].size(); ++v) read(found, step.sources[part][v], within(plan.extents, plan.operand[v].strides, plan.axes, elements));
+            for (std::size_t v = 0; v < sources.size(); ++v) read(found, sources[v], within(plan.extents, plan.operand[v].strides, plan.axes, elements));
             Range out = within(plan.extents, plan.out_strides, plan.axes, elements);
-            out.shift(Range(step.out_offsets[part]));
+            out.shift(Range(out_offset));
             write(found, op, out);
         }
     }
@@ -249,16 +247,16 @@ private:
             for (const std::vector<StripOperand>* operands : {&m.operands, &m.loop_operands})
                 for (const StripOperand& o : *operands)
                     if (o.member < 0) read(found, o.source, range_of(o, m.own));
-            if (!m.wide || m.buffer < 0) write(found, m.op, range_of(m.out, m.own));
+            if (!m.tile || m.buffer < 0) write(found, m.op, range_of(m.out, m.own));
         }
     }
 
     // The descriptor says it all, and was looked at when it was decoded.
     void add(Accesses& found, const PlainStep&, int op, Index, Index) const {
-        for (const View& view : op_of(op).views)
+        for (const View& view : program_.at(op).views)
             if (view.tag != Tag::kIota) found.push_back({view.tag, view.index, Range(0)});
         Range out(0);
-        out.stretch(op_of(op).elements, 1);
+        out.stretch(program_.at(op).elements, 1);
         write(found, op, out);
     }
 
@@ -360,7 +358,7 @@ private:
     void take(const BatchRun& run) {
         std::map<int, const BatchRun::Share*> shares;
         for (const BatchRun::Share& share : run.shares) {
-            if (share.offset < 0 || share.offset + share.words > run.words || share.words * run.batches != program_.ops[static_cast<std::size_t>(share.op)].elements)
+            if (share.offset < 0 || share.offset + share.words > run.words || share.words * run.batches != program_.at(share.op).elements)
                 fail(share.op, "has a share of another size");
             shares[share.op] = &share;
         }
@@ -408,7 +406,7 @@ private:
     }
 
     bool own_share(const Access& access, Index batch, Index batches) const {
-        const Index words = program_.ops[static_cast<std::size_t>(access.index)].elements / batches;
+        const Index words = program_.at(access.index).elements / batches;
         return access.range.low >= batch * words && access.range.high < (batch + 1) * words;
     }
 

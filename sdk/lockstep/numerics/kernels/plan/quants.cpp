@@ -1,54 +1,29 @@
-// Finding quants of one tensor.
-#include "quants.hpp"
-
+// Quants as steps, and those of one tensor as one step: codes, scales, those of what they leave of it, copies of them.
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <tuple>
 
 #include "apply_op.hpp"
-#include "axes.hpp"
+#include "plan/axes.hpp"
+#include "plan/passes.hpp"
+#include "plan/steps.hpp"
+#include "plan/views.hpp"
 
 namespace lockstep {
 namespace {
 
-using Indices = std::vector<Index>;
-
 constexpr Index kLeastColumns = 8;  // rows side by side that are worth a tile
 constexpr std::size_t kMostOutputs = 64;
 
-Index product(const Indices& extents) { return std::accumulate(extents.begin(), extents.end(), Index{1}, std::multiplies<>()); }
-
 Indices rows_of(const Descriptor& quant) { return {quant.extents.begin(), quant.extents.end() - 1}; }
-Index groups_of(const Descriptor& quant) { return (quant.k + 4 * quant.p0 - 1) / (4 * quant.p0); }
-
-Axes row_axes(const Descriptor& op, const View& view) {
-    Axes axes{rows_of(op), {{view.strides.begin(), view.strides.begin() + static_cast<std::ptrdiff_t>(op.extents.size() - 1)}}};
-    axes.merge();
-    return axes;
-}
+Axes row_axes(const Descriptor& op, const View& view) { return Axes{rows_of(op), {view.strides}}.merged(); }
 
 template <class... Index_>
 Indices joined(Indices extents, Index_... more) {
     (extents.push_back(more), ...);
     return extents;
-}
-
-// `strides` over `extents`, as those of contiguous memory.
-bool in_order(const Indices& extents, const Indices& strides) {
-    const Indices due = row_major(extents);
-    for (std::size_t axis = 0; axis < extents.size(); ++axis)
-        if (extents[axis] > 1 && strides[axis] != due[axis]) return false;
-    return true;
-}
-
-// Whether the view, over `extents`, is the whole output of the op, in its order.
-bool reads_all(const Program& program, const View& view, const Indices& extents) {
-    return view.tag == Tag::kOp && view.offset == 0 && product(extents) == program.ops[static_cast<std::size_t>(view.index)].elements &&
-           in_order(extents, view.strides);
 }
 
 bool same_place(const View& a, const View& b) { return a.tag == b.tag && a.index == b.index && a.offset == b.offset; }
@@ -78,8 +53,8 @@ std::optional<std::array<int, 4>> parts_of_rest(const Descriptor& map) {
 // Whether the map is what the codes and scales leave of what they are of.
 bool is_rest(const Program& program, const Descriptor& map, int codes, int scales) {
     const auto parts = map.kind == Kind::kMap ? parts_of_rest(map) : std::nullopt;
-    const Descriptor& quant = program.ops[static_cast<std::size_t>(codes)];
-    const Index words = quant.p0, groups = groups_of(quant);
+    const Descriptor& quant = program.at(codes);
+    const Index words = quant.p0, groups = quant.groups();
     if (!parts || quant.k != 4 * words * groups || map.elements != product(rows_of(quant)) * quant.k) return false;
     const auto part = [&](std::size_t i) -> const View& { return map.views[static_cast<std::size_t>((*parts)[i])]; };
     if (part(1).tag != Tag::kOp || part(1).index != codes || part(1).offset != 0) return false;
@@ -108,33 +83,6 @@ bool quantises(const Descriptor& op, const View& view) {
     return op.p0 >= 2 && !axes.extents.empty() && axes.strides[0].back() == 1 && axes.extents.back() >= kLeastColumns;
 }
 
-Padding padding_of(const Program& program, const View& view, Index words) {
-    if (view.tag != Tag::kOp) return {};
-    const Descriptor& made = program.ops[static_cast<std::size_t>(view.index)];
-    const Index pitch = made.extents.empty() ? 1 : made.extents.back();
-    if (view.offset % pitch != 0) return {};
-    for (std::size_t axis = 0; axis + 1 < view.strides.size(); ++axis)
-        if (view.strides[axis] % pitch != 0) return {};
-    const auto own = [&](const Descriptor& op) -> Padding {
-        // Groups of other sizes have their padding elsewhere.
-        if (op.kind != Kind::kQuant || !op.wants_codes() || op.p0 != words) return {};
-        const Index groups = groups_of(op), last = (op.k - (groups - 1) * 4 * words + 3) / 4;
-        return last == words ? Padding{} : Padding{groups, last};
-    };
-    if (made.kind != Kind::kConcat || made.p0 + 1 != made.extents.size()) return own(made);
-    Padding all;
-    for (std::size_t j = 0; j < made.views.size(); ++j) {
-        Indices extents = made.extents;
-        extents.back() = made.sizes[j];
-        if (made.views[j].tag != Tag::kOp || !reads_all(program, made.views[j], extents)) return {};
-        const Descriptor& part = program.ops[static_cast<std::size_t>(made.views[j].index)];
-        const Padding found = own(part);
-        if (part.extents.back() != made.sizes[j] || found.period == 0 || (j > 0 && (found.period != all.period || found.words != all.words))) return {};
-        all = found;
-    }
-    return all;
-}
-
 QuantStep plan_quant(const Descriptor& op, int index, const View& view) {
     const Axes axes = row_axes(op, view);
     QuantStep step{};
@@ -148,7 +96,7 @@ QuantStep plan_quant(const Descriptor& op, int index, const View& view) {
     plan.k = op.k;
     plan.k_stride = view.strides.back();
     plan.words = op.p0;
-    plan.groups = groups_of(op);
+    plan.groups = op.groups();
     plan.columns = plan.k_stride != 1;
     plan.blocks = plan.columns ? (inner + kRowsAtOnce - 1) / kRowsAtOnce : inner;
     plan.items = rows / inner * plan.blocks * plan.groups;
@@ -160,17 +108,16 @@ QuantStep plan_quant(const Descriptor& op, int index, const View& view) {
     return step;
 }
 
-std::vector<QuantGroup> plan_quants(const Program& program, const std::vector<std::vector<View>>& views, const std::vector<bool>& taken, Budget& budget) {
+// Quants of one tensor run in the place of the first of them, which the others then read.
+void Planner::find_quants() {
     const std::size_t n = program.ops.size();
-    const auto op_of = [&](int op) -> const Descriptor& { return program.ops[static_cast<std::size_t>(op)]; };
     std::vector<std::vector<int>> readers(n);
-    std::vector<bool> kept(n, false);
+    std::vector<bool> taken(n);
+    for (std::size_t i = 0; i < n; ++i) taken[i] = !schedule.alone(i);
     for (std::size_t i = 0; i < n; ++i)
         for (const View& view : views[i])
             if (view.tag == Tag::kOp && (readers[static_cast<std::size_t>(view.index)].empty() || readers[static_cast<std::size_t>(view.index)].back() != static_cast<int>(i)))
                 readers[static_cast<std::size_t>(view.index)].push_back(static_cast<int>(i));
-    for (const Alias& alias : program.outputs)
-        if (alias.kind == 1) kept[static_cast<std::size_t>(alias.index)] = true;
 
     // Codes and scales of the same values: a second pair of codes would be rounded otherwise.
     using Key = std::tuple<int, int, Index, Indices, Indices, Index, Word, bool>;
@@ -196,30 +143,28 @@ std::vector<QuantGroup> plan_quants(const Program& program, const std::vector<st
         }
 
     std::vector<bool> done(pairs.size(), false);
-    std::vector<QuantGroup> groups;
     for (std::size_t i = 0; i < n; ++i) {
         if (pair_of[i] < 0 || done[static_cast<std::size_t>(pair_of[i])]) continue;
         const auto own = static_cast<std::size_t>(pair_of[i]);
         done[own] = true;
         const Pair high = pairs[own];
-        QuantGroup group;
-        group.op = static_cast<int>(i);
-        group.step = plan_quant(program.ops[i], group.op, views[i][0]);
-        group.step.outputs.clear();
-        QuantPlan& plan = group.step.plan;
+        QuantStep step = plan_quant(program.ops[i], static_cast<int>(i), views[i][0]);
+        step.outputs.clear();
+        std::vector<int> absorbed;
+        QuantPlan& plan = step.plan;
         std::vector<int> arrays{high.codes, high.scales, -1, -1};
-        if (high.codes >= 0) plan.stream[0] = op_of(high.codes).p1;
+        if (high.codes >= 0) plan.stream[0] = program.at(high.codes).p1;
         int rest = -1;
         if (high.codes >= 0 && high.scales >= 0)
             for (const int reader : readers[static_cast<std::size_t>(high.codes)]) {
                 const auto r = static_cast<std::size_t>(reader);
-                if (taken[r] || kept[r] || readers[r].empty() || !is_rest(program, program.ops[r], high.codes, high.scales)) continue;
+                if (taken[r] || schedule.kept[r] || readers[r].empty() || !is_rest(program, program.ops[r], high.codes, high.scales)) continue;
                 const int low = pair_of[static_cast<std::size_t>(readers[r][0])];
                 if (low < 0 || done[static_cast<std::size_t>(low)]) continue;
                 const Pair pair = pairs[static_cast<std::size_t>(low)];
                 const auto of_rest = [&](int op) {
-                    return op < 0 || (op_of(op).p0 == op_of(high.codes).p0 && op_of(op).k == op_of(high.codes).k && op_of(op).power() == plan.power &&
-                                      reads_all(program, views[static_cast<std::size_t>(op)][0], joined(rows_of(op_of(op)), Index{1}, op_of(op).k)));
+                    return op < 0 || (program.at(op).p0 == program.at(high.codes).p0 && program.at(op).k == program.at(high.codes).k && program.at(op).power() == plan.power &&
+                                      reads_all(program, views[static_cast<std::size_t>(op)][0], joined(rows_of(program.at(op)), Index{1}, program.at(op).k)));
                 };
                 if (!of_rest(pair.codes) || !of_rest(pair.scales)) continue;
                 if (std::any_of(readers[r].begin(), readers[r].end(), [&](int q) { return q != pair.codes && q != pair.scales; })) continue;
@@ -228,10 +173,10 @@ std::vector<QuantGroup> plan_quants(const Program& program, const std::vector<st
                 plan.limbs = 2;
                 arrays[2] = pair.codes;
                 arrays[3] = pair.scales;
-                if (pair.codes >= 0) plan.stream[1] = op_of(pair.codes).p1;
+                if (pair.codes >= 0) plan.stream[1] = program.at(pair.codes).p1;
                 break;
             }
-        if (rest >= 0) group.absorbed.push_back(rest);
+        if (rest >= 0) absorbed.push_back(rest);
         const auto array_of = [&](int op) { return static_cast<int>(std::find(arrays.begin(), arrays.end(), op) - arrays.begin()); };
         // Copies of nothing else: the parts of a product's operand.
         std::vector<int> copies;
@@ -248,26 +193,30 @@ std::vector<QuantGroup> plan_quants(const Program& program, const std::vector<st
                         Indices extents = op.extents;
                         extents.back() = op.sizes[j];
                         const int array_read = op.views[j].tag == Tag::kOp ? array_of(op.views[j].index) : 4;
-                        if (array_read > 3 || op_of(op.views[j].index).extents.back() != op.sizes[j] || !reads_all(program, op.views[j], extents)) break;
+                        if (array_read > 3 || program.at(op.views[j].index).extents.back() != op.sizes[j] || !reads_all(program, op.views[j], extents)) break;
                         parts.push_back({reader, before, op.extents.back(), array_read});
                         before += op.sizes[j];
                     }
-                    if (parts.size() != op.views.size() || group.step.outputs.size() + parts.size() > kMostOutputs - 4) continue;
-                    group.step.outputs.insert(group.step.outputs.end(), parts.begin(), parts.end());
+                    if (parts.size() != op.views.size() || step.outputs.size() + parts.size() > kMostOutputs - 4) continue;
+                    step.outputs.insert(step.outputs.end(), parts.begin(), parts.end());
                     copies.push_back(reader);
-                    group.absorbed.push_back(reader);
+                    absorbed.push_back(reader);
                 }
         for (int a = 0; a < 4; ++a) {
             const int op = arrays[static_cast<std::size_t>(a)];
             if (op < 0) continue;
-            if (op != group.op) group.absorbed.push_back(op);
+            if (op != static_cast<int>(i)) absorbed.push_back(op);
             const auto& by = readers[static_cast<std::size_t>(op)];
             const bool read = std::any_of(by.begin(), by.end(), [&](int r) { return r != rest && std::find(copies.begin(), copies.end(), r) == copies.end(); });
-            if (read || kept[static_cast<std::size_t>(op)]) group.step.outputs.push_back({op, 0, op_of(op).extents.back(), a});
+            if (read || schedule.kept[static_cast<std::size_t>(op)]) step.outputs.push_back({op, 0, program.at(op).extents.back(), a});
         }
-        if (!group.step.outputs.empty()) groups.push_back(std::move(group));
+        if (step.outputs.empty()) continue;
+        for (const int op : absorbed) {
+            views[static_cast<std::size_t>(op)] = {View{Tag::kOp, static_cast<int>(i), 0, {}}};
+            schedule.fused[static_cast<std::size_t>(op)] = Absorbed{};
+        }
+        schedule.fused[i] = std::move(step);
     }
-    return groups;
 }
 
 }  // namespace lockstep

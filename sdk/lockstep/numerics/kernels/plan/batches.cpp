@@ -1,27 +1,20 @@
 // Finding runs of steps that share batches.
-#include "batches.hpp"
-
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <numeric>
 #include <set>
 
-#include "arena.hpp"
-#include "axes.hpp"
-#include "planner.hpp"
+#include "plan/arena.hpp"
+#include "plan/axes.hpp"
+#include "plan/passes.hpp"
 
 namespace lockstep {
 namespace {
-
-using Indices = std::vector<Index>;
 
 constexpr Index kLeastBatches = 8;      // that are worth a run: every thread has some
 constexpr std::size_t kMostSteps = 256;  // of a run: planning takes their number for every step of a Program
 constexpr Index kTaking = 2000;           // operations to find out whether a step can be taken
 constexpr Index kLeastShare = 1 << 12;  // words of a batch's largest output: less stays in a cache anyway
-
-Index product(const Indices& extents) { return std::accumulate(extents.begin(), extents.end(), Index{1}, std::multiplies<>()); }
 
 // Whether outputs [b n / batches, (b + 1) n / batches) over `extents`, n in all, read the same share of a tensor of `words`. The view
 // has more strides than there are extents where `terms` are read along its last axis.
@@ -77,17 +70,12 @@ bool items_are_shares(const QuantPlan& plan, Index batches) {
 
 class Finder {
 public:
-    Finder(const Program& program, const std::vector<std::vector<View>>& views, const Schedule& schedule, Budget& budget)
-        : program_(program), views_(views), schedule_(schedule), budget_(budget), last_reader_(program.ops.size(), -1) {
-        std::vector<int> position(program.ops.size(), -1);
-        for (std::size_t at = 0; at < schedule.order.size(); ++at) position[static_cast<std::size_t>(schedule.order[at])] = static_cast<int>(at);
-        for (std::size_t at = 0; at < schedule.order.size(); ++at) {
-            const auto i = static_cast<std::size_t>(schedule.order[at]);
-            if (std::holds_alternative<Absorbed>(schedule.fused[i])) continue;
-            int read_at = static_cast<int>(at);
-            if (schedule.loop_of[i] >= 0) read_at = position[schedule.loops[static_cast<std::size_t>(schedule.loop_of[i])].members.back()];
-            for (const int op : reads(i)) last_reader_[static_cast<std::size_t>(op)] = std::max(last_reader_[static_cast<std::size_t>(op)], read_at);
-        }
+    explicit Finder(const Planner& plan)
+        : program_(plan.program), views_(plan.views), schedule_(plan.schedule), budget_(plan.budget), last_reader_(program_.ops.size(), -1) {
+        const std::vector<std::size_t> position = plan.positions();
+        for (const int step : schedule_.order)
+            for (const int op : plan.traffic(step).reads)
+                last_reader_[static_cast<std::size_t>(op)] = std::max(last_reader_[static_cast<std::size_t>(op)], static_cast<int>(plan.reads_at(step, position)));
     }
 
     std::vector<BatchRun> find() {
@@ -110,26 +98,13 @@ public:
     }
 
 private:
-    const Descriptor& op(int i) const { return program_.ops[static_cast<std::size_t>(i)]; }
-
-    // Ops whose outputs a step of the schedule reads.
-    std::vector<int> reads(std::size_t i) const {
-        std::vector<int> found;
-        const auto* group = std::get_if<StripGroup>(&schedule_.fused[i]);
-        if (!group) return ops_read(views_[i]);
-        for (const StripMember& m : group->members)
-            for (const StripOperand& o : m.operands)
-                if (o.member < 0 && o.source.tag == Tag::kOp) found.push_back(o.source.index);
-        return found;
-    }
-
     // The number of batches of a product of codes within the next steps; a run begins where it can.
     Index batches_ahead(std::size_t at) const {
         constexpr std::size_t kAhead = 16;
         for (std::size_t i = at; i < std::min(schedule_.order.size(), at + kAhead); ++i) {
             const auto own = static_cast<std::size_t>(schedule_.order[i]);
             const auto* qdot = std::get_if<QdotStep>(&schedule_.steps[own]);
-            if (qdot && std::holds_alternative<std::monostate>(schedule_.fused[own])) return qdot->plan.shape.batches;
+            if (qdot && schedule_.alone(own)) return qdot->plan.shape.batches;
         }
         return 0;
     }
@@ -144,14 +119,14 @@ private:
     bool reads_shares(const Source& source, const std::function<bool(Index words)>& own_share) const {
         if (source.tag != Tag::kOp) return true;
         const auto found = made_.find(source.index);
-        return found == made_.end() || (found->second && own_share(op(source.index).elements));
+        return found == made_.end() || (found->second && own_share(program_.at(source.index).elements));
     }
 
     bool takes(std::size_t at, Index batches) {
         budget_.spend(kTaking);
         const int index = schedule_.order[at];
         const auto i = static_cast<std::size_t>(index);
-        const Descriptor& own = op(index);
+        const Descriptor& own = program_.at(index);
         const Fused& fused = schedule_.fused[i];
         if (std::holds_alternative<Absorbed>(fused)) return true;
         if (const auto* quant = std::get_if<QuantStep>(&fused)) {
@@ -166,7 +141,7 @@ private:
         if (!std::holds_alternative<std::monostate>(fused)) return false;
         if (const auto* qdot = std::get_if<QdotStep>(&schedule_.steps[i])) return takes_product(*qdot, index, batches);
         if (const auto* map = std::get_if<MapStep>(&schedule_.steps[i])) {
-            if (map->parts.size() != 1 || !blocks_are_shares(map->parts[0], batches)) return false;
+            if (map->parts.size() != 1 || !blocks_are_shares(map->parts[0].plan, batches)) return false;
             const int loop = schedule_.loop_of[i];
             if (loop >= 0 && !blocks_are_shares(schedule_.loops[static_cast<std::size_t>(loop)].plan, batches)) return false;
         } else if (!std::holds_alternative<FoldStep>(schedule_.steps[i]) || own.elements % batches != 0) {
@@ -195,7 +170,7 @@ private:
                            reads_shares(step.sources[1], [&](Index words) { return step.sources[1].offset == 0 && shares(shape.b.batch, words, (shape.n - 1) * b + shape.k - 1); }) &&
                            reads_shares(step.sources[2], [&](Index words) { return step.sources[2].offset == 0 && shares(plan.scale_a_batch, words, (shape.m - 1) * plan.scale_a_m + groups * plan.scale_a_k); }) &&
                            reads_shares(step.sources[3], [&](Index words) { return step.sources[3].offset == 0 && shares(plan.scale_b_batch, words, (shape.n - 1) * plan.scale_b_n + groups * plan.scale_b_k); });
-        if (reads) made_[index] = shares(shape.out_batch, op(index).elements, (shape.m - 1) * shape.out_m + shape.n - 1);
+        if (reads) made_[index] = shares(shape.out_batch, program_.at(index).elements, (shape.m - 1) * shape.out_m + shape.n - 1);
         return reads;
     }
 
@@ -238,8 +213,8 @@ private:
                 const auto o = static_cast<std::size_t>(output);
                 const auto found = made_.find(output);
                 if (found == made_.end() || !found->second || schedule_.kept[o] || last_reader_[o] >= static_cast<int>(end)) continue;
-                run.shares.push_back({output, 0, op(output).elements / batches});
-                largest = std::max(largest, op(output).elements / batches);
+                run.shares.push_back({output, 0, program_.at(output).elements / batches});
+                largest = std::max(largest, program_.at(output).elements / batches);
                 begins[at - begin].push_back(static_cast<int>(run.shares.size()) - 1);
                 // A map of a loop without code writes where it stands itself.
                 ends[static_cast<std::size_t>(std::max(last_reader_[o], static_cast<int>(at))) - begin].push_back(run.shares.size() - 1);
@@ -257,7 +232,7 @@ private:
     }
 
     const Program& program_;
-    const std::vector<std::vector<View>>& views_;
+    const Views& views_;
     const Schedule& schedule_;
     Budget& budget_;
     std::vector<int> last_reader_;  // position of the last step that reads an op's output
@@ -266,8 +241,10 @@ private:
 
 }  // namespace
 
-std::vector<BatchRun> plan_batches(const Program& program, const std::vector<std::vector<View>>& views, const Schedule& schedule, Budget& budget) {
-    return Finder(program, views, schedule, budget).find();
+void Planner::find_batches() {
+    schedule.runs = Finder(*this).find();
+    for (std::size_t r = 0; r < schedule.runs.size(); ++r)
+        for (const int op : schedule.runs[r].ops) schedule.run_of[static_cast<std::size_t>(op)] = static_cast<int>(r);
 }
 
 }  // namespace lockstep

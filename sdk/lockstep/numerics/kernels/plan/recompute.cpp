@@ -1,10 +1,8 @@
 // Which ops are computed twice.
-#include "recompute.hpp"
-
 #include <algorithm>
-#include <numeric>
 
 #include "apply_op.hpp"
+#include "plan/passes.hpp"
 
 namespace lockstep {
 namespace {
@@ -61,15 +59,13 @@ public:
     }
 
 private:
-    const Descriptor& op(int i) const { return program_.ops[static_cast<std::size_t>(i)]; }
-
     // What is quantised, by itself or as a copy, takes a quarter of the memory.
     bool quantises(int reader) const {
         const auto& by = readers_[static_cast<std::size_t>(reader)];
-        if (op(reader).kind == Kind::kQuant) return true;
-        const bool copies = op(reader).kind == Kind::kMap && op(reader).views.size() == 1 && op(reader).instrs.size() == 1 &&
-                            static_cast<Op>(op(reader).instrs[0].op) == Op::MOV;
-        return copies && !by.empty() && std::all_of(by.begin(), by.end(), [&](int r) { return op(r).kind == Kind::kQuant; });
+        if (program_.at(reader).kind == Kind::kQuant) return true;
+        const bool copies = program_.at(reader).kind == Kind::kMap && program_.at(reader).views.size() == 1 && program_.at(reader).instrs.size() == 1 &&
+                            static_cast<Op>(program_.at(reader).instrs[0].op) == Op::MOV;
+        return copies && !by.empty() && std::all_of(by.begin(), by.end(), [&](int r) { return program_.at(r).kind == Kind::kQuant; });
     }
 
     // Whether the op's output, or its copy's, is in memory for the op `due` anyway.
@@ -87,14 +83,14 @@ private:
             ++large;
             if (!waits(read, late[0])) return false;
         }
-        const bool taken_in = late.size() == 1 && op(late[0]).kind == Kind::kMap && op(late[0]).elements == map.elements;
+        const bool taken_in = late.size() == 1 && program_.at(late[0]).kind == Kind::kMap && program_.at(late[0]).elements == map.elements;
         return large <= (taken_in ? 2 : 1);
     }
 
     // Adds op i and the maps and products of codes, of as many elements, that have to be computed again for it.
     bool add_chain(int i, Index elements, int due, std::vector<int>& chain, std::size_t depth = 0) const {
         if (depth == kMostChain) return false;
-        for (const View& view : op(i).views) {
+        for (const View& view : program_.at(i).views) {
             if (view.tag != Tag::kOp || std::find(chain.begin(), chain.end(), view.index) != chain.end()) continue;
             const auto read = static_cast<std::size_t>(view.index);
             const Descriptor& made = program_.ops[read];
@@ -111,11 +107,11 @@ private:
     bool is_attention(const std::vector<int>& chain) const {
         std::size_t products = 0;
         for (const int i : chain) {
-            if (!op(i).is_qdot()) continue;
+            if (!program_.at(i).is_qdot()) continue;
             ++products;
-            if (4 * op(i).k * op(i).p0 > kMostTerms) return false;
+            if (4 * program_.at(i).k * program_.at(i).p0 > kMostTerms) return false;
             for (std::size_t side = 0; side < 2; ++side) {
-                const View& codes = op(i).views[side];
+                const View& codes = program_.at(i).views[side];
                 if (codes.tag != Tag::kOp || codes.strides[0] == 0) return false;
             }
         }
@@ -130,12 +126,8 @@ private:
 
 }  // namespace
 
-Recomputed as_written(const Program& program) {
-    std::vector<int> same(program.ops.size());
-    std::iota(same.begin(), same.end(), 0);
-    return {program, same, same, std::vector<int>(program.ops.size(), -1)};
-}
-
+// Copied is what costs little beside what it saves: a cheap map that waits long while what it is computed from waits anyway, and
+// attention's probabilities (Dao et al., "FlashAttention", 2022, section 3) where their product is one of codes.
 Recomputed recompute(const Program& program) {
     const std::vector<int> first = Copies(program).find();
     const std::size_t n = program.ops.size();
@@ -145,7 +137,7 @@ Recomputed recompute(const Program& program) {
         if (first[i] >= 0) before[static_cast<std::size_t>(first[i])].push_back(static_cast<int>(i));
     result.program.ops.clear();
     const auto add = [&](int op, int reader) {
-        Descriptor made = program.ops[static_cast<std::size_t>(op)];
+        Descriptor made = program.at(op);
         for (View& view : made.views) {
             if (view.tag != Tag::kOp) continue;
             const auto read = static_cast<std::size_t>(view.index);

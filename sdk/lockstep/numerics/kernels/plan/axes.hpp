@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -9,6 +11,10 @@
 #include "plans.hpp"
 
 namespace lockstep {
+
+using Indices = std::vector<Index>;
+
+inline Index product(const Indices& extents) { return std::accumulate(extents.begin(), extents.end(), Index{1}, std::multiplies<>()); }
 
 inline std::vector<Index> row_major(const std::vector<Index>& extents) {
     std::vector<Index> strides(extents.size());
@@ -59,10 +65,10 @@ inline std::optional<std::vector<Index>> along(const std::vector<Index>& extents
 // Iteration axes with the strides of several arrays on each.
 struct Axes {
     std::vector<Index> extents;
-    std::vector<std::vector<Index>> strides;  // [array][axis]
+    std::vector<std::vector<Index>> strides;  // [array][axis]; those behind the axes count for nothing
 
-    // Drops axes of extent 1 and merges neighbours that every array walks as one.
-    void merge() {
+    // Without axes of extent 1, and neighbours that every array walks as one merged.
+    Axes merged() const {
         Axes merged;
         merged.strides.resize(strides.size());
         for (std::size_t axis = 0; axis < extents.size(); ++axis) {
@@ -77,7 +83,7 @@ struct Axes {
                 else merged.strides[v].push_back(strides[v][axis]);
             }
         }
-        *this = std::move(merged);
+        return merged;
     }
 };
 
