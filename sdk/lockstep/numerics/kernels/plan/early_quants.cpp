@@ -31,7 +31,7 @@ void Planner::quantise_early() {
         while (first < readers.size() && readers[first] < before(first) + kLong) ++first;
         Index words = 0;
         for (std::size_t late = first; late < readers.size(); ++late)
-            for (const int op : traffic_of(*quant_at(readers[late]), 0, {}).writes) words += program.at(op).elements;
+            for (const int op : traffic(schedule.order[readers[late]]).writes) words += program.at(op).elements;
         if (first == readers.size() || schedule.kept[x] || 2 * words > program.ops[x].elements) continue;
         const std::size_t due = before(first);
         for (; first < readers.size(); ++first) {

@@ -13,11 +13,10 @@ namespace lockstep {
 // Outputs that would wait long are computed again where they are read late (recompute.cpp).
 Recomputed recompute(const Program& program);
 
-// What a step reads and leaves in memory, by op (traffic.cpp).
+// What a step reads and leaves in memory, by op.
 struct Traffic {
     std::vector<int> reads, writes;
 };
-Traffic traffic_of(const Fused& fused, int op, const std::vector<View>& views);
 
 // What a pass hands on to the next one.
 struct Planner {

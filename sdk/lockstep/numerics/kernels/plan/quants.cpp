@@ -113,11 +113,10 @@ void Planner::find_quants() {
     const std::size_t n = program.ops.size();
     std::vector<std::vector<int>> readers(n);
     std::vector<bool> taken(n);
-    for (std::size_t i = 0; i < n; ++i) taken[i] = !schedule.alone(i);
-    for (std::size_t i = 0; i < n; ++i)
-        for (const View& view : views[i])
-            if (view.tag == Tag::kOp && (readers[static_cast<std::size_t>(view.index)].empty() || readers[static_cast<std::size_t>(view.index)].back() != static_cast<int>(i)))
-                readers[static_cast<std::size_t>(view.index)].push_back(static_cast<int>(i));
+    for (std::size_t i = 0; i < n; ++i) {
+        taken[i] = !schedule.alone(i);
+        for (const int read : ops_read(views[i])) readers[static_cast<std::size_t>(read)].push_back(static_cast<int>(i));
+    }
 
     // Codes and scales of the same values: a second pair of codes would be rounded otherwise.
     using Key = std::tuple<int, int, Index, Indices, Indices, Index, Word, bool>;
@@ -162,9 +161,12 @@ void Planner::find_quants() {
                 const int low = pair_of[static_cast<std::size_t>(readers[r][0])];
                 if (low < 0 || done[static_cast<std::size_t>(low)]) continue;
                 const Pair pair = pairs[static_cast<std::size_t>(low)];
-                const auto of_rest = [&](int op) {
-                    return op < 0 || (program.at(op).p0 == program.at(high.codes).p0 && program.at(op).k == program.at(high.codes).k && program.at(op).power() == plan.power &&
-                                      reads_all(program, views[static_cast<std::size_t>(op)][0], joined(rows_of(program.at(op)), Index{1}, program.at(op).k)));
+                const Descriptor& codes = program.at(high.codes);
+                const auto of_rest = [&](int index) {
+                    if (index < 0) return true;
+                    const Descriptor& op = program.at(index);
+                    return op.p0 == codes.p0 && op.k == codes.k && op.power() == plan.power &&
+                           reads_all(program, views[static_cast<std::size_t>(index)][0], joined(rows_of(op), Index{1}, op.k));
                 };
                 if (!of_rest(pair.codes) || !of_rest(pair.scales)) continue;
                 if (std::any_of(readers[r].begin(), readers[r].end(), [&](int q) { return q != pair.codes && q != pair.scales; })) continue;

@@ -22,17 +22,14 @@ bool is_cheap(const Descriptor& op) {
 class Copies {
 public:
     explicit Copies(const Program& program) : program_(program), readers_(program.ops.size()), kept_(program.ops.size(), false), first_(program.ops.size(), -1) {
-        std::vector<bool> needed(program.ops.size(), false);
         for (const Alias& alias : program.outputs)
             if (alias.kind == 1) kept_[static_cast<std::size_t>(alias.index)] = true;
-        needed = kept_;
+        std::vector<bool> needed = kept_;
         for (std::size_t i = program.ops.size(); i-- > 0;) {
             if (!needed[i]) continue;
-            for (const View& view : program.ops[i].views) {
-                if (view.tag != Tag::kOp) continue;
-                needed[static_cast<std::size_t>(view.index)] = true;
-                std::vector<int>& by = readers_[static_cast<std::size_t>(view.index)];
-                if (by.empty() || by.back() != static_cast<int>(i)) by.push_back(static_cast<int>(i));
+            for (const int read : ops_read(program.ops[i].views)) {
+                needed[static_cast<std::size_t>(read)] = true;
+                readers_[static_cast<std::size_t>(read)].push_back(static_cast<int>(i));
             }
         }
         for (std::vector<int>& by : readers_) std::reverse(by.begin(), by.end());
@@ -102,7 +99,7 @@ private:
         return chain.size() <= kMostChain;
     }
 
-    // The probabilities of attention, from a short product for each head: its steps are taken a head at a time (batches.hpp), so that
+    // The probabilities of attention, from a short product for each head: its steps are taken a head at a time (batches.cpp), so that
     // none of them is in memory for all.
     bool is_attention(const std::vector<int>& chain) const {
         std::size_t products = 0;

@@ -29,6 +29,7 @@ bool StripMatcher::begin(int op) {
         in_memory_ = op;
         return true;
     }
+    // Where the columns stand still along an outer axis, its rows are rows of the same product: heads that share their keys.
     const Indices b = *axes_.strides_of(own, views_of(op)[1 - *row_operand(axes_, own, views_of(op))]);
     for (std::size_t axis = axes_.rows.size() - 1; axis-- > 0 && b[axis] == 0;) axes_.product_rows *= axes_.rows[axis];
     return true;

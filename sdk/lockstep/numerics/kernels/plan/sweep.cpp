@@ -15,9 +15,9 @@ constexpr std::size_t kMostRuns = 4;  // times the number of ops
 constexpr std::size_t kMostAgain = 256;  // ops that are computed again for one another, as deep as calls go
 constexpr Index kLeastShare = 256;  // a tensor below this part of what is too much is not worth its second computation
 
-class Planner {
+class SweepPlanner {
 public:
-    Planner(const Program& program, const std::vector<std::vector<int>>& reads, const std::vector<bool>& stored, Index most, Budget& budget)
+    SweepPlanner(const Program& program, const std::vector<std::vector<int>>& reads, const std::vector<bool>& stored, Index most, Budget& budget)
         : ops_(program.ops), reads_(reads), stored_(stored), most_(most), budget_(budget), readers_(ops_.size()), last_(ops_.size()), until_(ops_.size()),
           stay_(ops_.size(), -1), pins_(ops_.size(), 0), ends_(ops_.size()), place_(ops_.size()) {
         for (std::size_t i = 0; i < ops_.size(); ++i) {
@@ -133,12 +133,12 @@ Sweep plan_sweep(const Program& program, const std::vector<std::vector<int>>& re
     for (const Descriptor& op : program.ops) all += op.elements;  // below 2^47
     Budget budget;
     for (Index tried = std::max<Index>(most, 1); tried < all; tried *= 2) try {
-            if (auto sweep = Planner(program, reads, stored, tried, budget).plan()) return std::move(*sweep);
+            if (auto sweep = SweepPlanner(program, reads, stored, tried, budget).plan()) return std::move(*sweep);
         } catch (const OverBudget&) {
             break;
         }
     // With room for all of them nothing is dropped, and nothing computed twice.
-    return std::move(*Planner(program, reads, stored, all, budget).plan());
+    return std::move(*SweepPlanner(program, reads, stored, all, budget).plan());
 }
 
 }  // namespace lockstep

@@ -5,7 +5,8 @@
 
 namespace lockstep {
 
-Traffic traffic_of(const Fused& fused, int op, const std::vector<View>& views) {
+Traffic Planner::traffic(int op) const {
+    const Fused& fused = schedule.fused[static_cast<std::size_t>(op)];
     Traffic traffic;
     if (std::holds_alternative<Absorbed>(fused)) return traffic;
     if (const auto* quant = std::get_if<QuantStep>(&fused)) {
@@ -19,14 +20,12 @@ Traffic traffic_of(const Fused& fused, int op, const std::vector<View>& views) {
             if (!m.tile || m.buffer < 0) traffic.writes.push_back(m.op);
         }
     } else {
-        for (const View& view : views)
+        for (const View& view : views[static_cast<std::size_t>(op)])
             if (view.tag == Tag::kOp) traffic.reads.push_back(view.index);
         traffic.writes.push_back(op);
     }
     return traffic;
 }
-
-Traffic Planner::traffic(int op) const { return traffic_of(schedule.fused[static_cast<std::size_t>(op)], op, views[static_cast<std::size_t>(op)]); }
 
 std::vector<int> Planner::count_reads() const {
     std::vector<int> counts(views.size(), 0);
