@@ -125,10 +125,10 @@ def covered(kinds: list[str], cases: int | None, seconds: float | None, jobs: in
             said = f"{found.cases[kind]} cases of {kind}, {len(found.failures)} failures"
             print(f"{name}, compiled loops: {said}", flush=True)
         for source in COUNTED:
-            notes[source] += kernels.parent.rglob(f"{source}.cpp.gcno")
+            notes[source] += kernels.parent.rglob(f"kernels/{source}.cpp.gcno")
     total = Reached()
     for name, paths in notes.items():
-        counts = counts_of(paths, f"{name}.cpp")
+        counts = counts_of(paths, f"kernels/{name}.cpp")
         own, told = reached(counts, f"{name}.cpp")
         total += own
         print(f"{name + '.cpp':<24} lines {_share(counts.lines.values())}  {own}")
