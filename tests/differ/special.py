@@ -78,12 +78,16 @@ def planted(names: list[str], cases: int, jobs: int) -> int:
 def sanitized(kinds: list[str], cases: int | None, seconds: float | None, jobs: int) -> int:
     """Runs the generators on kernels whose every access is checked; 1 if one is wrong."""
     kernels = builds.build("sanitized", options=("-DLOCKSTEP_LOOK=sanitized",))
-    runtime = subprocess.run(
-        [os.environ.get("CXX", "g++"), "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
-    ).stdout.strip()
+    # The sanitizer looks for what throws exceptions as it is loaded.
+    runtimes = [
+        subprocess.run(
+            [os.environ.get("CXX", "g++"), f"-print-file-name={name}"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for name in ("libasan.so", "libstdc++.so")
+    ]
     environment = {
         # The sanitizer's own allocator fills what it gives.
-        "LD_PRELOAD": runtime, "MALLOC_PERTURB_": "0",
+        "LD_PRELOAD": " ".join(runtimes), "MALLOC_PERTURB_": "0",
         "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:max_malloc_fill_size=1073741824:malloc_fill_byte=127",
         "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
         "PYCRYPTODOME_DISABLE_DEEPBIND": "1",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import resource
 from zlib import crc32
@@ -33,7 +34,8 @@ def planned(case: Case) -> None:
     """Plans a Program that nobody could run, in bounded memory."""
     program = case.program
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, hard))
+    # A sanitizer takes addresses by the terabyte.
+    resource.setrlimit(resource.RLIMIT_AS, (soft if "ASAN_OPTIONS" in os.environ else MOST_MEMORY, hard))
     try:
         for told in (kernels.bytes_of_run, kernels.work_of_run):
             told(program.header, list(program.descriptors), [c.header.elements for c in program.consts])
