@@ -417,19 +417,21 @@ def copying(court: Court) -> str:
 
 
 def cartel(court: Court) -> str:
-    """A worker lies and tells its roots to the only witness, which agrees without a look: one stranger is enough."""
-    audit = Drawn.of(court, "accomplice", lies={0: lying(court.run(0), puts(WORDS["infinity"]))})
-    words = [audit.word("accomplice", i) for i in range(len(audit.duties))]
-    for i, word in enumerate(words):
-        audit.commit("accomplice", i, word)
+    """A worker lies and tells its roots to all witnesses, who agree without a look: one stranger is enough."""
+    # One account has one duty: with as many as there are slots, one of them is about the lie.
+    lies = {0: lying(court.run(0), puts(WORDS["infinity"]))}
+    audit = Drawn.of(court, "accomplice", "mallory", "aggregator", lies=lies)
+    names = [court.name_of(duty.account) for duty in audit.duties]
+    words = [audit.word(name, i) for i, name in enumerate(names)]
+    for i, name in enumerate(names):
+        audit.commit(name, i, words[i])
     audit.publish()
-    for i, word in enumerate(words):
-        audit.witnesses["accomplice"].reveal(audit.audit, i, word)
+    for i, name in enumerate(names):
+        audit.witnesses[name].reveal(audit.audit, i, words[i])
     told = next(i for i, duty in enumerate(audit.duties) if duty.slot == 0)
     (game,) = court.audit_and_play()
     assert court.convicted(audit.claims[0])
     assert court.found(game).t == 1, "a step that every duty has looked at"
     court.send(court.contracts.witnesses.settle(audit.audit, told), "requester")
-    # With its stake gone, its other words are worth nothing.
-    outcomes = [Closed.SLASHED if i == told else Closed.VOID for i in range(len(words))]
-    return audit.closed(outcomes, {"worker-0": court.params.role.slot_stake, "accomplice": STAKE})
+    outcomes = [Closed.SLASHED if i == told else Closed.PAID for i in range(len(words))]
+    return audit.closed(outcomes, {"worker-0": court.params.role.slot_stake, names[told]: STAKE})
