@@ -47,5 +47,6 @@ def test_a_bound_that_is_not_kept_is_told(changes: dict[str, object], what: str)
 
 @pytest.mark.slow
 def test_a_side_that_dies_ends_the_benchmark(tmp_path: Path) -> None:
-    with size.SteppingChild("ours", next(iter(MODELS)), 1, tmp_path / "missing") as side, pytest.raises(ChildProcessError):
+    child = size.SteppingChild("ours", next(iter(MODELS)), 1, tmp_path / "missing")
+    with child as side, pytest.raises(ChildProcessError):
         side.step()
