@@ -29,7 +29,7 @@ from lockstep.execution.box.executable import BoxedExecutable
 from lockstep.execution.box.folders import folder_of
 from lockstep.execution.box.handle import Box, Cancelled, Overdue, Starved
 from lockstep.execution.capacity import SHARE, ChainPace, Pace, Require
-from lockstep.execution.footprint import CHILD_BYTES, PROCESS_BYTES, Fitting
+from lockstep.execution.footprint import Fitting
 from lockstep.execution.jobs import PROCESSOR_PATHS, Job
 from lockstep.numerics.arrays import Array, StepContext
 from lockstep.numerics.selftest import check_machine
@@ -227,10 +227,11 @@ class JobBox:
         self._look(job, "compare", {}, table({}), at_most)
 
     def compare_first(self, job: Job, at_most: float = LOOK_SECONDS) -> None:
-        """`compare` of a job that a device computes in this process, as far as the processor can: not if this machine's
-        memory does not hold that, or it is not done in the longest look. Raises Overdue after a shorter one."""
+        """`compare` of a job that a device computes in this process, as far as the processor can: not if memory lacks
+        for that, or it is not done in the longest look. Raises Overdue after a shorter one."""
         try:
-            memory().require(self.plan().memory, PROCESS_BYTES + CHILD_BYTES)
+            # A child that wants more than its owner lends would be ended, and the job refused for good.
+            (self._fits or Fitting(footprint.worker)).judge(self.plan().memory)
             self.compare(job, at_most)
         except (Unfit, Overdue) as error:
             if isinstance(error, Overdue) and at_most < LOOK_SECONDS:

@@ -143,10 +143,12 @@ class DeviceNeed(NamedTuple):
 class DevicePlan:
     """A Program's kernels, and the places of what they compute; nothing of it is on a device."""
 
-    def __init__(self, program: Program, device: Device, tiles: bool) -> None:
-        self.generated = generate(program, device.shared_bytes, tiles)
+    def __init__(self, program: Program, device: Device, without_tiles: DevicePlan | None = None) -> None:
+        """`without_tiles`: the plan in whose place this one is; without it attention is in no tiles."""
+        self.generated = generate(program, device.shared_bytes, without_tiles is not None)
         self.arena = plan(program, self.generated.launches)
-        self.all = plan(program, self.generated.shown, shown=True)
+        # A game's are the same in both.
+        self.all = without_tiles.all if without_tiles else plan(program, self.generated.shown, shown=True)
         state = sum(header.elements for header in program.inputs if header is not None)
         fixed = sum(const.header.elements for const in program.consts) + self.generated.scratch_words
         largest = max((op.header.elements for op in program.ops), default=0)
@@ -160,9 +162,9 @@ def planned(
 ) -> DevicePlan:
     """The plan of a Program for so many free bytes of a device; nothing is allocated, unless `has_room` does so to tell
     if the outputs of a step find memory. Raises UsageError for a Program that the device has no kernels for."""
-    found = DevicePlan(program, device, tiles=False)
+    found = DevicePlan(program, device)
     if found.need.step > WHOLE * free or not has_room(found.arena.words):
-        found = DevicePlan(program, device, tiles=True)
+        found = DevicePlan(program, device, without_tiles=found)
     characters = len(found.generated.source)
     if characters > MOST_SOURCE:
         raise UsageError(

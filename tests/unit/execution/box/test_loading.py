@@ -153,9 +153,12 @@ def test_what_a_device_computes_is_compared_in_a_child_first_as_far_as_the_proce
         boxed.box.compare_first(boxed, 8.0)
     boxed.box.compare_first(boxed)
     need = footprint.worker(boxed.programs, boxed.params.role.slots).total
-    monkeypatch.setattr(loading, "memory", lambda: Memory(need - 1, need - 1))
-    boxed.box.compare_first(boxed, 10.0)
-    assert looks == [7.0, 8.0, loading.LOOK_SECONDS], "not without the memory"
+    with monkeypatch.context() as patch:
+        patch.setattr(footprint, "memory", lambda: Memory(need - 1, need - 1))
+        boxed.box.compare_first(boxed, 10.0)
+    monkeypatch.setattr(boxed.box, "_fits", footprint.Fitting(footprint.worker, need - 1))
+    boxed.box.compare_first(boxed, 11.0)
+    assert looks == [7.0, 8.0, loading.LOOK_SECONDS], "not without the memory, nor with more than its owner lends"
 
 
 def test_a_job_is_planned_for_its_device_before_its_data_is_fetched(
