@@ -87,4 +87,19 @@ struct Axes {
     }
 };
 
+// A plan's axes, and the strides of its output and its operands along them: the first array of `axes`, and those behind it.
+template <class Plan>
+void set_axes(Plan& plan, const Axes& axes) {
+    plan.axes = static_cast<int>(axes.extents.size());
+    plan.operands = static_cast<int>(axes.strides.size()) - 1;
+    plan.elements = 1;
+    for (int ax = 0; ax < plan.axes; ++ax) {
+        const auto axis = static_cast<std::size_t>(ax);
+        plan.extents[ax] = axes.extents[axis];
+        plan.out_strides[ax] = axes.strides[0][axis];
+        plan.elements *= axes.extents[axis];
+        for (int v = 0; v < plan.operands; ++v) plan.operand[v].strides[ax] = axes.strides[static_cast<std::size_t>(v) + 1][axis];
+    }
+}
+
 }  // namespace lockstep

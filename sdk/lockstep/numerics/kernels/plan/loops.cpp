@@ -246,17 +246,8 @@ struct Builder {
             axes.strides[0][0] = 1;
         }
         LoopPlan& plan = loop.plan;
-        plan.axes = static_cast<int>(axes.extents.size());
-        plan.operands = static_cast<int>(loop.sources.size());
+        set_axes(plan, axes);
         plan.outputs = static_cast<int>(loop.outputs.size());
-        plan.elements = 1;
-        for (int ax = 0; ax < plan.axes; ++ax) {
-            const auto axis = static_cast<std::size_t>(ax);
-            plan.extents[ax] = axes.extents[axis];
-            plan.out_strides[ax] = axes.strides[0][axis];
-            plan.elements *= axes.extents[axis];
-            for (std::size_t v = 0; v < loop.sources.size(); ++v) plan.operand[v].strides[ax] = axes.strides[v + 1][axis];
-        }
         for (std::size_t v = 0; v < loop.sources.size(); ++v) {
             plan.operand[v].iota = loop.sources[v].tag == Tag::kIota;
             plan.operand[v].offset = static_cast<Word>(loop.sources[v].offset);

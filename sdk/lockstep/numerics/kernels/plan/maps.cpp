@@ -81,17 +81,8 @@ MapPlan plan_map(const std::vector<Index>& extents, const std::vector<Index>& ou
     for (const View& view : views) axes.strides.push_back(view.strides);
     axes = axes.merged();
     MapPlan plan{};
-    plan.axes = static_cast<int>(axes.extents.size());
-    plan.operands = static_cast<int>(views.size());
+    set_axes(plan, axes);
     plan.instrs = static_cast<int>(instrs.size());
-    plan.elements = 1;
-    for (int ax = 0; ax < plan.axes; ++ax) {
-        const auto axis = static_cast<std::size_t>(ax);
-        plan.extents[ax] = axes.extents[axis];
-        plan.out_strides[ax] = axes.strides[0][axis];
-        plan.elements *= axes.extents[axis];
-        for (std::size_t v = 0; v < views.size(); ++v) plan.operand[v].strides[ax] = axes.strides[v + 1][axis];
-    }
     std::vector<bool> uniform;
     for (std::size_t v = 0; v < views.size(); ++v) {
         MapOperand& operand = plan.operand[v];
