@@ -16,7 +16,7 @@ from lockstep.numerics.arrays import Array, StepContext, to_array
 from lockstep.numerics.cuda.device import Address, Device, Kernels, RecordedLaunch, addresses
 from lockstep.numerics.cuda.generate import generate
 from lockstep.numerics.cuda.launches import Launches, Space, reads
-from lockstep.numerics.cuda.memory import plan
+from lockstep.numerics.cuda.memory import Arena, plan
 from lockstep.numerics.resident import DeviceFailed
 from lockstep.protocol.errors import Crashed, DoctorError, UsageError
 from lockstep.protocol.merkle import EMPTY, TensorHeader, tensor_root_of_tree
@@ -148,7 +148,7 @@ class DevicePlan:
         self.generated = generate(program, device.shared_bytes, without_tiles is not None)
         self.arena = plan(program, self.generated.launches)
         # A game's are the same in both.
-        self.all = without_tiles.all if without_tiles else plan(program, self.generated.shown, shown=True)
+        self.all: Arena = without_tiles.all if without_tiles else plan(program, self.generated.shown, shown=True)
         state = sum(header.elements for header in program.inputs if header is not None)
         fixed = sum(const.header.elements for const in program.consts) + self.generated.scratch_words
         largest = max((op.header.elements for op in program.ops), default=0)
