@@ -74,6 +74,7 @@ if TYPE_CHECKING:
 
     from lockstep.chain.outbox import Outbox
     from lockstep.training.audit import AuditReport
+    from lockstep.training.brought import Brought
 
 PERMIT_SECONDS = 3600
 POLL_SECONDS = 0.5
@@ -445,17 +446,19 @@ class JobHandle:
             checkpoint = merged_again(job, self.net.store, [r.record_of_honest(job.params.role.slots) for r in merged])
         return read_metrics(checkpoint.outer, job.programs.step, spec, left_out=convicted)
 
-    def load(self) -> nn.Module:
+    def load(self, own: nn.Module | Brought | None = None) -> nn.Module:
         """The latest merged model as a torch module, its weights checked against the roots on chain.
 
+        `own`: a module that takes the weights, or the function of a file that made it, for a class of its author's.
         Its `tokenizer` is the dataset's (`training.tokens.Tokenizer`), None if it reads bytes; its `source` says which
         round and claim it is of. Raises as `download` does.
         """
+        from lockstep.training.brought import Brought
         from lockstep.training.export import load_model, load_tokenizer
 
         with TemporaryDirectory(prefix="lockstep-load-") as folder:
             self.download(folder)
-            model = load_model(Path(folder))
+            model = own.of(Path(folder)) if isinstance(own, Brought) else load_model(Path(folder), own)
             model.tokenizer = load_tokenizer(Path(folder))  # type: ignore[assignment]
             model.source = json.loads((Path(folder) / "provenance.json").read_text())
         return model
@@ -537,8 +540,9 @@ def connect(
 
 def _name_of(model: Any) -> str:
     """A model by what its configuration calls it."""
-    said = model.get("model_type") or model.get("model") or model.get("kind") if isinstance(model, dict) else None
-    return str(said or "-")
+    if not isinstance(model, dict):
+        return "-"
+    return next((str(model[key]) for key in ("model_type", "class", "model", "kind") if model.get(key)), "-")
 
 
 def _named(job: TrainingJob) -> list[tuple[str, Program]]:

@@ -12,15 +12,21 @@ if TYPE_CHECKING:
     from torch import nn
 
     from lockstep.client import Network
+    from lockstep.training.brought import Brought
 
 
 def loaded(
-    source: str, net: Network, prompt: str | None, count: int, temperature: float, seed: int
+    source: str, net: Network, code: str | None, prompt: str | None, count: int, temperature: float, seed: int
 ) -> tuple[dict[str, Any], str]:
-    """`data` of the command and its text, of a folder or of a job. Raises Mismatch, Inconclusive, NotFoundError."""
+    """`data` of the command and its text, of a folder or of a job; `code`: FILE.py:FUNCTION that makes its model.
+
+    Raises Mismatch, Inconclusive, NotFoundError.
+    """
+    from lockstep.training.brought import bring
     from lockstep.training.export import write_text
 
-    model = _of_folder(Path(source), net) if Path(source).is_dir() else _of_job(source, net)
+    brought = None if code is None else bring(code)
+    model = _of_folder(Path(source), net, brought) if Path(source).is_dir() else _of_job(source, net, brought)
     tokenizer: Any = model.tokenizer
     said = None
     if prompt is not None:
@@ -34,17 +40,17 @@ def loaded(
     return data, "\n".join(lines if said is None else [*lines, "", f"{prompt}{said}"])
 
 
-def _of_job(text: str, net: Network) -> nn.Module:
+def _of_job(text: str, net: Network, brought: Brought | None) -> nn.Module:
     try:
         handle = net.find(text)
     except UsageError as error:
         raise UsageError(
             f"{text!r} is no folder and no job", hint="a folder that `lockstep train pull` wrote, or 6 digits of a job"
         ) from error
-    return handle.load()
+    return handle.load(brought)
 
 
-def _of_folder(folder: Path, net: Network) -> nn.Module:
+def _of_folder(folder: Path, net: Network, brought: Brought | None) -> nn.Module:
     from lockstep.training.audit import Provenance, audit
     from lockstep.training.export import load_model, load_tokenizer
 
@@ -56,7 +62,7 @@ def _of_folder(folder: Path, net: Network) -> nn.Module:
     if not report.ok:
         lacking = next(f for f in report.findings if f.verdict not in ("ok", "note"))
         raise Inconclusive(f"{folder} cannot be checked: {lacking.detail}", hint="try another --storage")
-    model = load_model(folder)
+    model = load_model(folder) if brought is None else brought.of(folder)
     model.tokenizer = load_tokenizer(folder)  # type: ignore[assignment]
     model.source = said.fields  # type: ignore[assignment]
     return model

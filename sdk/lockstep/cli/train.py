@@ -5,73 +5,30 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lockstep.base.amounts import amount_of, tokens
-from lockstep.base.decoding import file_bytes, from_toml
 from lockstep.base.lines import say
 from lockstep.base.naming import JOBS_SHOWN, address_of, digits_of, short
 from lockstep.base.settings import resolve
 from lockstep.chain.keys import KEYSTORE
+from lockstep.cli.described import Sets, Target, read
 from lockstep.cli.options import Commands, GasPrice, Json, PartyFlags, PublicFlags, Threads
 from lockstep.cli.output import emit
-from lockstep.protocol.errors import Inconclusive, Malformed, Mismatch, TryLater, UsageError
+from lockstep.cli.templates import SCRIPT, template_of
+from lockstep.protocol.errors import Inconclusive, Mismatch, TryLater, UsageError
 
 if TYPE_CHECKING:
-    from lockstep.client import JobHandle, Network, TrainingJob
+    from lockstep.cli.described import DescribedJob
+    from lockstep.client import JobHandle, Network
     from lockstep.protocol.types import Wei
     from lockstep.training.checking import Checked
 
 app = Commands(name="train", help="Training jobs of a requester.", no_args_is_help=True)
 
-TEMPLATE = """# A training job: a small GPT on a folder of text, DiLoCo over a few rounds.
-texts = "texts"            # folder of *.txt, UTF-8; one file is a document
-seed = 0                   # of the first weights
-rounds = 6
-slots = 3
-min_slots = 1              # fewer fail a round; so does a roster of fewer than 2 x min_slots - 1
-terms = "devnet"           # windows and prices; or "local", "mainnet"
-aggregator = ""            # address that merges first; empty: slot owners alone
-
-# price = "0.5"            # tokens for 10^15 operations, in place of the terms' price of a slot
-# gas_price = "600000000000 wei"  # refunded for a unit of gas, in place of the terms' (`train quote` warns)
-
-# [tokens]                 # without it a token is a byte
-# tokenizer = "tokenizer.json"    # of Hugging Face; model.vocabulary holds its tokens
-# separator = "</s>"       # its token after each document; default: an empty line
-
-[model]                    # the fields of lockstep.training.models.GPTConfig, LlamaConfig or EncoderConfig
-kind = "gpt"               # or "llama", "encoder"; docs/training.md: adapters on a model that you have
-layers = 4
-heads = 4
-width = 128
-context = 64
-
-[batch]
-rows = 8
-
-[strategy]                 # lockstep.training.strategies.diloco.Spec
-inner_steps = 20
-payload = "int8-block"     # or "f32"
-carry = false              # true: moments go on from round to round; payloads grow by two words a parameter
-
-# [arithmetic]             # of the model's products; without it they are sums of float32
-# products = "int8"        # exact sums of small integers: the same bits on every tensor core
-# [arithmetic.modules]     # exceptions by module: "float32", "int8", "int8x2" (two limbs)
-# "blocks.*.down" = "int8x2"
-
-# [evaluation]             # in place of [model] and [strategy]: the loss of a model that you have
-# model = "pulled"         # a folder that `lockstep train pull` wrote
-# batches = 32             # of each slot in a round
-# documents = "held out"   # those that training on these texts has not seen; or "all"
-"""
-
-ROUNDS, DILOCO_STEPS = 6, 20
-"""Those of TEMPLATE: another strategy, of one step a round above all, has as many steps in all."""
-
-JobFile = Annotated[Path, typer.Argument(metavar="JOB.toml", help="The job's description.")]
+NewFile = Annotated[Path, typer.Argument(metavar="JOB.toml|FILE.py", help="The file to write.")]
 Price = Annotated[
     str | None,
     typer.Option(
@@ -79,12 +36,13 @@ Price = Annotated[
         help="Pay a slot so much for 10^15 operations, as workers' --min-price asks; default: the terms'.",
     ),
 ]  # fmt: skip
+Budget = Annotated[str, typer.Option(metavar="AMOUNT", help="Hard cap of escrow and deposit, as 20.5 LST.")]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, or six and more of its first digits.")]
 
 
 @app.command("init")
 def init(
-    path: JobFile = Path("job.toml"),
+    path: NewFile = Path("job.toml"),
     example: Annotated[
         bool, typer.Option("--example", help="Also write a folder of English texts, and terms for a local market.")
     ] = False,
@@ -93,9 +51,11 @@ def init(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write a job description to start from."""
-    texts = path.parent / "texts"
-    template = TEMPLATE if strategy is None else _template(strategy)
+    """Write a job description to start from; as FILE.py, a model in plain PyTorch and the function that makes it."""
+    texts, script = path.parent / "texts", path.suffix == ".py"
+    if script and strategy is not None:
+        raise UsageError(f"--strategy {strategy} beside {path}", hint=f"--set strategy.name={strategy} at `train run`")
+    template = SCRIPT if script else template_of(strategy)
     if example and texts.exists():
         raise UsageError(f"{texts} exists", hint="move it away, or leave --example out")
     try:
@@ -113,20 +73,8 @@ def init(
         raise UsageError(
             f"{path} cannot be written: {error.strerror}", hint="name a file in a folder of yours"
         ) from error
-    emit({"path": str(path)}, as_json, text=f"{path}: edit it, then `lockstep train quote {path}`")
-
-
-def _template(strategy: str) -> str:
-    """The description with another strategy in the place of DiLoCo, over as many steps."""
-    from lockstep.training.strategies.registry import strategy_named
-    from lockstep.training.templates import strategy_table
-
-    table, steps = strategy_table(strategy), strategy_named(strategy)().inner_steps
-    before, rest = TEMPLATE.split("[strategy] ")
-    after = rest[rest.index("# [arithmetic]") :]
-    rounds = f"rounds = {max(ROUNDS, ROUNDS * DILOCO_STEPS // steps)}"
-    before = before.replace("DiLoCo over a few rounds", f"{strategy} over rounds of {steps} steps")
-    return before.replace(f"rounds = {ROUNDS}", rounds) + table + "\n\n" + after
+    then = f"train check {path}:make" if script else f"train quote {path}"
+    emit({"path": str(path)}, as_json, text=f"{path}: edit it, then `lockstep {then}`")
 
 
 @app.command("check")
@@ -149,9 +97,21 @@ def check(
     from lockstep.training.checking import check as tried
 
     found = tried(target, runs=runs, threads=resolve(threads=threads).threads)
-    emit({**asdict(found), "differs": found.differs}, as_json, text="\n".join(_checked_lines(found)))
+    lines = [*_checked_lines(found), *_next_lines(target, found)]
+    emit({**asdict(found), "differs": found.differs}, as_json, text="\n".join(lines))
     if found.differs:
         raise typer.Exit(Mismatch.exit_code)
+
+
+def _next_lines(target: str, found: Checked) -> list[str]:
+    """The commands that make a job of a checked model."""
+    if found.differs:
+        return []
+    texts = "" if found.rows else " --set texts=FOLDER"
+    return [
+        f"`lockstep train rehearse {target}{texts} --set rounds=1` runs a round here",
+        f"`lockstep train run {target}{texts} --budget AMOUNT` opens the job; `train quote` says what it costs",
+    ]
 
 
 def _checked_lines(found: Checked) -> list[str]:
@@ -184,8 +144,9 @@ def _checked_lines(found: Checked) -> list[str]:
 
 @app.command("quote")
 def quote(
-    path: JobFile,
+    target: Target,
     flags: PartyFlags,
+    sets: Sets = None,
     threads: Threads = None,
     seconds: Annotated[
         float, typer.Option(min=0, help="Seconds to spend on timing a step; 0 estimates it instead.")
@@ -198,10 +159,10 @@ def quote(
     from lockstep.chain import gas
     from lockstep.cli.quoting import terms_of
 
-    described = _bid(_read(path), price)
+    described = read(target, sets, price).at(flags.settings())
     stated = None if gas_price is None else gas.fees_stated(gas_price)
     net = _reading(flags)
-    quoted = net.quote(_job(described, path, weights=False))
+    quoted = net.quote(described.job(weights=False))
     figures = quoted.figures(resolve(threads=threads).threads, seconds)
     params = quoted.params
     terms = terms_of(net, quoted, figures, stated or gas.fees_now(net.w3))
@@ -223,34 +184,51 @@ def quote(
     emit(data, as_json, text="\n".join([head, *terms.lines(), *figures.lines()]))
 
 
+@app.command("rehearse")
+def rehearse(
+    target: Target,
+    sets: Sets = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the model of the last round.")] = None,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Run the job's rounds on this machine alone: the bits of the market's slots and merges, without chain and pay."""
+    from lockstep.cli.rehearsing import rehearsed
+
+    data, text = rehearsed(read(target, sets).job(), resolve(threads=threads).threads, out)
+    emit(data, as_json, text=text)
+
+
 @app.command("run")
 def run(
-    path: JobFile,
-    budget: Annotated[str, typer.Option(metavar="AMOUNT", help="Hard cap of escrow and deposit, as 20.5 LST.")],
+    target: Target,
+    budget: Budget,
     flags: PartyFlags,
+    sets: Sets = None,
     price: Price = None,
     as_json: Json = False,
 ) -> None:
     """Store the job's parts, escrow its price, open it."""
-    cap, described = amount_of(budget, "--budget"), _bid(_read(path), price)
-    _submit(path, described, cap, _network(flags), as_json)
+    cap, described = amount_of(budget, "--budget"), read(target, sets, price)
+    _submit(described.at(flags.settings()), cap, _network(flags), as_json)
 
 
 @app.command("resume")
 def resume(
-    path: JobFile,
+    target: Target,
     model: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that `train pull` wrote.")],
-    budget: Annotated[str, typer.Option(metavar="AMOUNT", help="Hard cap of escrow and deposit, as 20.5 LST.")],
+    budget: Budget,
     flags: PartyFlags,
+    sets: Sets = None,
     as_json: Json = False,
 ) -> None:
     """Train a model further: a new job of the same description that starts from its weights."""
-    cap, described = amount_of(budget, "--budget"), {**_read(path), "start": str(model.absolute())}
-    _submit(path, described, cap, _network(flags), as_json)
+    cap, described = amount_of(budget, "--budget"), read(target, sets).having(start=str(model.absolute()))
+    _submit(described.at(flags.settings()), cap, _network(flags), as_json)
 
 
-def _submit(path: Path, described: dict[str, Any], cap: Wei, net: Network, as_json: bool) -> None:
-    handle = net.submit(net.quote(_job(described, path)), budget=cap)
+def _submit(described: DescribedJob, cap: Wei, net: Network, as_json: bool) -> None:
+    handle = net.submit(net.quote(described.job()), budget=cap)
     emit({"job": handle.id.hex()}, as_json, text=handle.id.hex())
 
 
@@ -318,6 +296,10 @@ def load(
         typer.Argument(metavar="DIR|JOB", help="A folder that `train pull` wrote, or a job by 6 digits of its id."),
     ],
     *,
+    code: Annotated[
+        str | None,
+        typer.Option("--model", metavar="FILE.py:FUNCTION", help="For a model of yours: the function that made it."),
+    ] = None,
     prompt: Annotated[str | None, typer.Option(help="A text for the model to go on with.")] = None,
     tokens_: Annotated[int, typer.Option("--tokens", min=1, max=65_536, help="How far it goes on.")] = 200,
     temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token each time.")] = 0.7,
@@ -331,7 +313,7 @@ def load(
     """
     from lockstep.cli.loading import loaded
 
-    data, text = loaded(source, _reading(flags), prompt, tokens_, temperature, seed)
+    data, text = loaded(source, _reading(flags), code, prompt, tokens_, temperature, seed)
     emit(data, as_json, text=text)
 
 
@@ -423,34 +405,3 @@ def _reading(flags: PublicFlags) -> Network:
 def _handle(job: str, flags: PartyFlags) -> JobHandle:
     digits_of(job, "job", JOBS_SHOWN)
     return _reading(flags).find(job)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Reads a job description; tells what is wrong in it by itself before anything is opened."""
-    from lockstep.training.describe import refuse_wrong
-
-    try:
-        described = from_toml(file_bytes(path))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", hint="`lockstep train init` writes one") from error
-    except Malformed as error:
-        raise UsageError(
-            f"{path}: {error.message}", hint="compare it with what `lockstep train init` writes"
-        ) from error
-    refuse_wrong(described)
-    return described
-
-
-def _bid(described: dict[str, Any], price: str | None) -> dict[str, Any]:
-    """The description with the price of --price, which is told first if it is no amount."""
-    if price is None:
-        return described
-    amount_of(price, "--price")
-    return {**described, "price": price}
-
-
-def _job(described: dict[str, Any], path: Path, *, weights: bool = True) -> TrainingJob:
-    """Traced: takes seconds, and torch; without weights as little memory as time."""
-    from lockstep.training.describe import job_of
-
-    return job_of(described, path.parent, weights=weights)

@@ -2,6 +2,8 @@
 
 texts = "texts"      rounds = 6   slots = 3   min_slots = 2   seed = 0   terms = "devnet"   aggregator = ""
 [model]              kind = "gpt" ("llama", "encoder"), and fields of its configuration
+model = "net.py:make"  in place of the table, and of [batch]: a function that makes a model of one's own (`brought.py`);
+                     texts are not due where it returns rows
 [adapters]           base = "model", rank, alpha, targets: LoRA on an exported model, in place of [model]
 [tokens]             tokenizer = "tokenizer.json", separator, unknown: tokens of a Hugging Face tokenizer, not bytes
 [batch]              rows, accumulation
@@ -9,7 +11,7 @@ texts = "texts"      rounds = 6   slots = 3   min_slots = 2   seed = 0   terms =
                      [.codec], [.codec.then], [.aggregate] of the strategies that have them
 [arithmetic]         products = "int8" ("float32");  [arithmetic.modules] "layers.*.mlp.down_proj" = "int8x2"
 start = "model"      a folder that `lockstep train pull` wrote, whose weights are the first ones in place of the seed's
-[evaluation]         model, batches, documents: the loss of an exported model, in place of all these but [batch]
+[evaluation]         model, code, batches, documents: the loss of an exported model, in place of all these but [batch]
 price = "0.5"        tokens for 10^15 operations of training, in place of the terms' price of a slot
 gas_price = "5 wei"  tokens for a unit of a defender's gas; stakes rise with it
 [terms]              preset = "devnet", and fields of `Terms` in the place of its own: max_fail = 3, bond = "6 LST"
@@ -17,6 +19,7 @@ gas_price = "5 wei"  tokens for a unit of a defender's gas; stakes rise with it
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
@@ -41,6 +44,7 @@ from lockstep.storage.dataset import Dataset, Recipe
 from lockstep.tracing.arithmetic import Arithmetic
 from lockstep.training.aggregates.registry import AGGREGATES
 from lockstep.training.baseline import flat_parameters
+from lockstep.training.brought import Brought, bring
 from lockstep.training.codecs.registry import CODECS
 from lockstep.training.data import (
     BYTE_VOCABULARY,
@@ -101,6 +105,9 @@ class Evaluation:
 
     model: str = ""
     """A folder that `save_model` wrote."""
+    code: str = ""
+    """FILE.py:FUNCTION that makes the model, for a class of its author's; its batch and loss are meant, and its rows
+    if it returns any."""
     batches: int = 32
     """Batches of each slot in a round."""
     documents: str = HELD_OUT
@@ -130,7 +137,7 @@ def refuse_wrong(described: Mapping[str, Any]) -> None:
     """Raises UsageError for what is wrong in a description by itself: no file is read, nothing is traced."""
     refuse_unknown(described, KEYS, "the description")
     _refuse_wide(described, "")
-    if not isinstance(described.get("texts"), str):
+    if not isinstance(described.get("texts", "" if _may_bring_rows(described) else None), str):
         raise UsageError("the description names no texts", 'texts = "a folder of *.txt"')
     if not isinstance(described.get("start", ""), str):
         raise UsageError(f"start is {described['start']!r}", 'start = "a folder that `lockstep train pull` wrote"')
@@ -194,20 +201,53 @@ def _term(kind: Any, value: Any, name: str) -> Any:
     return amount_of(value, name, least=0)
 
 
+def _is_brought(described: Mapping[str, Any]) -> bool:
+    """Returns True if a function of a file makes the model."""
+    return isinstance(described.get("model"), str)
+
+
+def _may_bring_rows(described: Mapping[str, Any]) -> bool:
+    """Returns True if a function of a file may return the rows, too."""
+    return _is_brought(described) or "code" in _table(described, "evaluation")
+
+
 def _training(described: Mapping[str, Any], folder: Path, weights: bool) -> TrainingJob:
-    with nullcontext() if weights else without_weights():
-        model = _model(described, folder)
-    texts = _text(described, folder)
-    batch = _batch(described, model, texts.vocabulary)
+    seed = _integer(described, "seed", 0)
+    brought = bring(described["model"], folder, seed=seed) if _is_brought(described) else None
+    if brought is not None:
+        model, loss, batch, rows = brought.model, brought.loss, brought.batch, _rows(described, folder, brought)
+    else:
+        with nullcontext() if weights else without_weights():
+            model = _model(described, folder)
+        texts = _text(described, folder)
+        loss, batch = None, _batch(described, model, texts.vocabulary)
+        rows = texts.rows(TRAIN, batch.row_length)
     spec = strategy_of(_table(described, "strategy"))
     offered = _offer(described, rounds=6, steps=spec.inner_steps, carries=spec.carry)
-    rows = texts.rows(TRAIN, batch.row_length)
     first = _start(described, folder, model) if weights else None
-    seed = _integer(described, "seed", 0)
     arithmetic = Arithmetic.of(_table(described, "arithmetic"))
-    return training_job(
-        model, spec, rows, batch=batch, seed=seed, first=first, weights=weights, arithmetic=arithmetic, **offered
-    )
+    job = training_job(
+        model, spec, rows, batch=batch, loss=loss, seed=seed, first=first, weights=weights, arithmetic=arithmetic,
+        **offered,
+    )  # fmt: skip
+    return job if brought is None else replace(job, model=brought.describe())
+
+
+def _rows(described: Mapping[str, Any], folder: Path, brought: Brought, side: str = TRAIN) -> Dataset:
+    """The rows that a brought model's function returned, or those of one side of the description's texts."""
+    beside = sorted({"batch", "adapters"} & set(described))
+    if beside:
+        raise UsageError(f"[{beside[0]}] beside {brought.target}", "the function says what the model is trained on")
+    if brought.dataset is not None and "texts" in described:
+        raise UsageError(f"texts beside the rows of {brought.target}", "leave one of them out")
+    if brought.dataset is not None:
+        return brought.dataset
+    if "texts" not in described:
+        raise UsageError(
+            f"{brought.target} returns no rows, and the description names no texts",
+            'return rows as a fourth value, or give texts = "a folder of *.txt"',
+        )
+    return _text(described, folder).rows(side, brought.batch.row_length)
 
 
 def strategy_of(given: Mapping[str, Any]) -> Strategy:
@@ -224,12 +264,12 @@ def _start(described: Mapping[str, Any], folder: Path, model: nn.Module) -> NDAr
     if "start" not in described:
         return None
     path = _path(folder, described["start"], "start")
-    earlier = load_model(path)
+    earlier = load_model(path, copy.deepcopy(model) if _is_brought(described) else None)
     names = [{n: tuple(p.shape) for n, p in m.named_parameters()} for m in (model, earlier)]
     # INVARIANT: training goes on from a model of the same parameters, by name and shape.
     if names[0] != names[1]:
         raise UsageError(
-            f"the model in {path} has other parameters than [model]",
+            f"the model in {path} has other parameters than the description's",
             "its config.json says which model it is",
         )
     return flat_parameters(earlier)
@@ -243,13 +283,20 @@ def _evaluation(described: Mapping[str, Any], folder: Path) -> TrainingJob:
             f"[evaluation] cannot be combined with {', '.join(beside)}" if beside else "[evaluation] without a model",
             'write model = "a folder of an exported model", and no key of training',
         )
-    model = load_model(_path(folder, given.model, "evaluation.model"))
-    texts = _text(described, folder)
-    batch = _batch(described, model, texts.vocabulary)
+    path, brought = _path(folder, given.model, "evaluation.model"), None
+    if given.code:
+        brought = bring(given.code, folder)
+        model, batch, rows = brought.of(path), brought.batch, _rows(described, folder, brought, given.documents)
+    else:
+        model, texts = load_model(path), _text(described, folder)
+        batch = _batch(described, model, texts.vocabulary)
+        rows = texts.rows(given.documents, batch.row_length)
     offered = _offer(described, rounds=1, steps=given.batches)
-    rows = texts.rows(given.documents, batch.row_length)
-    flat = flat_parameters(model)
-    return evaluation_job(model, rows, parameters=flat, batch=batch, batches=given.batches, **offered)
+    job = evaluation_job(
+        model, rows, parameters=flat_parameters(model), batch=batch, batches=given.batches,
+        loss=None if brought is None else brought.loss, **offered,
+    )  # fmt: skip
+    return job if brought is None else replace(job, model=brought.describe())
 
 
 def _offer(described: Mapping[str, Any], *, rounds: int, steps: int, carries: bool = False) -> dict[str, Any]:

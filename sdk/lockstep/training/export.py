@@ -22,7 +22,7 @@ from lockstep.numerics.tables import restored, width_of
 from lockstep.protocol.errors import NotFoundError, PayloadInvalid, UsageError
 from lockstep.protocol.programs.program import CODES, groups_of
 from lockstep.storage.containers import MAX_RANK
-from lockstep.training.formats import OWN, published, recovered
+from lockstep.training.formats import FORMATS, OWN, published, recovered
 
 if TYPE_CHECKING:
     from torch import nn
@@ -80,24 +80,34 @@ def save_tokenizer(folder: Path, recipe: Recipe) -> None:
     write_atomically(folder / "tokenizer_config.json", [(json.dumps(config, indent=2) + "\n").encode()])
 
 
-def load_model(folder: Path) -> nn.Module:
-    """The model that `save_model` wrote; NotFoundError if a file is missing, PayloadInvalid if one does not fit."""
+def load_config(folder: Path) -> Mapping[str, Any]:
+    """`config.json` as `save_model` was given it; NotFoundError if it is missing, PayloadInvalid if it is none."""
+    if not (folder / CONFIG_FILE).is_file():
+        raise NotFoundError(f"no {CONFIG_FILE} in {folder}", "name the folder that `lockstep train` wrote")
+    with refusing(PayloadInvalid, f"the {CONFIG_FILE} in {folder}", "download it again"):
+        config = _CONFIG(from_json(file_bytes(folder / CONFIG_FILE), MAX_FILE_BYTES), CONFIG_FILE)
+        return config if config.get(OWN) is None else _CONFIG(config[OWN], OWN)
+
+
+def load_model(folder: Path, own: nn.Module | None = None) -> nn.Module:
+    """The model that `save_model` wrote; NotFoundError if a file is missing, PayloadInvalid if one does not fit.
+
+    `own`: a module that takes the weights, for a class that config.json cannot build. Its buffers keep their values
+    where the file has none.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     from lockstep.training.models import build_model
 
-    for name in (MODEL_FILE, CONFIG_FILE):
-        if not (folder / name).is_file():
-            raise NotFoundError(f"no {name} in {folder}", "name the folder that `lockstep train` wrote")
+    config = load_config(folder)
+    if not (folder / MODEL_FILE).is_file():
+        raise NotFoundError(f"no {MODEL_FILE} in {folder}", "name the folder that `lockstep train` wrote")
     try:
-        with refusing(PayloadInvalid, f"the {CONFIG_FILE} in {folder}", "download it again"):
-            config = _CONFIG(from_json(file_bytes(folder / CONFIG_FILE), MAX_FILE_BYTES), CONFIG_FILE)
-            own = None if config.get(OWN) is None else _CONFIG(config[OWN], OWN)
-        model = build_model(config if own is None else own)
+        model = build_model(config) if own is None else own
         stored = load_file(folder / MODEL_FILE)
-        if own is not None:
-            stored = recovered(own, stored, list(model.state_dict()))
+        if config.get("model") in FORMATS:
+            stored = recovered(config, stored, list(model.state_dict()))
         missing, unexpected = model.load_state_dict(stored, strict=False)
     # torch and transformers raise these for a configuration that fits no model, and MemoryError for one too large.
     except (SafetensorError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError) as error:
@@ -107,9 +117,10 @@ def load_model(folder: Path) -> nn.Module:
         ) from error
     # A tied head is stored once, as the embedding.
     tied = {n for n, p in model.named_parameters(remove_duplicate=False)} - {n for n, _ in model.named_parameters()}
-    if set(missing) - tied or unexpected:
+    held = set() if own is None else {n for n, _ in own.named_buffers()}
+    if set(missing) - tied - held or unexpected:
         raise PayloadInvalid(
-            f"{MODEL_FILE} lacks {sorted(set(missing) - tied)} and has {sorted(unexpected)}",
+            f"{MODEL_FILE} lacks {sorted(set(missing) - tied - held)} and has {sorted(unexpected)}",
             "its config.json is of another model",
         )
     return model.eval()

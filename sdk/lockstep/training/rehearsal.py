@@ -11,11 +11,13 @@ through its wire format.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 
 from lockstep.execution.jobs import State, Tensors, TrainingJob, tensors_of
+from lockstep.execution.losses import STEP
 from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.paths import compile  # noqa: A004
 from lockstep.protocol.errors import UsageError
@@ -49,6 +51,7 @@ class Rehearsal:
             compile(program, threads=threads, path=path)
             for program in (job.programs.step, job.programs.encode, job.programs.merge)
         )
+        self._loss = None if job.loss is None else compile(job.loss, threads=threads, path=path)
 
     def first(self) -> Rehearsed:
         """The state before the first round."""
@@ -69,6 +72,17 @@ class Rehearsal:
             payloads.append(self.through_wire(payload))
             carries.append(carry if self.job.carry else None)
         return Rehearsed(state.round + 1, self.merged(state.checkpoint, payloads, state.round), tuple(carries), sent)
+
+    def loss(self, state: Rehearsed) -> float | None:
+        """The loss after the rounds that are merged, as `execution.losses` has it; None for a job that names none."""
+        if self._loss is None:
+            return None
+        found = []
+        for slot in range(self.job.slots):
+            live = list(self.start(state, slot))
+            out = self._loss.run(live, self._context(state.round, slot, STEP), self.job.dataset.rows)
+            found += [float(tensor.reshape(-1)[0]) for tensor in out if tensor is not None]
+        return math.fsum(found) / len(found)
 
     def slot(self, state: Rehearsed, slot: int) -> tuple[Tensors, Tensors]:
         """(payload, carry) of a slot's steps in the next round."""

@@ -27,7 +27,6 @@ from lockstep.execution.jobs import ClaimSchedule, State, TrainingJob, zeros_of
 from lockstep.numerics import paths
 from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.trace import materialise
-from lockstep.protocol.errors import UsageError
 from lockstep.protocol.programs.program import Kind, Program
 from lockstep.storage.dataset import Dataset
 from lockstep.storage.payload import Checkpoint
@@ -321,20 +320,3 @@ def _error(name: str, mine: Tensor, due: Tensor, single: Tensor, most: float) ->
 
 def _rank(error: GradientError) -> tuple[bool, float]:
     return error.differs, float("inf") if error.error is None else error.error
-
-
-def rows_of(given: object, batch: Batch) -> NDArray[np.int32]:
-    """Returns rows that a user gave, as a dataset, a tensor or an array; raises UsageError."""
-    rows = given.rows if isinstance(given, Dataset) else np.asarray(given)
-    if (
-        rows.ndim != 2
-        or rows.shape[1] != batch.row_length
-        or not len(rows)
-        or not np.issubdtype(rows.dtype, np.integer)
-    ):
-        raise UsageError(
-            f"rows of shape {rows.shape} and type {rows.dtype}", f"whole numbers, [N, {batch.row_length}] as the batch"
-        )
-    if rows.min() < -(1 << 31) or rows.max() >= 1 << 31:
-        raise UsageError("a row holds a number beyond 32 bits", "a dataset has 32-bit integers")
-    return np.ascontiguousarray(rows, np.int32)

@@ -32,7 +32,7 @@ COMMANDS = [
     *(("dispute", verb) for verb in ("list", "show", "tree", "check", "watch")),
     *(("dispute", verb) for verb in ("open", "respond", "prove", "resolve", "defend")),
     *(("train", verb) for verb in ("init", "quote", "run", "resume", "list", "status", "watch", "metrics", "pull")),
-    *(("train", verb) for verb in ("load", "audit", "cancel", "withdraw", "check")),
+    *(("train", verb) for verb in ("load", "audit", "cancel", "withdraw", "check", "rehearse")),
     *(("worker", verb) for verb in ("up", "status", "earnings", "why", "retry")),
     ("verifier", "up"), ("verifier", "retry"), ("coordinator", "retry"),
     ("verifier", "void"),

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import tomllib
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
+import torch
 
 from lockstep.chain.addresses import CONTRACTS, Addresses
 from lockstep.chain.keys import create_account
-from lockstep.cli.train import TEMPLATE
+from lockstep.cli.described import read
+from lockstep.cli.templates import SCRIPT, TEMPLATE
+from lockstep.protocol.errors import PayloadInvalid, UsageError
 from lockstep.protocol.types import Address
+from lockstep.training.brought import bring
+from lockstep.training.describe import job_of
+from lockstep.training.export import load_model
 from lockstep.training.metrics import Metrics
 
 from .conftest import Lockstep
@@ -47,6 +55,15 @@ def test_the_job_that_init_writes_goes_on_with_two_workers() -> None:
     assert min(written["slots"], 2 * written["min_slots"] - 1) <= 2
 
 
+def test_init_writes_a_script_whose_model_makes_a_job(lockstep: Lockstep) -> None:
+    assert lockstep("train", "init", "net.py", "--example", "--json").data == {"path": "net.py"}
+    assert Path("net.py").read_text() == SCRIPT
+    brought = bring("net.py:make")
+    rows = torch.zeros(brought.batch.rows, brought.batch.row_length, dtype=torch.int64)
+    assert brought.loss(brought.model, rows).shape == ()  # type: ignore[operator, call-arg]
+    assert lockstep("train", "init", "other.py", "--strategy", "sparseloco", "--json").code == 2
+
+
 def test_init_writes_over_nothing(lockstep: Lockstep) -> None:
     Path("job.toml").write_text("mine")
     for path in ("job.toml", ".", "no/such/folder/job.toml"):
@@ -63,6 +80,102 @@ def test_a_description_that_cannot_be_read_is_2(lockstep: Lockstep, content: byt
         ended = lockstep("train", *command, "job.toml", "--json")
         assert (ended.code, ended.error["code"]) == (2, "usage"), "before a key is asked for"
         assert "job.toml" in ended.error["message"]
+
+
+OWN = """
+import torch
+from torch import nn
+from lockstep.training.job import Batch
+
+def loss(model, rows):
+    return model(rows.float() / 8).pow(2).mean()
+
+def make():
+    return nn.Linear(5, 3), loss, Batch(rows=2, row_length=5), torch.arange(40).view(8, 5)
+
+def without_rows():
+    return make()[:3]
+
+def without_loss():
+    return nn.Linear(5, 3), None, Batch(rows=2, row_length=5)
+"""
+"""Models of their author's."""
+
+
+@pytest.fixture
+def own(lockstep: Lockstep) -> str:
+    Path("net.py").write_text(OWN)
+    return "net.py:make"
+
+
+def test_a_function_of_a_file_is_rehearsed_and_its_model_loads_with_the_same_file_alone(
+    lockstep: Lockstep, own: str
+) -> None:
+    few = ("--set", "rounds=2", "--set", "slots=2", "--set", "strategy.inner_steps=3", "--threads", "1")
+    ended = lockstep("train", "rehearse", own, *few, "--out", "out", "--json")
+    assert ended.code == 0, ended.err
+    assert (ended.data["rounds"], len(ended.data["losses"]), len(ended.data["seconds"])) == (2, 3, 2)
+    assert ended.data["losses"][2] < ended.data["losses"][0]
+    again = lockstep("train", "rehearse", own, *few, "--json")
+    assert again.data["losses"] == ended.data["losses"], "torch draws the first weights from the job's seed"
+
+    config = json.loads(Path("out/config.json").read_text())
+    assert config == {"model": "own", "class": "Linear", "function": own, "sha256": sha256(OWN.encode()).hexdigest()}
+    weight = bring(own).of(Path("out")).weight
+    assert not torch.equal(weight, bring(own).model.weight)
+    with pytest.raises(UsageError, match="class of its author's"):
+        load_model(Path("out"))
+    assert torch.equal(load_model(Path("out"), torch.nn.Linear(5, 3)).weight, weight)
+    with pytest.raises(PayloadInvalid):
+        load_model(Path("out"), torch.nn.Linear(5, 4))
+    Path("net.py").write_text(OWN + "# edited")
+    with pytest.raises(UsageError, match="SHA-256"):
+        bring(own).of(Path("out"))
+
+
+def test_a_model_of_a_file_is_trained_further_and_evaluated(lockstep: Lockstep, own: str) -> None:
+    few = {"rounds": 1, "slots": 1, "strategy": {"inner_steps": 2}}
+    assert lockstep("train", "rehearse", own, "--set", "rounds=1", "--out", "out").code == 0
+    first = job_of({"model": own, **few, "start": "out"}, Path()).genesis
+    assert first is not None
+    stored = bring(own).of(Path("out"))
+    values = torch.cat([p.detach().flatten() for p in stored.parameters()]).tolist()
+    assert set(first.shared[0].tolist()) == {*values, 0.0}, "the flat tensor is padded"
+    evaluated = job_of({"evaluation": {"model": "out", "code": own, "batches": 2}, "slots": 1}, Path())
+    assert (evaluated.model["class"], evaluated.inner_steps) == ("Linear", 2)
+
+
+@pytest.mark.parametrize(
+    ("target", "sets", "named"),
+    [
+        ("net.py:without_rows", [], "no rows"),
+        ("net.py:without_loss", [], "loss of a Linear"),
+        ("net.py:none", [], "no function none"),
+        ("none.py:make", [], "names no file"),
+        ("net.py:make", ["texts=texts"], "leave one of them out"),
+        ("net.py:make", ["batch.rows=3"], "[batch]"),
+        ("net.py:make", ["rouds=3"], "rouds"),
+        ("net.py:make", ["rounds"], "--set rounds"),
+        ("net.py:make", ["=3"], "--set =3"),
+        ("net.py:make", ["rounds=many"], "rounds is 'many'"),
+        ("net.py:make", ["terms=local", "terms.max_fail=3"], "not a table"),
+    ],
+)
+def test_a_function_that_makes_no_job_is_2_and_says_what_is_wrong(
+    lockstep: Lockstep, own: str, target: str, sets: list[str], named: str
+) -> None:
+    flags = [word for given in sets for word in ("--set", given)]
+    ended = lockstep("train", "rehearse", target, *flags, "--json")
+    assert (ended.code, ended.error["code"]) == (2, "usage"), ended.out
+    assert named in ended.error["message"] + ended.error["hint"]
+
+
+def test_set_changes_a_description_of_a_file(lockstep: Lockstep) -> None:
+    Path("job.toml").write_text(TEMPLATE)
+    found = read("job.toml", ["rounds=3", "strategy.inner_steps=5", "texts=other", "strategy.inner.name=muon"]).fields
+    assert (found["rounds"], found["texts"]) == (3, "other")
+    assert found["strategy"] == {**tomllib.loads(TEMPLATE)["strategy"], "inner_steps": 5, "inner": {"name": "muon"}}
+    assert found["slots"] == tomllib.loads(TEMPLATE)["slots"]
 
 
 @pytest.mark.parametrize("budget", ["0", "-5"])

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from lockstep.numerics.executor import Executable
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.programs.program import Kind
+from lockstep.training.brought import dataset_of
 from lockstep.training.checking import Checked, check
 from lockstep.training.job import Batch, build_programs
 from lockstep.training.losses import Loss, RandomLoss
 from lockstep.training.strategies import diloco
-from lockstep.training.trial import TriedSteps, rows_of, trial
+from lockstep.training.trial import TriedSteps, trial
 from tests.support.wrong import one_bit_off
 
 BATCH = Batch(rows=2, row_length=17)
@@ -101,10 +102,16 @@ def test_rows_are_made_that_the_loss_takes_and_given_ones_are_taken() -> None:
     assert "below 10" in found_of("tied").rows
     rows = np.full((3, 17), VOCABULARY - 1, np.int32)
     assert tried(Tied(), of_tokens, rows=rows).rows == "3 rows as given"
-    for wrong in (np.zeros((3, 16), np.int32), np.zeros((0, 17), np.int32), np.zeros((3, 17)), np.full((1, 17), 2**40)):
+    for wrong in (
+        np.zeros((3, 16), np.int32),
+        np.zeros((0, 17), np.int32),
+        np.zeros((3, 17)),
+        np.full((1, 17), 2**40),
+        np.full((1, 17), -1),
+    ):
         with pytest.raises(UsageError):
-            rows_of(wrong, BATCH)
-    assert rows_of(torch.zeros(3, 17, dtype=torch.int64), BATCH).dtype == np.int32
+            dataset_of(wrong, BATCH)
+    assert dataset_of(torch.zeros(3, 17, dtype=torch.int64), BATCH).rows.dtype == np.int32
 
 
 def stubborn(model: Any, rows: Tensor) -> Tensor:

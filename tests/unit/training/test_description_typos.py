@@ -73,7 +73,7 @@ def test_every_typo_of_a_key_is_refused_with_the_nearest_name(folder: Path, tabl
 
 def test_every_key_of_the_example_is_one_that_is_checked() -> None:
     """`train init` writes no key that the tables above lack."""
-    from lockstep.cli.train import TEMPLATE
+    from lockstep.cli.templates import TEMPLATE
 
     lines = [
         line.removeprefix("# ") if " = " in line or line.startswith("# [") else line for line in TEMPLATE.splitlines()

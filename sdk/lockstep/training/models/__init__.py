@@ -8,12 +8,12 @@ from lockstep.training.models.gpt import GPT, GPTConfig, next_token_loss
 from lockstep.training.models.llama import Llama, LlamaConfig
 from lockstep.training.models.lora import LoRA, LoRAConfig
 from lockstep.training.models.mlp import MLP, MLPConfig
-from lockstep.training.models.registry import MODELS, ModelKind, build_model, describe, loss_of
+from lockstep.training.models.registry import MODELS, ModelKind, build_model, describe, is_own, loss_of
 
 __all__ = [
     "CNN", "GPT", "MLP", "MODELS", "CNNConfig", "Encoder", "EncoderConfig", "GPTConfig", "Llama", "LlamaConfig", "LoRA",
-    "LoRAConfig", "MLPConfig", "ModelKind", "build_model", "describe", "image_loss", "loss_of", "masked_token_loss",
-    "next_token_loss",
+    "LoRAConfig", "MLPConfig", "ModelKind", "build_model", "describe", "image_loss", "is_own", "loss_of",
+    "masked_token_loss", "next_token_loss",
 ]  # fmt: skip
 
 MODELS |= {

@@ -27,21 +27,36 @@ class ModelKind:
 
 MODELS: dict[str, ModelKind] = {}
 """Kinds of models by their name in `config.json`."""
+OWN_MODEL = "own"
+"""The name of every class that is neither here nor in `transformers`: its code is its author's."""
 
 
 def describe(model: nn.Module) -> dict[str, Any]:
-    """`config.json`: {"model": name, ...the configuration's fields}, or what `transformers` writes for its models."""
+    """`config.json`: {"model": name, ...the configuration's fields}; what `transformers` writes for its models; and for
+    a class of its author's {"model": "own", "class": name}, of which nobody can build a model without the code."""
     if hf.is_transformers(model):
         return hf.describe(model)
-    name, _ = _row(model)
+    name = _name_of(model)
+    if name is None:
+        return {"model": OWN_MODEL, "class": type(model).__name__}
     return {"model": name, **asdict(model.config)}  # type: ignore[call-overload]
 
 
+def is_own(config: Mapping[str, Any]) -> bool:
+    """Returns True if a `config.json` describes a class of its author's."""
+    return config.get("model") == OWN_MODEL
+
+
 def loss_of(model: nn.Module) -> Loss | RandomLoss:
-    """The loss that a registered model, or one of `transformers`, is trained on."""
+    """The loss that a registered model, or one of `transformers`, is trained on; UsageError for another."""
     if hf.is_transformers(model):
         return hf.loss_of(model)
-    return _row(model)[1].loss(model)
+    name = _name_of(model)
+    if name is None:
+        raise UsageError(
+            f"the loss of a {type(model).__name__} is not known", "give one: (model, rows) -> scalar, as a function"
+        )
+    return MODELS[name].loss(model)
 
 
 def build_model(config: Mapping[str, Any]) -> nn.Module:
@@ -50,6 +65,11 @@ def build_model(config: Mapping[str, Any]) -> nn.Module:
         return hf.build_model(config)
     fields = dict(config)
     name = fields.pop("model", None)
+    if name == OWN_MODEL:
+        raise UsageError(
+            f"config.json is of {config.get('class')}, a class of its author's",
+            "give its code: `--model FILE.py:FUNCTION`, or load_model(folder, model)",
+        )
     if not isinstance(name, str) or name not in MODELS:
         raise UsageError(f"no model is called {name!r}", f"one of {', '.join(MODELS)}")
     kind = MODELS[name]
@@ -60,8 +80,6 @@ def build_model(config: Mapping[str, Any]) -> nn.Module:
     return model
 
 
-def _row(model: nn.Module) -> tuple[str, ModelKind]:
-    for name, kind in MODELS.items():
-        if type(model) is kind.model:
-            return name, kind
-    raise UsageError(f"{type(model).__name__} is not a registered model", f"one of {', '.join(MODELS)}")
+def _name_of(model: nn.Module) -> str | None:
+    """The name of a model's class in the registry."""
+    return next((name for name, kind in MODELS.items() if type(model) is kind.model), None)

@@ -1,0 +1,110 @@
+"""A job as a command names it: JOB.toml, or FILE.py:FUNCTION that makes a model, and the keys that `--set` gives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lockstep.base import networks
+from lockstep.base.amounts import amount_of
+from lockstep.base.decoding import file_bytes, from_toml
+from lockstep.protocol.errors import Malformed, UsageError
+
+if TYPE_CHECKING:
+    from lockstep.base.settings import Settings
+    from lockstep.execution.jobs import TrainingJob
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB.toml|FILE.py:FUNCTION",
+        help="The job's description; or a function that returns (model, loss, Batch, rows), whose file is imported.",
+    ),
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="A key of the description: rounds=3, strategy.inner_steps=10; repeat it."
+    ),
+]
+
+
+@dataclass(frozen=True)
+class DescribedJob:
+    """A description that is right by itself, as far as no file has to be read and nothing to be traced."""
+
+    fields: Mapping[str, Any]
+    folder: Path
+    """The folder that its paths are relative to."""
+
+    def at(self, settings: Settings) -> DescribedJob:
+        """The description with the terms of the local market, if it names none and that market is meant."""
+        if "terms" in self.fields or not networks.local_file().exists():
+            return self
+        local = networks.values_of(networks.LOCAL, "requester")
+        return self if settings.deployment != local["deployment"] else self.having(terms=networks.LOCAL)
+
+    def having(self, **fields: Any) -> DescribedJob:
+        """The description with other values of keys."""
+        return replace(self, fields={**self.fields, **fields})
+
+    def job(self, *, weights: bool = True) -> TrainingJob:
+        """Traced: takes seconds, and torch; without weights as little memory as time. Raises UsageError."""
+        from lockstep.training.describe import job_of
+
+        return job_of(self.fields, self.folder, weights=weights)
+
+
+def read(target: str, sets: Sequence[str] | None = None, price: str | None = None) -> DescribedJob:
+    """The description of a target, with what `--set` and `--price` say in the place of its own; raises UsageError."""
+    from lockstep.training.describe import refuse_wrong
+
+    own = ".py:" in target
+    described = {"model": target} if own else _of_file(Path(target))
+    for given in sets or ():
+        _merge(described, _parsed(given), given)
+    if price is not None:
+        amount_of(price, "--price")
+        described["price"] = price
+    refuse_wrong(described)
+    return DescribedJob(described, Path() if own else Path(target).parent)
+
+
+def _of_file(path: Path) -> dict[str, Any]:
+    try:
+        return from_toml(file_bytes(path))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", hint="`lockstep train init` writes one") from error
+    except Malformed as error:
+        raise UsageError(
+            f"{path}: {error.message}", hint="compare it with what `lockstep train init` writes"
+        ) from error
+
+
+def _parsed(given: str) -> dict[str, Any]:
+    """KEY=VALUE as tables; a value that is none of TOML's is a text."""
+    key, equals, value = given.partition("=")
+    for written in (value, json.dumps(value)):
+        try:
+            found = from_toml(f"{key} = {written}")
+        except Malformed:
+            continue
+        if equals and len(found) == 1:
+            return found
+    raise UsageError(f"--set {given}", hint="KEY=VALUE, as rounds=3 or strategy.inner_steps=10")
+
+
+def _merge(into: dict[str, Any], found: Mapping[str, Any], given: str) -> None:
+    for key, value in found.items():
+        if not isinstance(value, Mapping):
+            into[key] = value
+            continue
+        below = into.setdefault(key, {})
+        if not isinstance(below, dict):
+            raise UsageError(f"--set {given}: {key} is {below!r}, not a table", hint="write the table in JOB.toml")
+        _merge(below, value, given)

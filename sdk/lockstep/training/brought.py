@@ -1,0 +1,143 @@
+"""A model from a Python file of its author's: FILE.py:FUNCTION, whose call makes it.
+
+    brought = bring("net.py:make")        make() -> (model, loss or None, Batch) or (model, loss or None, Batch, rows)
+    brought.describe()                    config.json: the class, the file, the SHA-256 of the file
+    brought.of(folder)                    the model with the weights that `train pull` wrote
+
+Only bring code that you would run: the file is imported.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from lockstep.base.decoding import file_bytes
+from lockstep.protocol.errors import LockstepError, UsageError
+from lockstep.storage.dataset import Dataset
+from lockstep.training.export import load_config, load_model
+from lockstep.training.job import Batch
+from lockstep.training.losses import Loss, RandomLoss
+from lockstep.training.models import describe, is_own, loss_of
+
+_MODULE = "lockstep_brought_model"
+"""The name under which the file is imported: its own may be that of a library."""
+_FORM = "FILE.py:FUNCTION, whose call without arguments returns (model, loss or None, Batch(...)), and rows if you like"
+_FUNCTION, _DIGEST = "function", "sha256"
+"""Keys of a brought model's `config.json`."""
+
+
+@dataclass(frozen=True)
+class Brought:
+    """The result of the call of FUNCTION."""
+
+    model: nn.Module
+    loss: Loss | RandomLoss
+    """The loss that FUNCTION returned; where that was None, the model's own."""
+    batch: Batch
+    dataset: Dataset | None
+    """The rows that FUNCTION returned; None: it returned none."""
+    target: str
+    """FILE.py:FUNCTION, the file without its folders."""
+    digest: str
+    """SHA-256 of the file's bytes, hex; the modules that it imports are not in it."""
+
+    def describe(self) -> dict[str, Any]:
+        """`config.json` of the model: its own where a registry or `transformers` has its class, else the file's."""
+        described = describe(self.model)
+        return {**described, _FUNCTION: self.target, _DIGEST: self.digest} if is_own(described) else described
+
+    def of(self, folder: Path) -> nn.Module:
+        """Returns the model with the weights that `train pull` wrote into a folder.
+
+        Raises UsageError if they were trained with another file, PayloadInvalid if they do not fit the model.
+        """
+        config = load_config(folder)
+        if not is_own(config):
+            return load_model(folder)
+        # INVARIANT: weights go into the model of the code that they were trained with.
+        if config.get(_DIGEST, self.digest) != self.digest:
+            raise UsageError(
+                f"{self.target} has SHA-256 {self.digest[:16]}, the job was made with {config.get(_FUNCTION)} of "
+                f"{str(config[_DIGEST])[:16]}",
+                "take the file as it was; in Python, load_model(folder, model) takes any model of the same parameters",
+            )
+        return load_model(folder, self.model)
+
+
+def bring(target: str, folder: Path = Path(), *, seed: int = 0) -> Brought:
+    """Imports FILE, relative to `folder`, and calls FUNCTION, with torch's generator at `seed`.
+
+    Raises UsageError for a target that makes no model, with the line of FILE where the call failed.
+    """
+    written, _, name = target.rpartition(":")
+    file = folder / written
+    if not written or not file.is_file():
+        raise UsageError(f"{target} names no file", f"give {_FORM}")
+    digest = sha256(file_bytes(file)).hexdigest()
+    torch.manual_seed(seed)
+    made = _called(file, name)
+    fits = isinstance(made, tuple) and len(made) in (3, 4)
+    if not fits or not isinstance(made[0], nn.Module) or not isinstance(made[2], Batch):
+        raise UsageError(f"{target} returns {type(made).__name__}", f"give {_FORM}")
+    model, loss, batch = made[:3]
+    dataset = dataset_of(made[3], batch) if len(made) == 4 and made[3] is not None else None
+    return Brought(model, loss or loss_of(model), batch, dataset, f"{file.name}:{name}", digest)
+
+
+def dataset_of(given: object, batch: Batch) -> Dataset:
+    """Returns rows that a user gave, as a dataset, a tensor or an array; raises UsageError."""
+    rows = given.rows if isinstance(given, Dataset) else np.asarray(given)
+    if rows.ndim != 2 or rows.shape[1] != batch.row_length or not len(rows) or rows.dtype.kind not in "iu":
+        raise UsageError(
+            f"rows of shape {rows.shape} and type {rows.dtype}", f"whole numbers, [N, {batch.row_length}] as the batch"
+        )
+    if isinstance(given, Dataset):
+        return given
+    if rows.min() < 0 or rows.max() >= (1 << 31) - 1:
+        raise UsageError(
+            f"rows hold numbers from {rows.min()} to {rows.max()}", "a row's numbers are at least 0, below 2^31 - 1"
+        )
+    return Dataset(np.ascontiguousarray(rows, np.int32), int(rows.max()) + 1)
+
+
+def _called(file: Path, name: str) -> Any:
+    """The result of a function of a file."""
+    spec = importlib.util.spec_from_file_location(_MODULE, file)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{file} is no Python file", f"give {_FORM}")
+    module = importlib.util.module_from_spec(spec)
+    # A model of a dataclass looks its own module up.
+    sys.modules[_MODULE] = module
+    sys.path.insert(0, str(file.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+        function = getattr(module, name, None)
+        if not callable(function):
+            raise UsageError(f"{file} has no function {name}", f"give {_FORM}")
+        return function()
+    except LockstepError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{_place(error, file)}: {type(error).__name__}: {error}", "run the file in Python") from error
+    finally:
+        sys.path.remove(str(file.resolve().parent))
+
+
+def _place(error: Exception, file: Path) -> str:
+    """Returns the last line of a file that an error came through, as FILE:LINE."""
+    if isinstance(error, SyntaxError):
+        return f"{file}:{error.lineno}"
+    lines = [
+        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == file.absolute()
+    ]
+    return f"{file}:{lines[-1]}" if lines else str(file)
