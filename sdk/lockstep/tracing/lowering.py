@@ -25,6 +25,8 @@ Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}
 """Aten name ("aten.mm", "aten.add.Tensor") to its rule."""
 
+MOST_REFUSALS = 20
+"""Lines that an error names beside the first."""
 COPIED_BYTES = 1 << 20
 """Constants of at most as many bytes are copied into the graph."""
 _DTYPES = {torch.float32: F32, torch.int32: I32, torch.int64: I32, torch.bool: BOOL}
@@ -141,34 +143,54 @@ class Lowering:
     # --- the walk -----------------------------------------------------------------------------------------
 
     def run(self, module: fx.GraphModule, inputs: Sequence[Node]) -> list[Node | None]:
-        """The nodes of what the graph returns; raises LoweringError at the first node without a rule."""
+        """The nodes of what the graph returns; raises LoweringError for all nodes that are refused at once.
+
+        What depends on such a node is not tried: of it only an operation without a rule is named.
+        """
         self.products.read(module.graph, ORIGIN)
         env: dict[fx.Node, Any] = {}
         given = iter(inputs)
+        refused: list[tuple[Origin, str, LoweringError]] = []
+        lost: set[fx.Node] = set()
         for node in module.graph.nodes:
             self.graph.origin = node.meta.get(ORIGIN, Origin())
             if node.op == "get_attr" or (_is_pure(node) and self._constants.issuperset(node.all_input_nodes)):
                 self._constants.add(node)
-            if node.op == "placeholder":
-                env[node] = next(given)
-            elif node.op == "get_attr":
-                env[node] = self._constant(self._fixed.setdefault(node, getattr(module, node.target)), node)
-            elif node.op == "output":
+            if node.op == "output":
+                if refused:
+                    raise _joined(refused)
                 results = fx.node.map_arg(node.args[0], lambda n: env[n])
                 return [_one(r) for r in _sequence(results)]
-            elif node.target is operator.getitem:
-                env[node] = env[node.args[0]][node.args[1]]
-            else:
-                env[node] = self._call(node, env)
+            try:
+                if not lost.isdisjoint(node.all_input_nodes):
+                    lost.add(node)
+                    self._rule_of(node)
+                    continue
+                env[node] = next(given) if node.op == "placeholder" else self._value(module, node, env)
+            except LoweringError as error:
+                refused.append((self.graph.origin, _rule_name(node), error))
+                lost.add(node)
+                continue
             if node in self._constants and isinstance(env[node], Node):
                 self._made.setdefault(env[node].index, node)
         raise AssertionError("a graph ends in an output node")
 
+    def _value(self, module: fx.GraphModule, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
+        if node.op == "get_attr":
+            return self._constant(self._fixed.setdefault(node, getattr(module, str(node.target))), node)
+        if node.target is operator.getitem:
+            return env[node.args[0]][node.args[1]]  # type: ignore[index]
+        return self._call(node, env)
+
+    def _rule_of(self, node: fx.Node) -> Rule:
+        found = RULES.get(_rule_name(node))
+        if found is None and node.target is not operator.getitem:
+            raise self.error(node, "no rule lowers it", "rewrite this line with supported operations")
+        return found  # type: ignore[return-value]
+
     def _call(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
         name = self.graph.origin.aten or str(node.target)
-        found = RULES.get(_rule_name(node))
-        if found is None:
-            raise self.error(node, "no rule lowers it", "rewrite this line with supported operations")
+        found = self._rule_of(node)
         expected = node.meta.get("val")
         first = expected[0] if isinstance(expected, (tuple, list)) else expected
         if isinstance(first, torch.Tensor):
@@ -280,6 +302,22 @@ def refusal(origin: Origin, operation: str, why: str, hint: str) -> LoweringErro
         f"{why}; at {origin.place or 'an unknown line'}",
         hint=hint,
     )
+
+
+def _joined(refused: Sequence[tuple[Origin, str, LoweringError]]) -> LoweringError:
+    """One error for all refusals: that of the line which is refused most often, then the others by name."""
+    lines: dict[tuple[str, str], list[tuple[str, LoweringError]]] = {}
+    for origin, operation, error in refused:
+        lines.setdefault((origin.module, origin.place or operation), []).append((operation, error))
+    ranked = sorted(lines.items(), key=lambda line: -len(line[1]))
+    (_, first), *others = ranked
+    error = first[0][1]
+    if not others:
+        return error
+    more = [f"{found[0][0]} at {place}" for (_, place), found in others[:MOST_REFUSALS]]
+    left = len(others) - len(more)
+    also = "; ".join(more) + (f"; and {left} lines more" if left else "")
+    return LoweringError(f"{error.message}. Also refused: {also}", hint=error.hint)
 
 
 def input_dtype(tensor: torch.Tensor, index: int) -> str:

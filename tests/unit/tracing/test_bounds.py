@@ -138,3 +138,18 @@ def test_a_constant_without_values_is_named() -> None:
     with pytest.raises(LoweringError, match=r"no values .*test_bounds\.py:\d+ ") as caught:
         trace(lambda x: [x * table], torch.zeros(4))
     assert "without_weights" in caught.value.hint
+
+
+def test_every_line_without_a_rule_is_named_at_once_the_most_used_first() -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        x = torch.special.airy_ai(x)
+        for _ in range(3):
+            x = torch.special.bessel_y1(x) + 1
+        return x
+
+    with pytest.raises(LoweringError) as caught:
+        trace(forward, torch.empty(4, device="meta"))
+    first, rest = caught.value.message.split(" Also refused: ")
+    assert "aten.special_bessel_y1" in first
+    assert rest.startswith("aten.special_airy_ai at test_bounds.py:")
+    assert ";" not in rest
