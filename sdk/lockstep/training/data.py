@@ -9,7 +9,7 @@ Preparing is the requester's; workers and verifiers read the result with `lockst
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
@@ -67,11 +67,6 @@ class Corpus:
 def tokens_of_bytes(text: bytes) -> NDArray[np.int32]:
     """The byte tokenizer: a token is a byte, 0 to 255, shape (len(text),)."""
     return np.frombuffer(text, np.uint8).astype(np.int32)
-
-
-def bytes_of_tokens(tokens: Iterable[int]) -> bytes:
-    """The inverse of `tokens_of_bytes`."""
-    return bytes(tokens)
 
 
 def rows_of_tokens(tokens: NDArray[np.int32], row_tokens: int) -> NDArray[np.int32]:
