@@ -22,7 +22,6 @@ from lockstep.numerics import scalar
 from lockstep.numerics._native import apply_op
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.numerics.scalar import Op
-from lockstep.numerics.vectors import vectors
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import openings
 from lockstep.protocol.dispute.moves import Opening
@@ -35,6 +34,7 @@ from lockstep.protocol.types import Address, Digest
 from tests.support import games, recordings
 from tests.support.games import PlainStep
 from tests.support.random_ops import SPECIAL, Maker, Question, abi, asked
+from tests.support.scalar_vectors import vectors
 
 DEPLOYER = Address("0x" + "d0" * 20)
 PROGRAMS = 12
