@@ -7,10 +7,10 @@ import json
 import pytest
 
 from lockstep.chain.gas import VERBS, WORKER_ROUND, Fees, fees_now, fees_stated, gas_of
-from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.wire import TIP_WEI
 from lockstep.protocol.errors import UsageError
 from tests.support.gas import SNAPSHOT, quoted
+from tests.support.memory.devnet import MemoryDevnet
 
 
 def test_the_table_is_the_committed_snapshot() -> None:
