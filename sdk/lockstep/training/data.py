@@ -102,16 +102,16 @@ def byte_dataset(text: bytes, *, row_tokens: int) -> Dataset:
     return Dataset(rows_of_tokens(tokens_of_bytes(text), row_tokens), BYTE_VOCABULARY)
 
 
-def read_documents(folder: Path, pattern: str = "*.txt") -> list[Document]:
+def read_documents(folder: Path) -> list[Document]:
     """The text files of a folder, by name. UsageError if there are none, or one cannot be read or is not UTF-8."""
     try:
-        documents = [Document(path.name, path.read_bytes()) for path in sorted(folder.glob(pattern))]
+        documents = [Document(path.name, path.read_bytes()) for path in sorted(folder.glob("*.txt"))]
     except OSError as error:
         raise UsageError(
             f"{error.filename} cannot be read: {error.strerror}", "let this user read it, or move it out of the folder"
         ) from error
     if not documents:
-        raise UsageError(f"no {pattern} in {folder}", "name a folder of text files")
+        raise UsageError(f"no *.txt in {folder}", "name a folder of text files")
     for document in documents:
         try:
             document.text.decode()
