@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -207,7 +207,7 @@ def _refused_stages(ask: Any, *ops: KindOp) -> Iterator[tuple[str, Any, bytes]]:
         if op.kind != Kind.MAP:
             yield "stage", (descriptor, roots, context, element, opened, staged), _error(OPCODE, op.kind)
         else:
-            nothing = Opening(b"", b"", (), (), 0).abi()
+            nothing = astuple(Opening(b"", b"", (), (), 0))
             yield "stage", (descriptor, roots, context, element, [nothing], staged), _error(OPENINGS, 1)
 
 

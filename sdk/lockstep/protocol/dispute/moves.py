@@ -6,7 +6,7 @@ arguments in order; an event's fields are the log's, without the game's id.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, NamedTuple
 
@@ -108,10 +108,6 @@ class Opening:
     """From the tensor root to G (op), S_{t-1} (state), consts_root (constant); empty for the dataset."""
     leaf_index: int
 
-    def abi(self) -> tuple[Any, ...]:
-        """The Solidity struct."""
-        return (self.header, self.data, list(self.leaf_proof), list(self.root_proof), self.leaf_index)
-
 
 @dataclass(frozen=True)
 class Transition:
@@ -123,10 +119,6 @@ class Transition:
     header: bytes
     ops_root: Digest
     consts_root: Digest
-
-    def abi(self) -> tuple[Any, ...]:
-        """The Solidity struct."""
-        return (self.prev, list(self.prev_proof), self.header, self.ops_root, self.consts_root)
 
 
 NO_TRANSITION = Transition(StateRoot(bytes(32)), (), b"", Digest(bytes(32)), Digest(bytes(32)))
@@ -143,8 +135,8 @@ class Move:
     call: ClassVar[str] = ""
 
     def arguments(self, game: GameId) -> tuple[Any, ...]:
-        """The contract function's arguments, in order."""
-        raise NotImplementedError
+        """The contract function's arguments, in order: the game and the fields, structs as tuples."""
+        return (game, *astuple(self))
 
 
 @dataclass(frozen=True)
@@ -163,8 +155,7 @@ class Open(Move):
     transition: Transition
 
     def arguments(self, game: GameId) -> tuple[Any, ...]:
-        body = (self.body.trace_root, self.body.out, self.body.out2)
-        return (self.claim, body, self.nonce, self.t, self.next, list(self.next_proof), self.transition.abi())
+        return astuple(self)
 
 
 @dataclass(frozen=True)
@@ -182,9 +173,6 @@ class Reveal(Answer):
     call = "reveal"
     children: Proof
 
-    def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.standing, list(self.children))
-
 
 @dataclass(frozen=True)
 class Pick(Answer):
@@ -195,9 +183,6 @@ class Pick(Answer):
     child: Digest
     siblings: Proof
 
-    def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.standing, self.i, self.child, list(self.siblings))
-
 
 @dataclass(frozen=True)
 class Adjacent(Answer):
@@ -205,9 +190,6 @@ class Adjacent(Answer):
 
     call = "adjacent"
     transition: Transition
-
-    def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.standing, self.transition.abi())
 
 
 @dataclass(frozen=True)
@@ -221,11 +203,6 @@ class Defend(Answer):
     block_proof: Proof
     children: Proof
 
-    def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (
-            game, self.standing, self.context, self.graph, self.state, list(self.block_proof), list(self.children),
-        )  # fmt: skip
-
 
 @dataclass(frozen=True)
 class RevealTensor(Answer):
@@ -238,12 +215,6 @@ class RevealTensor(Answer):
     tree: Digest
     children: Proof
 
-    def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (
-            game, self.standing, self.context, self.descriptor, list(self.descriptor_proof), self.tree,
-            list(self.children),
-        )  # fmt: skip
-
 
 @dataclass(frozen=True)
 class PostLeaf(Answer):
@@ -252,9 +223,6 @@ class PostLeaf(Answer):
     call = "postLeaf"
     data: bytes
 
-    def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.standing, self.data)
-
 
 @dataclass(frozen=True)
 class PickElement(Answer):
@@ -262,9 +230,6 @@ class PickElement(Answer):
 
     call = "pickElement"
     i: int
-
-    def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.standing, self.i)
 
 
 @dataclass(frozen=True)
@@ -275,9 +240,6 @@ class PostPartials(Answer):
     words: bytes
     """Big-endian, 4 bytes each."""
 
-    def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.standing, self.words)
-
 
 @dataclass(frozen=True)
 class PickPartial(Answer):
@@ -287,9 +249,6 @@ class PickPartial(Answer):
     i: int
     posted: bytes
     """The posted partials, the node that they answered behind them."""
-
-    def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.standing, self.i, self.posted)
 
 
 @dataclass(frozen=True)
@@ -306,8 +265,7 @@ class _Execution(Answer):
     context: bytes
 
     def arguments(self, game: GameId) -> tuple[Any, ...]:
-        proof = (self.descriptor, self.chunk, self.posted, [o.abi() for o in self.openings], self.context)
-        return (game, self.standing, proof)
+        return (game, self.standing, astuple(self)[1:])
 
 
 @dataclass(frozen=True)
@@ -335,9 +293,6 @@ class ProveAlias(Answer):
     value: Digest
     proof: Proof
 
-    def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.standing, self.context, self.header, self.value, list(self.proof))
-
 
 @dataclass(frozen=True)
 class ProvePadding(Answer):
@@ -345,18 +300,12 @@ class ProvePadding(Answer):
 
     call = "provePadding"
 
-    def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.standing)
-
 
 @dataclass(frozen=True)
 class Resolve(Answer):
     """Anyone ends a game whose mover's clock has run out, or whose claim was decided elsewhere."""
 
     call = "resolve"
-
-    def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.standing)
 
 
 # -- the events
