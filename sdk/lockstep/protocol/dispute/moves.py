@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass
 from enum import IntEnum
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, dataclass_transform
 
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import Body
@@ -128,18 +128,21 @@ NO_TRANSITION = Transition(StateRoot(bytes(32)), (), b"", Digest(bytes(32)), Dig
 # -- the moves
 
 
+@dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
 class Move:
-    """One transaction of a game."""
+    """One transaction of a game; its classes are frozen dataclasses."""
 
     call: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
 
     def arguments(self, game: GameId) -> tuple[Any, ...]:
         """The contract function's arguments, in order: the game and the fields, structs as tuples."""
         return (game, *astuple(self))
 
 
-@dataclass(frozen=True)
 class Open(Move):
     """The challenger opens a game on transition t of a claim, or on the whole trace (t = 0)."""
 
@@ -158,7 +161,6 @@ class Open(Move):
         return astuple(self)
 
 
-@dataclass(frozen=True)
 class Answer(Move):
     """A move in a game that is open."""
 
@@ -166,7 +168,6 @@ class Answer(Move):
     """The game as it stands."""
 
 
-@dataclass(frozen=True)
 class Reveal(Answer):
     """The defender shows the descendants of the node."""
 
@@ -174,7 +175,6 @@ class Reveal(Answer):
     children: Proof
 
 
-@dataclass(frozen=True)
 class Pick(Answer):
     """The challenger points at the i-th of the nodes just revealed."""
 
@@ -184,7 +184,6 @@ class Pick(Answer):
     siblings: Proof
 
 
-@dataclass(frozen=True)
 class Adjacent(Answer):
     """The challenger names the state before the picked leaf of the trace."""
 
@@ -192,7 +191,6 @@ class Adjacent(Answer):
     transition: Transition
 
 
-@dataclass(frozen=True)
 class Defend(Answer):
     """The defender shows G_t, whose state block is S_t, with its first descendants."""
 
@@ -204,7 +202,6 @@ class Defend(Answer):
     children: Proof
 
 
-@dataclass(frozen=True)
 class RevealTensor(Answer):
     """The defender shows the tree of the picked op's output, with its first descendants."""
 
@@ -216,7 +213,6 @@ class RevealTensor(Answer):
     children: Proof
 
 
-@dataclass(frozen=True)
 class PostLeaf(Answer):
     """The defender shows the picked leaf."""
 
@@ -224,7 +220,6 @@ class PostLeaf(Answer):
     data: bytes
 
 
-@dataclass(frozen=True)
 class PickElement(Answer):
     """The challenger points at word i of the posted leaf, the element of a fold that has partials."""
 
@@ -232,7 +227,6 @@ class PickElement(Answer):
     i: int
 
 
-@dataclass(frozen=True)
 class PostPartials(Answer):
     """The defender shows one level of a fold."""
 
@@ -241,7 +235,6 @@ class PostPartials(Answer):
     """Big-endian, 4 bytes each."""
 
 
-@dataclass(frozen=True)
 class PickPartial(Answer):
     """The challenger points at word i of the posted partials of groups."""
 
@@ -251,7 +244,6 @@ class PickPartial(Answer):
     """The posted partials, the node that they answered behind them."""
 
 
-@dataclass(frozen=True)
 class _Execution(Answer):
     """A move that shows an op's operands (Solidity: `Proof`)."""
 
@@ -268,21 +260,18 @@ class _Execution(Answer):
         return (game, self.standing, astuple(self)[1:])
 
 
-@dataclass(frozen=True)
 class Stage(_Execution):
     """The challenger opens the next tensor operands of a map, for `ProveOp` to find."""
 
     call = "stage"
 
 
-@dataclass(frozen=True)
 class ProveOp(_Execution):
     """The challenger has the picked element or chunk executed."""
 
     call = "proveOp"
 
 
-@dataclass(frozen=True)
 class ProveAlias(Answer):
     """The challenger shows what the picked entry of the state block should be."""
 
@@ -294,14 +283,12 @@ class ProveAlias(Answer):
     proof: Proof
 
 
-@dataclass(frozen=True)
 class ProvePadding(Answer):
     """The challenger states that the picked leaf must be EMPTY."""
 
     call = "provePadding"
 
 
-@dataclass(frozen=True)
 class Resolve(Answer):
     """Anyone ends a game whose mover's clock has run out, or whose claim was decided elsewhere."""
 
@@ -311,15 +298,18 @@ class Resolve(Answer):
 # -- the events
 
 
+@dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
 class GameEvent:
-    """One log entry of a game."""
+    """One log entry of a game; its classes are frozen dataclasses."""
 
     said: ClassVar[tuple[str, ...]] = ()
     """The fields that the contract logs beside the game as it then stands, which says the others."""
 
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
 
-@dataclass(frozen=True)
+
 class Opened(GameEvent):
     said = ("claim", "challenger", "defender", "nonce", "t")
     claim: ClaimId
@@ -329,7 +319,6 @@ class Opened(GameEvent):
     t: int
 
 
-@dataclass(frozen=True)
 class Argued(GameEvent):
     """t is known from here on; `node` is the leaf of S_t in the trace."""
 
@@ -339,7 +328,6 @@ class Argued(GameEvent):
     statement: bytes
 
 
-@dataclass(frozen=True)
 class Defended(GameEvent):
     said = ("state", "children")
     graph: Digest
@@ -347,21 +335,18 @@ class Defended(GameEvent):
     children: Proof
 
 
-@dataclass(frozen=True)
 class Revealed(GameEvent):
     said = ("children",)
     node: Digest
     children: Proof
 
 
-@dataclass(frozen=True)
 class Picked(GameEvent):
     phase: GamePhase
     position: int
     node: Digest
 
 
-@dataclass(frozen=True)
 class TensorRevealed(GameEvent):
     said = ("children",)
     op: int
@@ -369,13 +354,11 @@ class TensorRevealed(GameEvent):
     children: Proof
 
 
-@dataclass(frozen=True)
 class LeafPosted(GameEvent):
     said = ("data",)
     data: bytes
 
 
-@dataclass(frozen=True)
 class ElementPicked(GameEvent):
     element: int
 
@@ -385,19 +368,16 @@ class ElementPicked(GameEvent):
         return int.from_bytes(leaf[at : at + 4], "little")
 
 
-@dataclass(frozen=True)
 class PartialsPosted(GameEvent):
     said = ("words",)
     words: bytes
 
 
-@dataclass(frozen=True)
 class PartialPicked(GameEvent):
     group: int
     claimed: int
 
 
-@dataclass(frozen=True)
 class Staged(GameEvent):
     """Some tensor operands of the picked element are known."""
 
@@ -436,13 +416,11 @@ class Finding:
         return int.from_bytes(self.contract_bits[-4:], "big")
 
 
-@dataclass(frozen=True)
 class Convicted(GameEvent):
     claim: ClaimId
     finding: Finding
 
 
-@dataclass(frozen=True)
 class Resolved(GameEvent):
     claim: ClaimId
     verdict: Verdict
