@@ -19,11 +19,15 @@ from pathlib import Path
 
 from measure import in_turn
 
-from lockstep.chain.contracts import Contracts
-from lockstep.chain.deployment import deploy
-from lockstep.chain.devnet import Devnet, Local
-from lockstep.chain.memory.devnet import MemoryDevnet
-from lockstep.protocol.types import Address, Wei
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from lockstep.chain.contracts import Contracts  # noqa: E402
+from lockstep.chain.deployment import deploy  # noqa: E402
+from lockstep.chain.devnet import Devnet, Local  # noqa: E402
+from lockstep.protocol.types import Address, Wei  # noqa: E402
+from tests.support.memory.devnet import MemoryDevnet  # noqa: E402
 
 RUNS = 60
 

@@ -3,7 +3,7 @@
     python benchmarks/float32.py --vectors 1000000            a table
     python benchmarks/float32.py --vectors 1000000 --json     one line of JSON on stdout
 
-Every operation runs on the vectors of lockstep.numerics.vectors (random and structured: NaN, infinities, -0,
+Every operation runs on the vectors of tests.support.scalar_vectors (random and structured: NaN, infinities, -0,
 subnormals, near halfway, cancellation, exponent boundaries) in eth_calls to a local Anvil and in the native extension.
 A mismatch makes the exit status 1. Gas is that of the library call alone.
 """
@@ -32,7 +32,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from lockstep.numerics.scalar import Op  # noqa: E402
-from lockstep.numerics.vectors import Words, vectors  # noqa: E402
+from tests.support.scalar_vectors import Words, vectors  # noqa: E402
 from tools.build_contracts import compiler_settings  # noqa: E402
 
 HARDFORK = "prague"

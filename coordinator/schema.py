@@ -528,4 +528,3 @@ class DisputeOut(BaseModel):
     money: list[PaymentOut]
     check: str
     """The command that checks it: exit code 0 if this machine computes the same."""
-    """The command that reproduces the claim."""

@@ -16,7 +16,7 @@ PACKAGES = ("lockstep", "coordinator", "worker", "verifier")
 
 
 def room_of(module: str) -> str:
-    """`lockstep.chain.memory.rpc` lies in `lockstep.chain`, `worker.decide` in `worker`."""
+    """`lockstep.chain.rpc` lies in `lockstep.chain`, `worker.decide` in `worker`."""
     first, *rest = module.split(".")
     return f"{first}.{rest[0]}" if first == "lockstep" and rest else first
 

@@ -9,9 +9,8 @@ import sqlite3
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
+from lockstep.base.closing import Closing
 from lockstep.protocol.errors import DoctorError
 from lockstep.protocol.market.types import StateLeaf
 from lockstep.protocol.merkle import HASH_BYTES
@@ -58,7 +57,7 @@ class Observation:
         return self.roots[self.u - 1] if self.roots else StateRoot(self.salt)
 
 
-class Journal:
+class Journal(Closing):
     """The journal of one verifier's home; closes with the process."""
 
     def __init__(self, home: Path) -> None:
@@ -149,14 +148,6 @@ class Journal:
         """Close the journal and unlock the home."""
         self._db.close()
         self._unlock.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _words(data: bytes) -> tuple[Digest, ...]:

@@ -37,8 +37,6 @@ LASTING = (WrongBits.code, Crashed.code)
 """Codes of jobs that are refused until their owner or another build has them tried again."""
 NOT_SEEN = Note("not_seen", "no worker has looked at this job from this home")
 NO_GAS = Note("gas", "the account holds none of the chain's coin: no transaction can be sent")
-_WHAT = {"draining": "free if nobody challenges by", "unbonding": "to be withdrawn from"}
-"""The words before a reason's time, for reasons that are not looked at again then."""
 LOOK_SECONDS = Seconds(30)
 """After which an account without coin is looked at again (chain/outbox.py)."""
 

@@ -30,7 +30,6 @@ from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Devnet, Local
 from lockstep.chain.events import Event, EventReader
 from lockstep.chain.game_table import GameTable
-from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.client import JobHandle, Network, connect
 from lockstep.disputes.player import Seat, Side
 from lockstep.execution import jobs
@@ -53,6 +52,7 @@ from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.payload import store_checkpoint
 from tests.support import games as games_of_tests
 from tests.support import toyjob
+from tests.support.memory.devnet import MemoryDevnet
 from tests.support.sending import transact
 from verifier import decide
 from worker.computing import compute

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.float32 import FLOAT32, WITHOUT_LIBRARY, Evm, evm, normal_operands
 from lockstep.numerics._native import apply_op
 from lockstep.numerics.scalar import Op
-from lockstep.numerics.vectors import vectors
+from tests.support.scalar_vectors import vectors
 
 MOST_GAS = {Op.FFMA: 900, Op.FADD: 600, Op.FMUL: 600, Op.FEXP: 17_000}
 """For normal numbers, on average: what a check of 256 terms can afford."""

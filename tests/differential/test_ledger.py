@@ -11,9 +11,6 @@ import pytest
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.deployment import deploy
 from lockstep.chain.events import EventReader
-from lockstep.chain.memory import abi
-from lockstep.chain.memory.devnet import MemoryDevnet
-from lockstep.chain.memory.machine import FIELDS
 from lockstep.market.ledger import JobLedger, Ledger, RoundLedger, Watcher
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol.dispute.moves import GamePhase as GamePhase
@@ -24,6 +21,9 @@ from lockstep.protocol.market.state import State
 from lockstep.protocol.market.types import Status
 from lockstep.protocol.types import Address
 from tests.support.market.wander import Wanderer
+from tests.support.memory import abi
+from tests.support.memory.devnet import MemoryDevnet
+from tests.support.memory.machine import FIELDS
 
 BLOCKS = 90
 GAS = 5_000_000

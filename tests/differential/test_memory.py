@@ -25,15 +25,15 @@ from lockstep.chain import reverts
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Devnet
-from lockstep.chain.memory import abi
-from lockstep.chain.memory.devnet import MemoryDevnet
-from lockstep.chain.memory.machine import FIELDS, TRANSACTION_GAS
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol.market.calls import MarketCall
 from lockstep.protocol.market.court import data_gas
 from lockstep.protocol.market.state import State
 from lockstep.protocol.types import Address, Digest
 from tests.support.market.wander import METERED, Wanderer
+from tests.support.memory import abi
+from tests.support.memory.devnet import MemoryDevnet
+from tests.support.memory.machine import FIELDS, TRANSACTION_GAS
 
 GAS = 5_000_000
 SHARE = 5

@@ -157,7 +157,7 @@ TARGETS: dict[str, Target] = {
         Change("lockstep.storage.cid", 'or decoded.base.name != "base32"', ""),
     ),
     "event": Target(
-        {EVENTS: ("decode_log", "_values", "_value", "read_cid", "_is_cid")},
+        {EVENTS: ("decode_log", "abi_values", "_value", "read_cid", "_is_cid")},
         messages.event,
         Change(
             EVENTS,

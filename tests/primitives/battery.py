@@ -28,7 +28,7 @@ import numpy as np
 
 from lockstep.numerics import _native, polynomials
 from lockstep.numerics.scalar import ARITY, Op
-from lockstep.numerics.vectors import Words, vectors
+from tests.support.scalar_vectors import Words, vectors
 
 SOURCE = Path(__file__).with_name("reference.cpp")
 KERNEL_SOURCES = Path(__file__).resolve().parents[2] / "sdk/lockstep/numerics/kernels"

@@ -25,8 +25,8 @@ import numpy as np
 
 from benchmarks.float32 import WITHOUT_LIBRARY, Evm, evm
 from lockstep.numerics.scalar import ARITY, Op
-from lockstep.numerics.vectors import Words, vectors
 from tests.primitives.battery import Mismatch, Reference, build
+from tests.support.scalar_vectors import Words, vectors
 
 OPS = tuple(op for op in Op if op not in WITHOUT_LIBRARY and not Op.IADD <= op <= Op.IMAX)
 """The operations that Float32.sol has a function for."""

@@ -15,10 +15,10 @@ from lockstep.numerics.builder import Expression, ProgramBuilder
 from lockstep.numerics.cuda import CudaExecutable
 from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.numerics.scalar import ARITY, Op, apply
-from lockstep.numerics.vectors import Words, vectors
 from lockstep.protocol.programs.program import F32
 from tests.primitives import battery
 from tests.primitives.battery import MUTANTS, UNARY, Kernels, Reference, Task
+from tests.support.scalar_vectors import Words, vectors
 from tests.unit.numerics.comparison import CONTEXT, PATHS, strange, words
 
 BY_NAME = {"ids": lambda op: op.name}

@@ -7,7 +7,6 @@ from dataclasses import fields, replace
 from typing import Any
 
 from lockstep.chain import games
-from lockstep.chain.memory import abi
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import honest, moves
 from lockstep.protocol.dispute.game import game_id
@@ -25,6 +24,7 @@ from lockstep.protocol.types import MERGE_SLOT, Digest, GameId, StateRoot
 from tests.support import constant, wide
 from tests.support.constant import Lie
 from tests.support.market.twin import ACCOUNTS, JOB, NAMES, PARAMS, World
+from tests.support.memory import abi
 from tests.support.params import amended
 
 SHORT = amended(PARAMS, rounds=1, max_fail=0, witnesses=0, witness_fee=0, carry_period=0)

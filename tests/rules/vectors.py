@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.chain import artifacts
-from lockstep.chain.memory import abi
 from lockstep.protocol.market.calls import Block, MarketCall
 from lockstep.protocol.reverts import Reverted
 from lockstep.protocol.transition import VIEWS
@@ -35,6 +34,7 @@ from tests.support.market.twin import (
     begun,
     shown,
 )
+from tests.support.memory import abi
 
 PATH = Path(__file__).parents[1] / "vectors/rules.json"
 

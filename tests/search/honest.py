@@ -494,6 +494,6 @@ def _record(id_: ClaimId, c: Claim, body: Body) -> ClaimRecord:
 
 
 def _with_data(call: MarketCall) -> MarketCall:
-    from lockstep.chain.memory import abi
+    from tests.support.memory import abi
 
     return replace(call, data=abi.data_of(call))

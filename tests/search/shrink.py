@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lockstep.chain.memory import abi
 from lockstep.protocol.market.calls import MarketCall
 from lockstep.protocol.types import Address
 from tests.search.engine import Beat, Played, play
 from tests.search.fixes import reverted
 from tests.search.scene import setting_of
+from tests.support.memory import abi
 
 CORPUS = Path(__file__).parent / "corpus"
 TRIES = 400

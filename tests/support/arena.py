@@ -13,7 +13,6 @@ from lockstep.chain import games
 from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Devnet, Local
-from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import game, honest, moves
@@ -22,6 +21,7 @@ from lockstep.protocol.jobs import Body, JobParams, Reveal
 from lockstep.protocol.programs.program import Program
 from lockstep.protocol.types import Address, ClaimId, Digest, GameId, JobId, Seconds, Seed, StateRoot, TensorRoot, Wei
 from tests.support.games import Lie, Match, PlainClaim, Policy, challenges, defends, open_at
+from tests.support.memory.devnet import MemoryDevnet
 from tests.support.params import job_params
 from tests.support.sending import transact
 

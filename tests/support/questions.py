@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from lockstep.numerics import scalar
 from lockstep.numerics._native import apply_op
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.numerics.scalar import Op
-from lockstep.numerics.vectors import vectors
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import openings
 from lockstep.protocol.dispute.moves import Opening
@@ -35,6 +34,7 @@ from lockstep.protocol.types import Address, Digest
 from tests.support import games, recordings
 from tests.support.games import PlainStep
 from tests.support.random_ops import SPECIAL, Maker, Question, abi, asked
+from tests.support.scalar_vectors import vectors
 
 DEPLOYER = Address("0x" + "d0" * 20)
 PROGRAMS = 12
@@ -207,7 +207,7 @@ def _refused_stages(ask: Any, *ops: KindOp) -> Iterator[tuple[str, Any, bytes]]:
         if op.kind != Kind.MAP:
             yield "stage", (descriptor, roots, context, element, opened, staged), _error(OPCODE, op.kind)
         else:
-            nothing = Opening(b"", b"", (), (), 0).abi()
+            nothing = astuple(Opening(b"", b"", (), (), 0))
             yield "stage", (descriptor, roots, context, element, [nothing], staged), _error(OPENINGS, 1)
 
 

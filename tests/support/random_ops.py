@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +204,7 @@ def abi(question: Question, staged: int = 0) -> tuple[Any, ...]:
         s.row_length,
     )  # fmt: skip
     context = (s.seed, s.round, s.slot, s.t, op)
-    return descriptor, roots, context, element, chunk, [o.abi() for o in opened], staged
+    return descriptor, roots, context, element, chunk, [astuple(o) for o in opened], staged
 
 
 def vectors() -> dict[str, Any]:

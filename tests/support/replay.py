@@ -17,8 +17,6 @@ from web3 import Web3
 from lockstep.chain import reverts
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Contract
-from lockstep.chain.memory.abi import call_of, data_of, log_of, returned
-from lockstep.chain.memory.machine import FIELDS
 from lockstep.chain.signatures import recovered
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol.errors import LockstepError
@@ -29,6 +27,8 @@ from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.market.state import Deployment, State
 from lockstep.protocol.transition import execute, view
 from lockstep.protocol.types import Address, Digest, Seconds
+from tests.support.memory.abi import call_of, data_of, log_of, returned
+from tests.support.memory.machine import FIELDS
 
 METERED = ("open", "pick", "adjacent", "pickElement", "pickPartial", "stage")
 

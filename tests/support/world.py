@@ -4,7 +4,7 @@
     world.to(Phase.ATTESTING)        # joined, sealed, committed, revealed by its workers
     world.ledger()                   # what the events say; world.contracts: what the contracts do
 
-Nothing here is a double: calls, events and answers are the chain's bytes (lockstep.chain.memory).
+Nothing here is a double: calls, events and answers are the chain's bytes (tests.support.memory).
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Local
 from lockstep.chain.events import EventReader
-from lockstep.chain.memory.chain import MemoryChain
-from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.market.ledger import Ledger, Watcher
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol import merkle
@@ -34,6 +32,8 @@ from lockstep.protocol.market import ids
 from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds, Wei
 from tests.support.constant import ConstantClaim, Lie
 from tests.support.market.wander import params_of
+from tests.support.memory.chain import MemoryChain
+from tests.support.memory.devnet import MemoryDevnet
 from tests.support.params import amended
 from tests.support.sending import transact
 

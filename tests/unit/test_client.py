@@ -17,7 +17,6 @@ from web3.types import RPCEndpoint
 
 import lockstep
 from lockstep.chain.deployment import deploy
-from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.outbox import Outbox
 from lockstep.client import Network, connect
 from lockstep.execution import jobs
@@ -26,6 +25,7 @@ from lockstep.protocol.programs.program import Const
 from lockstep.protocol.types import Address, Seconds, Wei
 from lockstep.storage.containers import encode_program
 from tests.support import toyjob
+from tests.support.memory.devnet import MemoryDevnet
 from tests.support.waiting import PATIENCE
 
 

@@ -7,8 +7,6 @@ from alembic import op
 
 revision = "0001"
 down_revision = None
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
@@ -155,32 +153,3 @@ def upgrade() -> None:
         sa.Column("updated", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("job", "number", name=op.f("pk_rounds")),
     )
-
-
-def downgrade() -> None:
-    op.drop_table("rounds")
-    op.drop_table("payloads")
-    with op.batch_alter_table("nodes", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_nodes_key"))
-
-    op.drop_table("nodes")
-    op.drop_table("leases")
-    with op.batch_alter_table("jobs", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_jobs_aggregator"))
-
-    op.drop_table("jobs")
-    with op.batch_alter_table("games", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_games_claim"))
-
-    op.drop_table("games")
-    with op.batch_alter_table("events", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_events_job"))
-
-    op.drop_table("events")
-    op.drop_table("cursor")
-    with op.batch_alter_table("claims", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_claims_worker"))
-        batch_op.drop_index(batch_op.f("ix_claims_job_round_slot"))
-
-    op.drop_table("claims")
-    op.drop_table("announcements")

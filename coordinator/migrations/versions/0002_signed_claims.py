@@ -5,8 +5,6 @@ from alembic import op
 
 revision = "0002"
 down_revision = "0001"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
@@ -20,7 +18,3 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_signed_claims")),
         sa.UniqueConstraint("claim", "digest", name=op.f("uq_signed_claims_claim_digest")),
     )
-
-
-def downgrade() -> None:
-    op.drop_table("signed_claims")

@@ -5,8 +5,6 @@ from alembic import op
 
 revision = "0003"
 down_revision = "0002"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
@@ -22,7 +20,3 @@ def upgrade() -> None:
         sa.Column("time", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("job", "round", "attempt", "who", name=op.f("pk_receipts")),
     )
-
-
-def downgrade() -> None:
-    op.drop_table("receipts")

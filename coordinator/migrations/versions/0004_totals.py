@@ -5,8 +5,6 @@ from alembic import op
 
 revision = "0004"
 down_revision = "0003"
-branch_labels = None
-depends_on = None
 
 AMOUNTS = (("claims", "paid"), ("claims", "slashed"), ("jobs", "paid"), ("jobs", "refunded"))
 COUNTS = ("unreadable", "unprojected")
@@ -28,15 +26,3 @@ def upgrade() -> None:
     for table, columns in INDICES:
         op.create_index(op.f(f"ix_{table}_{'_'.join(columns)}"), table, columns)
     op.drop_index(op.f("ix_nodes_key"), table_name="nodes")
-
-
-def downgrade() -> None:
-    op.create_index(op.f("ix_nodes_key"), "nodes", ["key"])
-    for table, columns in INDICES:
-        op.drop_index(op.f(f"ix_{table}_{'_'.join(columns)}"), table_name=table)
-    with op.batch_alter_table("cursor") as batch_op:
-        for name in COUNTS:
-            batch_op.drop_column(name)
-    for table, column in AMOUNTS:
-        with op.batch_alter_table(table) as batch_op:
-            batch_op.alter_column(column, existing_type=sa.String(length=80), type_=sa.String(length=40))

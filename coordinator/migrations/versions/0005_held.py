@@ -5,15 +5,8 @@ from alembic import op
 
 revision = "0005"
 down_revision = "0004"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
     with op.batch_alter_table("cursor") as batch_op:
         batch_op.add_column(sa.Column("held", sa.Text(), nullable=False, server_default=""))
-
-
-def downgrade() -> None:
-    with op.batch_alter_table("cursor") as batch_op:
-        batch_op.drop_column("held")

@@ -8,8 +8,6 @@ from alembic import op
 
 revision = "0006"
 down_revision = "0005"
-branch_labels = None
-depends_on = None
 
 AMOUNTS = ("free", "locked", "unbonding", "credits", "deposited", "slashed", "earned")
 

@@ -333,7 +333,7 @@ class EventReader:
 
 
 @cache
-def _events(contract: str) -> dict[bytes, dict[str, Any]]:
+def abi_events(contract: str) -> dict[bytes, dict[str, Any]]:
     """A contract's event ABIs by topic."""
     entries = artifacts.load(contract).entries("event").values()
     return {keccak(artifacts.signature(entry).encode()): entry for entry in entries}
@@ -399,12 +399,12 @@ def decode_log(entry: Mapping[str, Any], contract: str, time: Seconds) -> Event 
     if its bytes are no canonical one; other strings keep what is not UTF-8 as replacement characters.
     """
     topics = [bytes(topic) for topic in entry["topics"]]
-    abi = _events(contract).get(topics[0]) if topics else None
+    abi = abi_events(contract).get(topics[0]) if topics else None
     if abi is None:
         return None
     # eth_abi raises its own errors, ValueError, OverflowError and more: none of them may pass.
     try:
-        values = _values(abi, topics[1:], bytes(entry["data"]))
+        values = abi_values(abi, topics[1:], bytes(entry["data"]))
         args = {artifacts.snake(part["name"]): _value(part, values[part["name"]]) for part in abi["inputs"]}
     except Exception as failure:
         raise ChainError(
@@ -445,7 +445,7 @@ def read_cid(raw: bytes) -> Cid:
     return Cid(raw.decode("ascii"))
 
 
-def _values(abi: Mapping[str, Any], topics: list[bytes], data: bytes) -> dict[str, Any]:
+def abi_values(abi: Mapping[str, Any], topics: list[bytes], data: bytes) -> dict[str, Any]:
     """The arguments by their Solidity names, strings as bytes."""
     from eth_abi.abi import decode
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from lockstep.chain import artifacts, contracts
+from lockstep.chain import contracts
+from lockstep.chain.events import abi_events, abi_values
 from lockstep.chain.ranges import logs_of, span_of
 from lockstep.protocol.dispute import game, moves
 from lockstep.protocol.errors import Mismatch, NotFoundError, TryLater
-from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import Body, ClaimStatus
 from lockstep.protocol.market.ids import body_hash
 from lockstep.protocol.types import (
@@ -190,20 +189,11 @@ def _decoded(name: str, values: dict[str, Any]) -> moves.GameEvent:
 
 def _values(entry: LogReceipt) -> tuple[str, dict[str, Any]]:
     """An entry's event, and its arguments by their ABI names."""
-    from eth_abi.abi import decode as abi_decode
-
-    event = _events().get(bytes(entry["topics"][0]))
+    first, *topics = (bytes(topic) for topic in entry["topics"])
+    event = abi_events("DisputeGame").get(first)
     if event is None or event["name"] not in _DECODERS:
         raise NotFoundError("a log entry that is no move of a game", "pass the game contract's logs alone")
-    indexed = [part for part in event["inputs"] if part["indexed"]]
-    values: dict[str, Any] = {
-        part["name"]: abi_decode([artifacts.abi_type(part)], bytes(topic))[0]
-        for part, topic in zip(indexed, entry["topics"][1:], strict=True)
-    }
-    plain = [part for part in event["inputs"] if not part["indexed"]]
-    decoded = abi_decode([artifacts.abi_type(part) for part in plain], bytes(entry["data"]))
-    values.update((part["name"], value) for part, value in zip(plain, decoded, strict=True))
-    return event["name"], values
+    return event["name"], abi_values(event, topics, bytes(entry["data"]))
 
 
 def of_values(name: str, values: dict[str, Any]) -> moves.GameEvent | None:
@@ -219,14 +209,7 @@ def _entry(found: LogReceipt) -> LoggedEvent:
 
 
 def _topic(event: str) -> bytes:
-    return next(topic for topic, entry in _events().items() if entry["name"] == event)
-
-
-@cache
-def _events() -> dict[bytes, dict[str, Any]]:
-    """The game's events by topic."""
-    entries = artifacts.load("DisputeGame").entries("event").values()
-    return {bytes(keccak(artifacts.signature(entry).encode())): entry for entry in entries}
+    return next(topic for topic, entry in abi_events("DisputeGame").items() if entry["name"] == event)
 
 
 def _nodes(values: Sequence[bytes]) -> moves.Proof:

@@ -33,8 +33,6 @@ WORKER_ROUND = ("join", "commit", "reveal")
 """A slot's owner, where an aggregator sends the receipts and does what anybody may."""
 WORKER_ONCE = ("registerNode", "depositWithPermit")
 WORKER_END = ("requestUnbond", "withdrawUnbonded", "withdraw")
-ANYBODY_ROUND = ("startRound", "seal", "freeze", "finalize")
-"""Once a round, by whoever is first."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +78,3 @@ def fees_stated(gwei: str) -> Fees:
     if not value.is_finite() or not 0 <= value <= 10**6:
         raise UsageError(f"--gas-price is {gwei!r}", hint="gwei a unit of gas, as 20 or 0.05")
     return Fees(int(value * GWEI), 0, stated=True)
-
-
-def fees_of(w3: Web3, stated: str | None) -> Fees:
-    """Stated ones if somebody did, else the chain's."""
-    return fees_now(w3) if stated is None else fees_stated(stated)

@@ -98,7 +98,7 @@ def hint(message: str, asked: int) -> int:
     return found if 0 < found < asked else 0
 
 
-def logs_of(w3: Web3, query: Mapping[str, Any], first: int, last: int, span: Span | None = None) -> list[Any] | None:
+def logs_of(w3: Web3, query: Mapping[str, Any], first: int, last: int) -> list[Any] | None:
     """The logs of these blocks that a query (address, topics) is about; None if the provider refuses so many.
 
     The span of the connection learns from it. Raises `Unreachable` if it does not answer, or refuses the logs of a
@@ -106,7 +106,7 @@ def logs_of(w3: Web3, query: Mapping[str, Any], first: int, last: int, span: Spa
     """
     from web3.exceptions import Web3Exception
 
-    span, asked = span or span_of(w3), last - first + 1
+    span, asked = span_of(w3), last - first + 1
     request: Any = {**query, "fromBlock": first, "toBlock": last}
     try:
         logs = list(w3.eth.get_logs(request))

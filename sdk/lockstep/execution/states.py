@@ -139,13 +139,6 @@ class States:
         """Removes a claim's states: nobody can challenge it any more."""
         shutil.rmtree(self._folder / claim.hex(), ignore_errors=True)
 
-    def forget_others(self, claims: Collection[ClaimId]) -> None:
-        """Removes the states of every claim that is not among `claims`."""
-        kept = {claim.hex() for claim in claims}
-        for path in self._folder.glob("*"):
-            if path.name not in kept:
-                shutil.rmtree(path, ignore_errors=True)
-
     # -- inside
 
     def _path(self, claim: ClaimId, t: int) -> Path:

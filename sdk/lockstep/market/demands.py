@@ -122,13 +122,11 @@ def _lacking(reports: Mapping[int, Report]) -> list[int]:
 class Answers:
     """One account's answers to the demands on a market."""
 
-    def __init__(self, contracts: Contracts, store: ContentStore, me: Address, *, for_all: bool = False) -> None:
-        """`for_all`: answer for the payloads of others too."""
+    def __init__(self, contracts: Contracts, store: ContentStore, me: Address) -> None:
         self._demands = contracts.demands
         self._market = contracts.market
         self._store = store
         self._me = me
-        self._for_all = for_all
         self._turns = Turns(me)
         self._seen: dict[Digest, tuple[int, Seconds]] = {}
         """The leaves that others have posted of a row, and since when."""
@@ -231,7 +229,7 @@ class Answers:
     def _payload(self, ledger: Ledger, demand: DemandRecord, job: Job) -> tuple[str, Call] | None:
         found = None if demand.claim is None else ledger.find(demand.claim)
         # What others ask of others costs this account no reads.
-        if found is None or (found[2].worker != self._me and not self._for_all):
+        if found is None or found[2].worker != self._me:
             return None
         stored = self._demands.demand(demand.id)
         seed = None if stored is None else self._demands.seed_of(demand.id)

@@ -147,11 +147,11 @@ class Level(Sequence[Digest]):
         return Digest(self.packed[at : at + HASH_BYTES])
 
 
-def data_levels(data: bytes | memoryview, threads: int = 1) -> list[Level]:
-    """`levels` over the 1 KiB leaves of a tensor's contents; equal for all `threads`."""
+def data_levels(data: bytes | memoryview) -> list[Level]:
+    """`levels` over the 1 KiB leaves of a tensor's contents."""
     view = memoryview(data).cast("B")
     if _native is not None:
-        return [Level(level) for level in _native.tree_levels(view, threads=threads)]
+        return [Level(level) for level in _native.tree_levels(view, threads=1)]
     hashes = [leaf(bytes(view[i : i + LEAF_BYTES])) for i in range(0, len(view), LEAF_BYTES)]
     return [Level(b"".join(level)) for level in levels(hashes)]
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
+from lockstep.base.closing import Closing
 from lockstep.base.redaction import redacted
 from lockstep.chain import logcache
 from lockstep.chain.addresses import Addresses
@@ -90,7 +90,7 @@ class HeadTracker:
 
 
 @dataclass(frozen=True)
-class Party:
+class Party(Closing):
     """One account's view of one deployment."""
 
     settings: Settings
@@ -169,14 +169,6 @@ class Party:
         """Close what holds files open; what was sent stays sent."""
         self.outbox.close()
         self.store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def base_fee_of(w3: Web3, chain_id: int) -> int:

@@ -9,12 +9,12 @@ import queue
 import threading
 import time
 from collections.abc import Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import structlog
 
+from lockstep.base.closing import Closing
 from lockstep.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ FLUSH_SECONDS = 5.0
 log = structlog.get_logger(__name__)
 
 
-class Webhook:
+class Webhook(Closing):
     """One URL that is told events, in order."""
 
     def __init__(self, url: str) -> None:
@@ -62,14 +62,6 @@ class Webhook:
         if self._thread.is_alive():
             self._over.set()
             log.warning("the last events did not reach the webhook", url=self.shown)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _run(self) -> None:
         import httpx2

@@ -47,13 +47,11 @@ class KuboStore(ContentStore):
     time is Unreachable, not missing: only a node's plain "no" is BlobMissing.
     """
 
-    def __init__(
-        self, addr: str, *, connect_seconds: float = CONNECT_SECONDS, read_seconds: float = READ_SECONDS
-    ) -> None:
+    def __init__(self, addr: str, *, read_seconds: float = READ_SECONDS) -> None:
         self._addr = addr
         try:
             # Client, not connect(), which refuses every Kubo since 0.8; a session per request is thread-safe
-            self._client = ipfshttpclient.Client(addr, timeout=(connect_seconds, read_seconds), chunk_size=CHUNK_BYTES)
+            self._client = ipfshttpclient.Client(addr, timeout=(CONNECT_SECONDS, read_seconds), chunk_size=CHUNK_BYTES)
         except ipfs.AddressError as error:
             raise UsageError(
                 f"not the address of a Kubo RPC: {addr!r}", "it looks like /ip4/127.0.0.1/tcp/5001/http"

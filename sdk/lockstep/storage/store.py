@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, Literal, Self, cast
+from typing import Any, BinaryIO, Literal, cast
 
+from lockstep.base.closing import Closing
 from lockstep.base.decoding import from_cbor, refusing
 from lockstep.base.files import write_atomically
 from lockstep.base.machine import memory
@@ -36,7 +36,7 @@ FETCHED_AT_ONCE = 4
 """The most blobs fetched at once of those requested together."""
 
 
-class ContentStore(abc.ABC):
+class ContentStore(Closing, abc.ABC):
     """Content by CID. Reads are verified against the CID block by block; writes are durable when they return.
 
     Errors: BlobMissing - the store was reached and does not hold the block. BlobCorrupt - it holds other bytes
@@ -174,14 +174,6 @@ class ContentStore(abc.ABC):
     def close(self) -> None:
         """Releases the store's open files and connections. A second call does nothing."""
         return
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class BufferFile(io.RawIOBase):

@@ -52,12 +52,12 @@ def chunks_of(data: Bytes, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
         yield bytes(view[at : at + chunk_bytes])
 
 
-def chunks_of_file(file: BinaryIO, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
+def chunks_of_file(file: BinaryIO) -> Iterator[bytes]:
     """Cuts a binary file, from its present position, into chunks; an empty one is one empty chunk."""
-    chunk = file.read(chunk_bytes)
+    chunk = file.read(CHUNK_BYTES)
     yield chunk
-    while len(chunk) == chunk_bytes:
-        chunk = file.read(chunk_bytes)
+    while len(chunk) == CHUNK_BYTES:
+        chunk = file.read(CHUNK_BYTES)
         if chunk:
             yield chunk
 

@@ -9,7 +9,7 @@ Preparing is the requester's; workers and verifiers read the result with `lockst
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
@@ -69,11 +69,6 @@ def tokens_of_bytes(text: bytes) -> NDArray[np.int32]:
     return np.frombuffer(text, np.uint8).astype(np.int32)
 
 
-def bytes_of_tokens(tokens: Iterable[int]) -> bytes:
-    """The inverse of `tokens_of_bytes`."""
-    return bytes(tokens)
-
-
 def rows_of_tokens(tokens: NDArray[np.int32], row_tokens: int) -> NDArray[np.int32]:
     """Cuts tokens into rows that do not overlap, (len // row_tokens, row_tokens); the rest is dropped."""
     count = len(tokens) // row_tokens if row_tokens > 0 else 0
@@ -107,16 +102,16 @@ def byte_dataset(text: bytes, *, row_tokens: int) -> Dataset:
     return Dataset(rows_of_tokens(tokens_of_bytes(text), row_tokens), BYTE_VOCABULARY)
 
 
-def read_documents(folder: Path, pattern: str = "*.txt") -> list[Document]:
+def read_documents(folder: Path) -> list[Document]:
     """The text files of a folder, by name. UsageError if there are none, or one cannot be read or is not UTF-8."""
     try:
-        documents = [Document(path.name, path.read_bytes()) for path in sorted(folder.glob(pattern))]
+        documents = [Document(path.name, path.read_bytes()) for path in sorted(folder.glob("*.txt"))]
     except OSError as error:
         raise UsageError(
             f"{error.filename} cannot be read: {error.strerror}", "let this user read it, or move it out of the folder"
         ) from error
     if not documents:
-        raise UsageError(f"no {pattern} in {folder}", "name a folder of text files")
+        raise UsageError(f"no *.txt in {folder}", "name a folder of text files")
     for document in documents:
         try:
             document.text.decode()

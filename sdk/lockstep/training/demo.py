@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -112,16 +111,10 @@ class DemoJob:
 
 
 def demo_job(
-    seed: int = 0,
-    *,
-    slots: int = 3,
-    rounds: int = ROUNDS,
-    spec: Strategy = SPEC,
-    folder: Path | None = None,
-    arithmetic: Arithmetic = FLOAT32,
-) -> DemoJob:
-    """The demo's job; `seed` fixes the first weights, `folder` holds the speeches (default: found by itself)."""
-    return DemoJob(seed, slots, rounds, spec, demo_corpus(BATCH.row_length, folder), arithmetic)
+    seed: int = 0, *, slots: int = 3, spec: Strategy = SPEC, arithmetic: Arithmetic = FLOAT32
+) -> DemoJob:  # fmt: skip
+    """The demo's job on the speeches; `seed` fixes the first weights."""
+    return DemoJob(seed, slots, ROUNDS, spec, demo_corpus(BATCH.row_length), arithmetic)
 
 
 def demo_strategy(name: str, *, carry: bool = False) -> Strategy:

@@ -16,7 +16,6 @@ from typing import Any, Self
 
 from eth_abi import encode
 
-from lockstep.chain.memory import abi
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import word
 from lockstep.protocol.market.calls import Block, Emitted, MarketCall
@@ -25,6 +24,7 @@ from lockstep.protocol.types import Address
 from tests.support import recordings
 from tests.support.market.twin import AT, CONTRACTS, DEPLOYER, KEYS, START, UNBOND, Said, World, blocks
 from tests.support.market.wander import Wanderer
+from tests.support.memory import abi
 
 STORED = {
     "balances": ("token", "balanceOf"), "free": ("vault", "free"), "credits": ("vault", "credits"),

@@ -16,7 +16,6 @@ from eth_account import Account
 from eth_account.signers.local import LocalAccount
 
 from lockstep.chain.deployment import create_address
-from lockstep.chain.memory import abi
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol import merkle
 from lockstep.protocol.hashing import keccak
@@ -28,6 +27,7 @@ from lockstep.protocol.transition import VIEWS, execute, view
 from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, Digest, JobId, Seconds
 from tests.support.constant import ConstantClaim, Lie
 from tests.support.market.wander import params_of
+from tests.support.memory import abi
 from tests.support.params import amended
 from tests.support.replay import recover
 

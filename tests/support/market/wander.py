@@ -14,7 +14,6 @@ from typing import Any
 from eth_account.signers.local import LocalAccount
 
 from lockstep.chain import artifacts, games
-from lockstep.chain.memory import abi
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import game, honest, moves
 from lockstep.protocol.hashing import keccak
@@ -32,6 +31,7 @@ from lockstep.protocol.transition import STRUCTS, VERBS, execute
 from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, Digest, GameId, JobId, Seconds, StateRoot
 from tests.support import constant
 from tests.support.constant import ConstantClaim, Lie
+from tests.support.memory import abi
 from tests.support.params import amended, job_params
 
 FUNDS = 10**6

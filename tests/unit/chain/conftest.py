@@ -11,10 +11,10 @@ from eth_account.signers.local import LocalAccount
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.devnet import Devnet, Local, deploy
-from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.outbox import Outbox
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol.types import Wei
+from tests.support.memory.devnet import MemoryDevnet
 
 
 @pytest.fixture(scope="module", params=["memory", pytest.param("anvil", marks=pytest.mark.slow)])

@@ -14,12 +14,12 @@ from lockstep.chain.contracts import Contracts
 from lockstep.chain.crosscheck import TELL_SECONDS, CrossCheck
 from lockstep.chain.devnet import deploy
 from lockstep.chain.events import Event, EventReader
-from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.outbox import Outbox
 from lockstep.chain.rpc import connect
 from lockstep.market.ledger import Watcher
 from lockstep.protocol.errors import TryLater, Unreachable
 from lockstep.protocol.types import Address, Wei
+from tests.support.memory.devnet import MemoryDevnet
 from tests.support.rpc_proxy import RpcProxy
 
 

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from lockstep.chain.gas import VERBS, WORKER_ROUND, Fees, fees_now, fees_of, fees_stated, gas_of
-from lockstep.chain.memory.devnet import MemoryDevnet
+from lockstep.chain.gas import VERBS, WORKER_ROUND, Fees, fees_now, fees_stated, gas_of
 from lockstep.chain.wire import TIP_WEI
 from lockstep.protocol.errors import UsageError
 from tests.support.gas import SNAPSHOT, quoted
+from tests.support.memory.devnet import MemoryDevnet
 
 
 def test_the_table_is_the_committed_snapshot() -> None:
@@ -23,11 +23,11 @@ def test_a_cost_is_the_units_at_the_price() -> None:
     assert fees.cost(WORKER_ROUND, more=5) == 10 * (gas_of(WORKER_ROUND) + 5)
 
 
-def test_fees_are_the_latest_block_s_unless_they_are_stated() -> None:
+def test_fees_are_the_latest_block_s_or_the_stated_ones() -> None:
     with MemoryDevnet() as devnet:
         base = devnet.w3.eth.get_block("latest")["baseFeePerGas"]
-        assert fees_of(devnet.w3, None) == fees_now(devnet.w3) == Fees(base, TIP_WEI)
-        assert fees_of(devnet.w3, "0.05") == Fees(5 * 10**7, 0, stated=True)
+        assert fees_now(devnet.w3) == Fees(base, TIP_WEI)
+    assert fees_stated("0.05") == Fees(5 * 10**7, 0, stated=True)
 
 
 @pytest.mark.parametrize("text", ["", "cheap", "-1", "nan", "inf", "1e9"])

@@ -14,11 +14,11 @@ from lockstep.chain.contracts import Contracts
 from lockstep.chain.devnet import deploy
 from lockstep.chain.events import Event, EventReader
 from lockstep.chain.logcache import LogCache
-from lockstep.chain.memory.chain import Manners
-from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.rpc import connect
 from lockstep.market.ledger import Watcher
 from lockstep.protocol.types import Address, Wei
+from tests.support.memory.chain import Manners
+from tests.support.memory.devnet import MemoryDevnet
 from tests.support.rpc_proxy import PUBLIC_LOG_BLOCKS, RpcProxy
 from tests.support.sending import transact
 

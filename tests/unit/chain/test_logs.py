@@ -149,7 +149,7 @@ def test_bytes_after_the_arguments_change_nothing() -> None:
 def test_a_string_that_names_no_content_is_text_whatever_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     note = {"type": "event", "name": "Note", "inputs": [{"name": "text", "type": "string", "indexed": False}]}
     topic = keccak(b"Note(string)")
-    monkeypatch.setattr(events, "_events", lambda contract: {topic: note})
+    monkeypatch.setattr(events, "abi_events", lambda contract: {topic: note})
     event = decoded(raw_log([topic], encode(["bytes"], [b"a\xffb"])))
     assert (event.text, event.unread) == ("a\N{REPLACEMENT CHARACTER}b", ())
 

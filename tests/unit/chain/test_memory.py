@@ -14,12 +14,12 @@ from web3.exceptions import TransactionNotFound, Web3RPCError
 from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.deployment import deploy
 from lockstep.chain.events import EventReader
-from lockstep.chain.memory.chain import ELASTICITY, GAS_LIMIT, TRANSACTION_BYTES, Manners
-from lockstep.chain.memory.devnet import MemoryDevnet
-from lockstep.chain.memory.machine import created_by, floor_gas, intrinsic_gas
 from lockstep.chain.outbox import Outbox
 from lockstep.protocol.errors import ChainError, FundsError, Unreachable
 from lockstep.protocol.types import Address, Wei
+from tests.support.memory.chain import ELASTICITY, GAS_LIMIT, TRANSACTION_BYTES, Manners
+from tests.support.memory.devnet import MemoryDevnet
+from tests.support.memory.machine import created_by, floor_gas, intrinsic_gas
 from tests.support.world import World
 
 RICH = Wei(10**6)

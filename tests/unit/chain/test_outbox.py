@@ -18,12 +18,12 @@ from lockstep.base.machine import is_full
 from lockstep.chain import outbox as outbox_module
 from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.devnet import Local, key_of
-from lockstep.chain.memory.chain import GENESIS_TIME, Manners
-from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.outbox import Outbox
 from lockstep.protocol.errors import ChainError, FundsError, TryLater
 from lockstep.protocol.market.prices import MAX_FEE_CAP
 from lockstep.protocol.types import Address, Seconds, Wei
+from tests.support.memory.chain import GENESIS_TIME, Manners
+from tests.support.memory.devnet import MemoryDevnet
 from tests.support.waiting import wait
 from tests.unit.chain.conftest import OpenOutbox
 

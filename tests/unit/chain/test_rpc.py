@@ -19,12 +19,12 @@ from web3.exceptions import ContractLogicError, Web3RPCError
 from lockstep.chain import answers, artifacts, rpc
 from lockstep.chain.contracts import NEVER_REVERT, Contracts
 from lockstep.chain.devnet import CHAIN_ID, Local, deploy
-from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.outbox import Outbox
 from lockstep.chain.rpc import connect, is_rate_limit
 from lockstep.protocol.errors import ChainError, Unreachable, UsageError
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.types import Address, JobId, Wei
+from tests.support.memory.devnet import MemoryDevnet
 from tests.support.rpc_proxy import RpcProxy
 
 pytestmark = pytest.mark.chain

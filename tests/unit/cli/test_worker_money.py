@@ -21,7 +21,6 @@ from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import key_of
 from lockstep.chain.gas import WORKER_ROUND, gas_of
 from lockstep.chain.keys import KEYSTORE, NODE_KEY, create_account, create_node_key
-from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.outbox import Outbox
 from lockstep.client import connect
 from lockstep.execution.box.loading import JobBox
@@ -34,6 +33,7 @@ from lockstep.protocol.types import Address, JobId, Seconds, Wei
 from lockstep.runtime.guard import lock
 from lockstep.runtime.refusals import Refusals
 from tests.support import toyjob
+from tests.support.memory.devnet import MemoryDevnet
 from tests.support.units import faults
 from worker import offers
 

@@ -14,10 +14,10 @@ from coordinator.db import Database
 from coordinator.folds import PROJECTED, apply, rebuild
 from coordinator.models import EventRow, IndexTable, UndoRow
 from lockstep.chain.events import Cursor, EventBatch, decode_log
-from lockstep.chain.memory import abi
 from lockstep.chain.plain import plain
 from lockstep.protocol.types import JobId
 from tests.support.market.history import History
+from tests.support.memory import abi
 from tests.unit.coordinator.test_stream import add
 
 

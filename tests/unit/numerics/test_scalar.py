@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from lockstep.numerics import polynomials, scalar
 from lockstep.numerics.scalar import ARITY, INFINITY, NAN, NEGATIVE_INFINITY, ONE, SIGN, Op, apply
-from lockstep.numerics.vectors import SPECIAL, Words, golden, vectors
 from lockstep.protocol.errors import ProgramInvalid
+from tests.support.scalar_vectors import SPECIAL, Words, golden, vectors
 
 WORDS = st.one_of(st.sampled_from(SPECIAL), st.integers(0, 2**32 - 1))
 MINUS_ONE, TWO, THREE = 0xBF800000, 0x40000000, 0x40400000
@@ -272,6 +272,8 @@ def test_every_operation_gives_a_word_for_every_words(op: Op, a: int, b: int, c:
 
 def test_golden_vectors_are_the_specification_s(vectors: Path) -> None:
     committed = (vectors / "float32.json").read_text()
-    assert committed == golden(), "regenerate with python -m lockstep.numerics.vectors, and say why the meaning changed"
+    assert committed == golden(), (
+        "regenerate with python -m tests.support.scalar_vectors, and say why the meaning changed"
+    )
     for op, a, b, c, result in json.loads(committed)["vectors"]:
         assert apply(Op[op.upper()], int(a, 16), int(b, 16), int(c, 16)) == int(result, 16), (op, a, b, c)

@@ -14,11 +14,11 @@ from lockstep.base import machine
 from lockstep.base.settings import Settings, resolve
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.keys import KEYSTORE, NODE_KEY, create_account
-from lockstep.chain.memory.server import Server
 from lockstep.protocol.types import Address
 from lockstep.runtime import examining
 from lockstep.runtime.examining import Examination, Result
 from lockstep.runtime.guard import lock
+from tests.support.memory.server import Server
 from tests.support.world import World
 
 ALL = {

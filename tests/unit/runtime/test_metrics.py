@@ -14,11 +14,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lockstep.base.settings import Settings, resolve
 from lockstep.base.vitals import VITALS, Vitals
-from lockstep.chain.memory.server import Server
 from lockstep.chain.rpc import connect
 from lockstep.protocol.errors import DoctorError, UsageError
 from lockstep.protocol.jobs import Phase
 from lockstep.runtime import metrics
+from tests.support.memory.server import Server
 from tests.support.waiting import PATIENCE
 from tests.support.world import DEPOSIT, WALLET, World
 

@@ -11,12 +11,12 @@ import pytest
 
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.deployment import deploy
-from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.outbox import Outbox
 from lockstep.cli.staking import _tell
 from lockstep.protocol.errors import FundsError, LockstepError, NotOwner, TryLater, Unreachable, UsageError
 from lockstep.protocol.types import Address, Seconds, Wei
 from lockstep.runtime.staking import Moved, StakingAccount
+from tests.support.memory.devnet import MemoryDevnet
 
 WALLET = Wei(1_000)
 

@@ -10,8 +10,6 @@ import pytest
 
 from lockstep.base.settings import resolve
 from lockstep.chain.finality import relied_block
-from lockstep.chain.memory.chain import Manners
-from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.outbox import Outbox
 from lockstep.client import Network
 from lockstep.numerics.arbiter import ReferenceArbiter
@@ -23,6 +21,8 @@ from lockstep.runtime.party import Party
 from lockstep.runtime.staking import StakingAccount
 from lockstep.storage.directory import DirectoryStore
 from tests.support.constant import Lie
+from tests.support.memory.chain import Manners
+from tests.support.memory.devnet import MemoryDevnet
 from tests.support.world import World
 from tests.unit.verifier.desk import desk_of
 

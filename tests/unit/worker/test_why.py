@@ -28,7 +28,6 @@ from lockstep.base.settings import Settings, resolve
 from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import key_of
 from lockstep.chain.keys import KEYSTORE, create_account
-from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.outbox import Outbox
 from lockstep.client import Network, connect
 from lockstep.execution.box import loading
@@ -45,6 +44,7 @@ from lockstep.runtime.guard import lock
 from lockstep.runtime.refusals import Refusals
 from tests.support import toyjob
 from tests.support.constant import ConstantClaim
+from tests.support.memory.devnet import MemoryDevnet
 from tests.support.waiting import PATIENCE
 from tests.support.world import World
 from worker import notes

@@ -20,9 +20,9 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from lockstep.base.closing import Closing
 from lockstep.base.decoding import Reader, anything, either, one_of, several, table, text, whole
 from lockstep.base.legible import on_one_line
 from lockstep.base.machine import readable
@@ -95,7 +95,7 @@ def end_all() -> None:
         box.cancel()
 
 
-class Box:
+class Box(Closing):
     """One child. Usable from several threads: they wait for one another, and any of them may `cancel`."""
 
     def __init__(
@@ -188,14 +188,6 @@ class Box:
                 self._clear()
             finally:
                 self._busy.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # -- inside
 

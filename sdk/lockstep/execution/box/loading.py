@@ -15,11 +15,11 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from lockstep.base.closing import Closing
 from lockstep.base.decoding import anything, either, table, text, whole
 from lockstep.base.legible import on_one_line
 from lockstep.base.machine import memory
@@ -157,7 +157,7 @@ MOST_STARVED = 256
 """So many of them are remembered, the latest."""
 
 
-class JobBox:
+class JobBox(Closing):
     """One job's child: started when it is needed, and again after it has ended."""
 
     def __init__(
@@ -337,14 +337,6 @@ class JobBox:
         with self._state:
             self._closed = True
         self.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def lacking(self) -> list[str]:

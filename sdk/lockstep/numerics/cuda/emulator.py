@@ -67,15 +67,8 @@ class Emulator:
     label = "emulated"
     name = "emulated on the processor, thread by thread"
 
-    def __init__(
-        self,
-        *,
-        descending: bool = False,
-        size: int | None = None,
-        unit: str = MMA,
-        shared_bytes: int = SHARED_BYTES,
-    ) -> None:
-        self.shared_bytes, self.unit = shared_bytes, unit
+    def __init__(self, *, descending: bool = False, size: int | None = None, unit: str = MMA) -> None:
+        self.shared_bytes, self.unit = SHARED_BYTES, unit
         self._descending = descending
         self._size = memory().total if size is None else size
         self._allocations: dict[Address, Words] = {}

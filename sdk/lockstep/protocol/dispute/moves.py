@@ -6,9 +6,9 @@ arguments in order; an event's fields are the log's, without the game's id.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from enum import IntEnum
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, dataclass_transform
 
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import Body
@@ -108,10 +108,6 @@ class Opening:
     """From the tensor root to G (op), S_{t-1} (state), consts_root (constant); empty for the dataset."""
     leaf_index: int
 
-    def abi(self) -> tuple[Any, ...]:
-        """The Solidity struct."""
-        return (self.header, self.data, list(self.leaf_proof), list(self.root_proof), self.leaf_index)
-
 
 @dataclass(frozen=True)
 class Transition:
@@ -124,10 +120,6 @@ class Transition:
     ops_root: Digest
     consts_root: Digest
 
-    def abi(self) -> tuple[Any, ...]:
-        """The Solidity struct."""
-        return (self.prev, list(self.prev_proof), self.header, self.ops_root, self.consts_root)
-
 
 NO_TRANSITION = Transition(StateRoot(bytes(32)), (), b"", Digest(bytes(32)), Digest(bytes(32)))
 """The transition that `open` carries where t is not known."""
@@ -136,18 +128,21 @@ NO_TRANSITION = Transition(StateRoot(bytes(32)), (), b"", Digest(bytes(32)), Dig
 # -- the moves
 
 
+@dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
 class Move:
-    """One transaction of a game."""
+    """One transaction of a game; its classes are frozen dataclasses."""
 
     call: ClassVar[str] = ""
 
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
+
     def arguments(self, game: GameId) -> tuple[Any, ...]:
-        """The contract function's arguments, in order."""
-        raise NotImplementedError
+        """The contract function's arguments, in order: the game and the fields, structs as tuples."""
+        return (game, *astuple(self))
 
 
-@dataclass(frozen=True)
 class Open(Move):
     """The challenger opens a game on transition t of a claim, or on the whole trace (t = 0)."""
 
@@ -163,11 +158,9 @@ class Open(Move):
     transition: Transition
 
     def arguments(self, game: GameId) -> tuple[Any, ...]:
-        body = (self.body.trace_root, self.body.out, self.body.out2)
-        return (self.claim, body, self.nonce, self.t, self.next, list(self.next_proof), self.transition.abi())
+        return astuple(self)
 
 
-@dataclass(frozen=True)
 class Answer(Move):
     """A move in a game that is open."""
 
@@ -175,18 +168,13 @@ class Answer(Move):
     """The game as it stands."""
 
 
-@dataclass(frozen=True)
 class Reveal(Answer):
     """The defender shows the descendants of the node."""
 
     call = "reveal"
     children: Proof
 
-    def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.standing, list(self.children))
 
-
-@dataclass(frozen=True)
 class Pick(Answer):
     """The challenger points at the i-th of the nodes just revealed."""
 
@@ -195,22 +183,14 @@ class Pick(Answer):
     child: Digest
     siblings: Proof
 
-    def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.standing, self.i, self.child, list(self.siblings))
 
-
-@dataclass(frozen=True)
 class Adjacent(Answer):
     """The challenger names the state before the picked leaf of the trace."""
 
     call = "adjacent"
     transition: Transition
 
-    def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.standing, self.transition.abi())
 
-
-@dataclass(frozen=True)
 class Defend(Answer):
     """The defender shows G_t, whose state block is S_t, with its first descendants."""
 
@@ -221,13 +201,7 @@ class Defend(Answer):
     block_proof: Proof
     children: Proof
 
-    def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (
-            game, self.standing, self.context, self.graph, self.state, list(self.block_proof), list(self.children),
-        )  # fmt: skip
 
-
-@dataclass(frozen=True)
 class RevealTensor(Answer):
     """The defender shows the tree of the picked op's output, with its first descendants."""
 
@@ -238,36 +212,21 @@ class RevealTensor(Answer):
     tree: Digest
     children: Proof
 
-    def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (
-            game, self.standing, self.context, self.descriptor, list(self.descriptor_proof), self.tree,
-            list(self.children),
-        )  # fmt: skip
 
-
-@dataclass(frozen=True)
 class PostLeaf(Answer):
     """The defender shows the picked leaf."""
 
     call = "postLeaf"
     data: bytes
 
-    def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.standing, self.data)
 
-
-@dataclass(frozen=True)
 class PickElement(Answer):
     """The challenger points at word i of the posted leaf, the element of a fold that has partials."""
 
     call = "pickElement"
     i: int
 
-    def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.standing, self.i)
 
-
-@dataclass(frozen=True)
 class PostPartials(Answer):
     """The defender shows one level of a fold."""
 
@@ -275,11 +234,7 @@ class PostPartials(Answer):
     words: bytes
     """Big-endian, 4 bytes each."""
 
-    def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.standing, self.words)
 
-
-@dataclass(frozen=True)
 class PickPartial(Answer):
     """The challenger points at word i of the posted partials of groups."""
 
@@ -288,11 +243,7 @@ class PickPartial(Answer):
     posted: bytes
     """The posted partials, the node that they answered behind them."""
 
-    def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.standing, self.i, self.posted)
 
-
-@dataclass(frozen=True)
 class _Execution(Answer):
     """A move that shows an op's operands (Solidity: `Proof`)."""
 
@@ -306,25 +257,21 @@ class _Execution(Answer):
     context: bytes
 
     def arguments(self, game: GameId) -> tuple[Any, ...]:
-        proof = (self.descriptor, self.chunk, self.posted, [o.abi() for o in self.openings], self.context)
-        return (game, self.standing, proof)
+        return (game, self.standing, astuple(self)[1:])
 
 
-@dataclass(frozen=True)
 class Stage(_Execution):
     """The challenger opens the next tensor operands of a map, for `ProveOp` to find."""
 
     call = "stage"
 
 
-@dataclass(frozen=True)
 class ProveOp(_Execution):
     """The challenger has the picked element or chunk executed."""
 
     call = "proveOp"
 
 
-@dataclass(frozen=True)
 class ProveAlias(Answer):
     """The challenger shows what the picked entry of the state block should be."""
 
@@ -335,42 +282,34 @@ class ProveAlias(Answer):
     value: Digest
     proof: Proof
 
-    def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.standing, self.context, self.header, self.value, list(self.proof))
 
-
-@dataclass(frozen=True)
 class ProvePadding(Answer):
     """The challenger states that the picked leaf must be EMPTY."""
 
     call = "provePadding"
 
-    def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.standing)
 
-
-@dataclass(frozen=True)
 class Resolve(Answer):
     """Anyone ends a game whose mover's clock has run out, or whose claim was decided elsewhere."""
 
     call = "resolve"
 
-    def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (game, self.standing)
-
 
 # -- the events
 
 
+@dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
 class GameEvent:
-    """One log entry of a game."""
+    """One log entry of a game; its classes are frozen dataclasses."""
 
     said: ClassVar[tuple[str, ...]] = ()
     """The fields that the contract logs beside the game as it then stands, which says the others."""
 
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
 
-@dataclass(frozen=True)
+
 class Opened(GameEvent):
     said = ("claim", "challenger", "defender", "nonce", "t")
     claim: ClaimId
@@ -380,7 +319,6 @@ class Opened(GameEvent):
     t: int
 
 
-@dataclass(frozen=True)
 class Argued(GameEvent):
     """t is known from here on; `node` is the leaf of S_t in the trace."""
 
@@ -390,7 +328,6 @@ class Argued(GameEvent):
     statement: bytes
 
 
-@dataclass(frozen=True)
 class Defended(GameEvent):
     said = ("state", "children")
     graph: Digest
@@ -398,21 +335,18 @@ class Defended(GameEvent):
     children: Proof
 
 
-@dataclass(frozen=True)
 class Revealed(GameEvent):
     said = ("children",)
     node: Digest
     children: Proof
 
 
-@dataclass(frozen=True)
 class Picked(GameEvent):
     phase: GamePhase
     position: int
     node: Digest
 
 
-@dataclass(frozen=True)
 class TensorRevealed(GameEvent):
     said = ("children",)
     op: int
@@ -420,13 +354,11 @@ class TensorRevealed(GameEvent):
     children: Proof
 
 
-@dataclass(frozen=True)
 class LeafPosted(GameEvent):
     said = ("data",)
     data: bytes
 
 
-@dataclass(frozen=True)
 class ElementPicked(GameEvent):
     element: int
 
@@ -436,19 +368,16 @@ class ElementPicked(GameEvent):
         return int.from_bytes(leaf[at : at + 4], "little")
 
 
-@dataclass(frozen=True)
 class PartialsPosted(GameEvent):
     said = ("words",)
     words: bytes
 
 
-@dataclass(frozen=True)
 class PartialPicked(GameEvent):
     group: int
     claimed: int
 
 
-@dataclass(frozen=True)
 class Staged(GameEvent):
     """Some tensor operands of the picked element are known."""
 
@@ -487,13 +416,11 @@ class Finding:
         return int.from_bytes(self.contract_bits[-4:], "big")
 
 
-@dataclass(frozen=True)
 class Convicted(GameEvent):
     claim: ClaimId
     finding: Finding
 
 
-@dataclass(frozen=True)
 class Resolved(GameEvent):
     claim: ClaimId
     verdict: Verdict

@@ -7,7 +7,7 @@ fields equal to the ABI.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, dataclass_transform
 
 from lockstep.protocol.dispute.moves import GameState
 from lockstep.protocol.types import (
@@ -29,8 +29,9 @@ EVENTS: dict[tuple[str, str], type[Logged]] = {}
 """By contract and event."""
 
 
+@dataclass_transform(frozen_default=True)
 class Logged:
-    """One event of one contract."""
+    """One event of one contract; its classes are frozen dataclasses."""
 
     contract: ClassVar[str]
     event: ClassVar[str]
@@ -39,12 +40,12 @@ class Logged:
     def __init_subclass__(cls, contract: str, event: str = "") -> None:
         cls.contract, cls.event = contract, event or cls.__name__
         EVENTS[contract, cls.event] = cls
+        dataclass(frozen=True)(cls)
 
 
 # -- JobMarket
 
 
-@dataclass(frozen=True)
 class Attested(Logged, contract="JobMarket"):
     """A slot's owner or a witness says which payloads are there."""
 
@@ -55,7 +56,6 @@ class Attested(Logged, contract="JobMarket"):
     mask: int
 
 
-@dataclass(frozen=True)
 class Backed(Logged, contract="JobMarket"):
     """A merge is staked on by the rounds after it."""
 
@@ -64,7 +64,6 @@ class Backed(Logged, contract="JobMarket"):
     rounds: int
 
 
-@dataclass(frozen=True)
 class Committed(Logged, contract="JobMarket"):
     """A slot's claim is fixed."""
 
@@ -74,7 +73,6 @@ class Committed(Logged, contract="JobMarket"):
     commitment: Digest
 
 
-@dataclass(frozen=True)
 class Convicted(Logged, contract="JobMarket"):
     """A claim is wrong."""
 
@@ -86,7 +84,6 @@ class Convicted(Logged, contract="JobMarket"):
     challenger: Address
 
 
-@dataclass(frozen=True)
 class Frozen(Logged, contract="JobMarket"):
     """It is decided which payloads are merged."""
 
@@ -96,7 +93,6 @@ class Frozen(Logged, contract="JobMarket"):
     mask: int
 
 
-@dataclass(frozen=True)
 class JobCancelled(Logged, contract="JobMarket"):
     """The requester starts no new rounds."""
 
@@ -104,7 +100,6 @@ class JobCancelled(Logged, contract="JobMarket"):
     refunded: Wei
 
 
-@dataclass(frozen=True)
 class JobCreated(Logged, contract="JobMarket"):
     """A job's price is escrowed."""
 
@@ -115,7 +110,6 @@ class JobCreated(Logged, contract="JobMarket"):
     deposit: Wei
 
 
-@dataclass(frozen=True)
 class JobDone(Logged, contract="JobMarket"):
     """Every round is settled."""
 
@@ -125,7 +119,6 @@ class JobDone(Logged, contract="JobMarket"):
     returned: Wei
 
 
-@dataclass(frozen=True)
 class JobVoid(Logged, contract="JobMarket"):
     """A job that breaks a rule ends."""
 
@@ -133,7 +126,6 @@ class JobVoid(Logged, contract="JobMarket"):
     prover: Address
 
 
-@dataclass(frozen=True)
 class Joined(Logged, contract="JobMarket"):
     """A slot has a worker."""
 
@@ -143,7 +135,6 @@ class Joined(Logged, contract="JobMarket"):
     worker: Address
 
 
-@dataclass(frozen=True)
 class Left(Logged, contract="JobMarket"):
     """A slot is free again."""
 
@@ -153,7 +144,6 @@ class Left(Logged, contract="JobMarket"):
     worker: Address
 
 
-@dataclass(frozen=True)
 class Merged(Logged, contract="JobMarket"):
     """A round's merge is claimed."""
 
@@ -166,7 +156,6 @@ class Merged(Logged, contract="JobMarket"):
     checkpoint_cid: Cid
 
 
-@dataclass(frozen=True)
 class Paid(Logged, contract="JobMarket"):
     """A slot or merge is paid."""
 
@@ -177,7 +166,6 @@ class Paid(Logged, contract="JobMarket"):
     amount: Wei
 
 
-@dataclass(frozen=True)
 class Revealed(Logged, contract="JobMarket"):
     """A slot's claim is public."""
 
@@ -193,7 +181,6 @@ class Revealed(Logged, contract="JobMarket"):
     payload_cid: Cid
 
 
-@dataclass(frozen=True)
 class Carried(Logged, contract="JobMarket"):
     """A claim that was just revealed starts from the carry of its worker's claim in the round before."""
 
@@ -202,7 +189,6 @@ class Carried(Logged, contract="JobMarket"):
     slot: int
 
 
-@dataclass(frozen=True)
 class RosterClosed(Logged, contract="JobMarket"):
     """Nobody joins any more; the seed is of a later block."""
 
@@ -211,7 +197,6 @@ class RosterClosed(Logged, contract="JobMarket"):
     seed_block: int
 
 
-@dataclass(frozen=True)
 class RoundFailed(Logged, contract="JobMarket"):
     """A round came to nothing."""
 
@@ -219,7 +204,6 @@ class RoundFailed(Logged, contract="JobMarket"):
     round: int
 
 
-@dataclass(frozen=True)
 class RoundFinal(Logged, contract="JobMarket"):
     """Nobody objected in time."""
 
@@ -227,7 +211,6 @@ class RoundFinal(Logged, contract="JobMarket"):
     round: int
 
 
-@dataclass(frozen=True)
 class RoundStarted(Logged, contract="JobMarket"):
     """Workers may join."""
 
@@ -238,7 +221,6 @@ class RoundStarted(Logged, contract="JobMarket"):
     outer: StateRoot
 
 
-@dataclass(frozen=True)
 class RoundVoid(Logged, contract="JobMarket"):
     """A round rested on a merge that was convicted."""
 
@@ -247,7 +229,6 @@ class RoundVoid(Logged, contract="JobMarket"):
     attempt: int
 
 
-@dataclass(frozen=True)
 class Sealed(Logged, contract="JobMarket"):
     """The round's seed is drawn."""
 
@@ -259,7 +240,6 @@ class Sealed(Logged, contract="JobMarket"):
 # -- StakeVault
 
 
-@dataclass(frozen=True)
 class BondTaken(Logged, contract="StakeVault"):
     """A challenger lost its game."""
 
@@ -270,7 +250,6 @@ class BondTaken(Logged, contract="StakeVault"):
     to_defender: Wei
 
 
-@dataclass(frozen=True)
 class Credited(Logged, contract="StakeVault"):
     """An account has something to withdraw."""
 
@@ -278,7 +257,6 @@ class Credited(Logged, contract="StakeVault"):
     amount: Wei
 
 
-@dataclass(frozen=True)
 class Delegated(Logged, contract="StakeVault"):
     """Another key may sign receipts."""
 
@@ -286,7 +264,6 @@ class Delegated(Logged, contract="StakeVault"):
     delegate: Address
 
 
-@dataclass(frozen=True)
 class Deposited(Logged, contract="StakeVault"):
     """Stake came in."""
 
@@ -294,7 +271,6 @@ class Deposited(Logged, contract="StakeVault"):
     amount: Wei
 
 
-@dataclass(frozen=True)
 class Escrowed(Logged, contract="StakeVault"):
     """A requester's tokens came in."""
 
@@ -302,7 +278,6 @@ class Escrowed(Logged, contract="StakeVault"):
     amount: Wei
 
 
-@dataclass(frozen=True)
 class Locked(Logged, contract="StakeVault"):
     """Stake backs a claim, a bond or an enrolment."""
 
@@ -311,7 +286,6 @@ class Locked(Logged, contract="StakeVault"):
     amount: Wei
 
 
-@dataclass(frozen=True)
 class NodeRegistered(Logged, contract="StakeVault"):
     """An account's home is known by this key."""
 
@@ -319,7 +293,6 @@ class NodeRegistered(Logged, contract="StakeVault"):
     key: Digest
 
 
-@dataclass(frozen=True)
 class OwnerProposed(Logged, contract="StakeVault"):
     """An account is offered to another owner."""
 
@@ -327,7 +300,6 @@ class OwnerProposed(Logged, contract="StakeVault"):
     owner: Address
 
 
-@dataclass(frozen=True)
 class OwnerSet(Logged, contract="StakeVault"):
     """An account's money leaves the vault to this address alone."""
 
@@ -335,7 +307,6 @@ class OwnerSet(Logged, contract="StakeVault"):
     owner: Address
 
 
-@dataclass(frozen=True)
 class Slashed(Logged, contract="StakeVault"):
     """A stake is lost."""
 
@@ -348,7 +319,6 @@ class Slashed(Logged, contract="StakeVault"):
     owed: Wei
 
 
-@dataclass(frozen=True)
 class UnbondRequested(Logged, contract="StakeVault"):
     """Stake is on its way out."""
 
@@ -357,7 +327,6 @@ class UnbondRequested(Logged, contract="StakeVault"):
     available_at: Seconds
 
 
-@dataclass(frozen=True)
 class Unbonded(Logged, contract="StakeVault"):
     """Stake went out."""
 
@@ -365,7 +334,6 @@ class Unbonded(Logged, contract="StakeVault"):
     amount: Wei
 
 
-@dataclass(frozen=True)
 class Unlocked(Logged, contract="StakeVault"):
     """It does no more."""
 
@@ -374,7 +342,6 @@ class Unlocked(Logged, contract="StakeVault"):
     amount: Wei
 
 
-@dataclass(frozen=True)
 class Withdrawn(Logged, contract="StakeVault"):
     """Credits went out."""
 
@@ -385,7 +352,6 @@ class Withdrawn(Logged, contract="StakeVault"):
 # -- DisputeGame
 
 
-@dataclass(frozen=True)
 class GameOpened(Logged, contract="DisputeGame", event="Opened"):
     """Somebody challenges a claim."""
 
@@ -398,7 +364,6 @@ class GameOpened(Logged, contract="DisputeGame", event="Opened"):
     t: int
 
 
-@dataclass(frozen=True)
 class GameResolved(Logged, contract="DisputeGame", event="Resolved"):
     """A game is over."""
 
@@ -411,7 +376,6 @@ class GameResolved(Logged, contract="DisputeGame", event="Resolved"):
 # -- Witnesses
 
 
-@dataclass(frozen=True)
 class AuditDrawn(Logged, contract="Witnesses"):
     """They are drawn."""
 
@@ -422,7 +386,6 @@ class AuditDrawn(Logged, contract="Witnesses"):
     reveal_ends: Seconds
 
 
-@dataclass(frozen=True)
 class AuditOpened(Logged, contract="Witnesses"):
     """Witnesses will be drawn for a round."""
 
@@ -433,14 +396,12 @@ class AuditOpened(Logged, contract="Witnesses"):
     beacon_block: int
 
 
-@dataclass(frozen=True)
 class AuditSkipped(Logged, contract="Witnesses"):
     """Nobody could be drawn."""
 
     audit: AuditId
 
 
-@dataclass(frozen=True)
 class CommitsEnded(Logged, contract="Witnesses"):
     """No more verdicts are committed."""
 
@@ -449,7 +410,6 @@ class CommitsEnded(Logged, contract="Witnesses"):
     reveal_ends: Seconds
 
 
-@dataclass(frozen=True)
 class DutyClosed(Logged, contract="Witnesses"):
     """A witness is paid, or gave up its stake."""
 
@@ -460,7 +420,6 @@ class DutyClosed(Logged, contract="Witnesses"):
     amount: Wei
 
 
-@dataclass(frozen=True)
 class DutyDrawn(Logged, contract="Witnesses"):
     """A witness has a slot to look at."""
 
@@ -471,7 +430,6 @@ class DutyDrawn(Logged, contract="Witnesses"):
     serial: int
 
 
-@dataclass(frozen=True)
 class Enrolled(Logged, contract="Witnesses"):
     """A witness may be drawn."""
 
@@ -480,7 +438,6 @@ class Enrolled(Logged, contract="Witnesses"):
     head: Digest
 
 
-@dataclass(frozen=True)
 class Retired(Logged, contract="Witnesses"):
     """A witness is drawn no more."""
 
@@ -488,7 +445,6 @@ class Retired(Logged, contract="Witnesses"):
     account: Address
 
 
-@dataclass(frozen=True)
 class TracePublished(Logged, contract="Witnesses"):
     """A slot's list of state roots is named."""
 
@@ -499,7 +455,6 @@ class TracePublished(Logged, contract="Witnesses"):
     trace_cid: Cid
 
 
-@dataclass(frozen=True)
 class VerdictCommitted(Logged, contract="Witnesses"):
     """A witness has made up its mind."""
 
@@ -508,7 +463,6 @@ class VerdictCommitted(Logged, contract="Witnesses"):
     commitment: Digest
 
 
-@dataclass(frozen=True)
 class VerdictRevealed(Logged, contract="Witnesses"):
     """A witness says what it found."""
 
@@ -522,7 +476,6 @@ class VerdictRevealed(Logged, contract="Witnesses"):
 # -- Availability
 
 
-@dataclass(frozen=True)
 class PayloadDemanded(Logged, contract="Availability"):
     """Somebody cannot have a payload."""
 
@@ -537,7 +490,6 @@ class PayloadDemanded(Logged, contract="Availability"):
     wanted: int
 
 
-@dataclass(frozen=True)
 class RowDemanded(Logged, contract="Availability"):
     """Somebody cannot have a row of the dataset."""
 
@@ -548,7 +500,6 @@ class RowDemanded(Logged, contract="Availability"):
     deadline: Seconds
 
 
-@dataclass(frozen=True)
 class RowPosted(Logged, contract="Availability"):
     """A part of a row is on chain."""
 
@@ -557,7 +508,6 @@ class RowPosted(Logged, contract="Availability"):
     leaf: bytes
 
 
-@dataclass(frozen=True)
 class SeedKept(Logged, contract="Availability"):
     """The word of a demand is kept, whatever the chain forgets."""
 
@@ -565,7 +515,6 @@ class SeedKept(Logged, contract="Availability"):
     seed: Digest
 
 
-@dataclass(frozen=True)
 class Settled(Logged, contract="Availability"):
     """A demand is answered, or nobody answered."""
 
@@ -578,7 +527,6 @@ class Settled(Logged, contract="Availability"):
 # -- Validator
 
 
-@dataclass(frozen=True)
 class Invalid(Logged, contract="Validator"):
     """A job was proven to break a rule."""
 

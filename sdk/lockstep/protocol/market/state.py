@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from lockstep.protocol.dispute.game import NO_GAME, Arbiter, Game
-from lockstep.protocol.dispute.moves import Opening
-from lockstep.protocol.dispute.statement import Statement
 from lockstep.protocol.jobs import ZERO, ZERO_ADDRESS, Claim, JobParams, JobState, JobStatus, Round
 from lockstep.protocol.market.calls import MAX_UINT, Block, Emitted
 from lockstep.protocol.market.job_rules import ChainTimes
@@ -132,31 +130,10 @@ class Overlay(Generic[K, V]):
 class NoArbiter:
     """The arbiter of a deployment on which no game is played as far as an execution."""
 
-    def execute(
-        self,
-        statement: Statement,
-        op: int,
-        descriptor: bytes,
-        element: int,
-        chunk: int,
-        openings: tuple[Opening, ...],
-        staged: int,
-    ) -> int:
+    def _refuse(self, *asked: Any, **named: Any) -> int:
         raise LookupError("this deployment has no arbiter")
 
-    def stage(
-        self,
-        statement: Statement,
-        op: int,
-        descriptor: bytes,
-        element: int,
-        openings: tuple[Opening, ...],
-        staged: int,
-    ) -> int:
-        raise LookupError("this deployment has no arbiter")
-
-    def combine(self, mode: int, words: bytes) -> int:
-        raise LookupError("this deployment has no arbiter")
+    execute = stage = combine = _refuse
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from lockstep.chain.events import Event
     from lockstep.market.ledger import JobLedger, Ledger, RoundLedger
 
-LISTEN_SECONDS = Seconds(120)
-"""Chain time; a machine that works for a job joins or reveals more often than that."""
-
 FENCE_BLOCKS = 2
 """Between a home's registration and its first claim: another home has looked at the chain by then."""
 

@@ -12,9 +12,9 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
+from lockstep.base.closing import Closing
 from lockstep.base.files import sync_folder
 from lockstep.base.naming import short
 from lockstep.protocol.errors import DoctorError, GuardRefused
@@ -93,7 +93,7 @@ class SigningRecord:
         return self.trace_root, self.out, self.out2
 
 
-class GuardMemory:
+class GuardMemory(Closing):
     """The signing records of one account; several threads and processes may share the file."""
 
     def __init__(self, home: Path, scope: Scope) -> None:
@@ -172,14 +172,6 @@ class GuardMemory:
         """Close the file."""
         with self._lock:
             self._db.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # -- inside
 

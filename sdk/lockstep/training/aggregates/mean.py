@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,15 +12,17 @@ from torch import Tensor
 from lockstep.protocol.errors import UsageError
 from lockstep.training.aggregates.base import heard, norms
 from lockstep.training.codecs.base import Codec
+from lockstep.training.described import Described
 from lockstep.training.strategies.base import Shards
 
 CONTRIBUTORS, SLOTS = "contributors", "slots"
 
 
 @dataclass(frozen=True)
-class Average:
+class Average(Described):
     """The sum of the accepted payloads in slot order, divided by how many there are."""
 
+    name: ClassVar[str] = "mean"
     over: str = CONTRIBUTORS
     """"contributors": divided by the accepted payloads; "slots": by all slots, as SparseLoCo's paper does."""
     clip: bool = False
@@ -49,10 +51,6 @@ class Average:
 
     def check(self, codec: Codec) -> None:
         """A mean has a meaning for every payload."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """`aggregate` of a strategy's description."""
-        return {"name": "mean", **asdict(self)}
 
 
 def preceding(values: Sequence[Tensor], i: int) -> Iterator[tuple[int, Tensor]]:

@@ -7,9 +7,9 @@ count in slot order, so that every party picks the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from lockstep.training.aggregates.base import heard, norms, weighted
 from lockstep.training.aggregates.mean import preceding
 from lockstep.training.codecs.base import Codec
 from lockstep.training.codecs.topk import TopK
+from lockstep.training.described import Described
 from lockstep.training.strategies.base import Shards
 
 _FAR = 2.0**126
@@ -71,12 +72,13 @@ def ranks(values: Sequence[Tensor]) -> list[Tensor]:
 
 
 @dataclass(frozen=True)
-class Trimmed:
+class Trimmed(Described):
     """The mean of each element without the `wrong` largest and the `wrong` smallest (Yin 2018, 1803.01498).
 
     With no more than 2 `wrong` payloads the middle one or two are left.
     """
 
+    name: ClassVar[str] = "trimmed"
     wrong: int = 1
     """The payloads of a round that may be anything."""
 
@@ -94,14 +96,12 @@ class Trimmed:
         """Sparse payloads are refused."""
         refuse_sparse(codec, "a trimmed mean")
 
-    def to_dict(self) -> dict[str, Any]:
-        """`aggregate` of a strategy's description."""
-        return {"name": "trimmed", **asdict(self)}
-
 
 @dataclass(frozen=True)
-class Median:
+class Median(Described):
     """The median of each element; of an even number of payloads the mean of the middle two (Yin 2018)."""
+
+    name: ClassVar[str] = "median"
 
     def combine(self, payloads: Sequence[Shards], mask: Tensor) -> list[Tensor]:
         """Absent payloads are sorted behind all others."""
@@ -111,10 +111,6 @@ class Median:
     def check(self, codec: Codec) -> None:
         """Sparse payloads are refused."""
         refuse_sparse(codec, "a median")
-
-    def to_dict(self) -> dict[str, Any]:
-        """`aggregate` of a strategy's description."""
-        return {"name": "median"}
 
 
 def _between(payloads: Sequence[Shards], mask: Tensor, first: Tensor, end: Tensor) -> list[Tensor]:
@@ -129,13 +125,14 @@ def _between(payloads: Sequence[Shards], mask: Tensor, first: Tensor, end: Tenso
 
 
 @dataclass(frozen=True)
-class Krum:
+class Krum(Described):
     """The mean of the `picked` payloads nearest to their neighbours (Blanchard 2017, section 3; 1703.02757).
 
     A payload's score is the sum of squared distances to its n - wrong - 2 nearest others, at least one, of n accepted.
     One picked is Krum, more are multi-Krum.
     """
 
+    name: ClassVar[str] = "krum"
     wrong: int = 1
     """The payloads of a round that may be anything."""
     picked: int = 1
@@ -170,15 +167,12 @@ class Krum:
     def check(self, codec: Codec) -> None:
         """Distances have a meaning for every payload."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """`aggregate` of a strategy's description."""
-        return {"name": "krum", **asdict(self)}
-
 
 @dataclass(frozen=True)
-class GeometricMedian:
+class GeometricMedian(Described):
     """The point of least total distance, by Weiszfeld's smoothed iteration from 0 (Pillutla 2022, 1912.13445)."""
 
+    name: ClassVar[str] = "geometric_median"
     iterations: int = 8
     """Steps of the iteration; as many ops."""
     smoothing: float = 1e-6
@@ -205,15 +199,12 @@ class GeometricMedian:
     def check(self, codec: Codec) -> None:
         """Distances have a meaning for every payload."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """`aggregate` of a strategy's description."""
-        return {"name": "geometric_median", **asdict(self)}
-
 
 @dataclass(frozen=True)
-class CentredClipping:
+class CentredClipping(Described):
     """v + the mean of payload - v, clipped to `radius`, repeated from v = 0 (Karimireddy 2021, 2012.10333)."""
 
+    name: ClassVar[str] = "centred_clipping"
     radius: float = 1.0
     """The largest norm by which one payload moves v in an iteration, times 1 / n."""
     iterations: int = 3
@@ -240,7 +231,3 @@ class CentredClipping:
 
     def check(self, codec: Codec) -> None:
         """Norms have a meaning for every payload."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """`aggregate` of a strategy's description."""
-        return {"name": "centred_clipping", **asdict(self)}

@@ -22,6 +22,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from lockstep.protocol.errors import UsageError
 from lockstep.storage.formats.base import WireFormat
+from lockstep.training.described import Described
 
 LARGEST = 2.0**40
 """The largest magnitude that is encoded: the squares of 2^31 such elements have a finite sum."""
@@ -47,7 +48,7 @@ class Codec(Protocol):
         """Its registered name and its fields."""
 
 
-class Elementwise:
+class Elementwise(Described):
     """A codec whose payload is the decoded tensor."""
 
     def size(self, n: int) -> int:

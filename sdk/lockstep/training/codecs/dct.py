@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,15 +14,17 @@ from lockstep.protocol.errors import UsageError
 from lockstep.storage.formats.base import WireFormat
 from lockstep.training.codecs.base import Codec, bounded, flat_of, rows_of
 from lockstep.training.codecs.topk import TopK
+from lockstep.training.described import Described
 
 MAX_EXTENT = 256
 """The most elements of a transform: one chunk of a fold."""
 
 
 @dataclass(frozen=True)
-class DCT:
+class DCT(Described):
     """Coefficients of rows x columns consecutive elements, along both; with one row, of one dimension."""
 
+    name: ClassVar[str] = "dct"
     rows: int = 64
     """Rows of a chunk, 1 to 256; 1: a transform of one dimension."""
     columns: int = 64
@@ -52,10 +54,6 @@ class DCT:
     def decode(self, payload: Tensor, n: int, round: Tensor) -> Tensor:  # noqa: A002
         """f32 [n]."""
         return flat_of(self._transformed(self.then.decode(payload, self._padded(n), round), inverse=True), n)
-
-    def to_dict(self) -> dict[str, Any]:
-        """`codec` of a strategy's description."""
-        return {"name": "dct", "rows": self.rows, "columns": self.columns, "then": self.then.to_dict()}
 
     def _padded(self, n: int) -> int:
         return n + -n % (self.rows * self.columns)

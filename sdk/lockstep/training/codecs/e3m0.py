@@ -6,8 +6,8 @@ differences would all be zero.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ _SIGN = -(1 << 31)
 class E3M0(Elementwise):
     """The nearest of zero and seven powers of two of either sign; of two as near, the larger."""
 
+    name: ClassVar[str] = "e3m0"
     block: int = 256
     """Elements under one exponent."""
 
@@ -48,7 +49,3 @@ class E3M0(Elementwise):
         power = torch.where((power < least) & (bits >= ((least - 1) << 23)), least, power)
         kept = (power >= least) & (top >= wire.LEAST_TOP)
         return flat_of(float_of(torch.where(kept, (power << 23) | (bits_of(rows) & _SIGN), 0)), x.numel())
-
-    def to_dict(self) -> dict[str, Any]:
-        """`codec` of a strategy's description."""
-        return {"name": "e3m0", **asdict(self)}

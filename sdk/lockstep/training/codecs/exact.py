@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -16,6 +16,8 @@ from lockstep.training.codecs.base import Elementwise, bounded
 class Exact(Elementwise):
     """Every element as it is; 32 bits each."""
 
+    name: ClassVar[str] = "exact"
+
     @property
     def format(self) -> WireFormat:
         """Plain words."""
@@ -24,7 +26,3 @@ class Exact(Elementwise):
     def encode(self, x: Tensor, round: Tensor) -> Tensor:  # noqa: A002
         """f32 [n]."""
         return bounded(x)
-
-    def to_dict(self) -> dict[str, Any]:
-        """`codec` of a strategy's description."""
-        return {"name": "exact"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ _SIGN = -(1 << 31)
 class Float16(Elementwise):
     """The nearest binary16; beyond its range the largest one."""
 
+    name: ClassVar[str] = "float16"
+
     @property
     def format(self) -> WireFormat:
         """Halves."""
@@ -37,7 +39,3 @@ class Float16(Elementwise):
         normal = (bits + ((1 << (_DROPPED - 1)) - 1) + ((bits >> _DROPPED) & 1)) & -(1 << _DROPPED)
         small = bits_of((magnitude + _SPACING) - _SPACING)
         return float_of(torch.where(magnitude < _LEAST_NORMAL, small, normal) | (bits_of(bounded(x)) & _SIGN))
-
-    def to_dict(self) -> dict[str, Any]:
-        """`codec` of a strategy's description."""
-        return {"name": "float16"}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ SHORT = -256
 class Int8(Elementwise):
     """Each block rounded to -127 .. 127 times a scale, which makes its largest magnitude 127."""
 
+    name: ClassVar[str] = "int8"
     block: int = 256
     """Elements under one scale."""
 
@@ -41,7 +42,3 @@ class Int8(Elementwise):
         safe = torch.where(largest > TINY, scale, 1.0)
         codes = (rows / safe).round().to(torch.int32).to(torch.float32)
         return flat_of(torch.where(largest > TINY, codes * safe, 0.0), x.numel())
-
-    def to_dict(self) -> dict[str, Any]:
-        """`codec` of a strategy's description."""
-        return {"name": "int8", **asdict(self)}

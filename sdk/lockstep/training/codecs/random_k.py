@@ -6,7 +6,7 @@ The places are a keyed permutation of the block's indices: they follow from roun
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from lockstep.protocol.errors import UsageError
 from lockstep.storage.formats.base import WireFormat
 from lockstep.training.codecs.base import Codec, bounded, flat_of, rows_of
 from lockstep.training.codecs.exact import Exact
+from lockstep.training.described import Described
 
 _FACTORS = (0x2C1B3C6D, 0x297A2D39, 0x7FEB352D)
 """Odd numbers, one a turn."""
@@ -22,9 +23,10 @@ _TURNS = len(_FACTORS)
 
 
 @dataclass(frozen=True)
-class RandomK:
+class RandomK(Described):
     """`kept` elements of each block, in the permutation's order; what is missing decodes to zero."""
 
+    name: ClassVar[str] = "random_k"
     block: int = 4096
     """A power of two, 4 to 2^16."""
     kept: int = 512
@@ -63,10 +65,6 @@ class RandomK:
         place = self._restored(torch.arange(self.block, dtype=torch.int32).unsqueeze(0), blocks, round)
         found = torch.index_select(kept, 0, (torch.clamp(place, max=self.kept - 1) + blocks * self.kept).reshape(-1))
         return flat_of(torch.where(place < self.kept, found.reshape(place.shape), 0.0), n)
-
-    def to_dict(self) -> dict[str, Any]:
-        """`codec` of a strategy's description."""
-        return {"name": "random_k", "block": self.block, "kept": self.kept, "then": self.then.to_dict()}
 
     def _kept(self, n: int) -> int:
         return -(-n // self.block) * self.kept

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from lockstep.training.codecs.base import Elementwise, bounded, flat_of, rows_of
 class Sign(Elementwise):
     """sign(x) times the mean of |x| over the block; the sign of zero is plus."""
 
+    name: ClassVar[str] = "sign"
     block: int = 4096
     """Elements under one magnitude."""
 
@@ -35,7 +36,3 @@ class Sign(Elementwise):
         mean = rows.abs().sum(1, keepdim=True) / count
         signed = torch.where(rows < 0, -mean, mean)
         return flat_of(torch.where(mean > 0, signed, 0.0), x.numel())
-
-    def to_dict(self) -> dict[str, Any]:
-        """`codec` of a strategy's description."""
-        return {"name": "sign", **asdict(self)}

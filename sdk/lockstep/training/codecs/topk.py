@@ -6,7 +6,7 @@ Places and levels travel as lists, or as the numbers of the subset and of the se
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ _MAGNITUDE_BITS = 31
 class TopK(Elementwise):
     """The `kept` largest magnitudes of each block, of equals the earlier ones; all else is zero."""
 
+    name: ClassVar[str] = "topk"
     block: int = 4096
     """Elements of a block: a power of two, at most 65,536."""
     kept: int = 64
@@ -60,10 +61,6 @@ class TopK(Elementwise):
             values = (_signed(groups, chosen) if self.width == 1 else binned(groups, chosen, self.width)).reshape(-1)
         values = flat_of(values, n)
         return torch.where(flat_of(mask, n), torch.where(values == 0, -0.0, values), 0.0)
-
-    def to_dict(self) -> dict[str, Any]:
-        """`codec` of a strategy's description."""
-        return {"name": "topk", **asdict(self)}
 
 
 def largest(rows: Tensor, own: Tensor, kept: int) -> Tensor:

@@ -8,8 +8,8 @@ one of SparseLoCo. Three sigmas lie on either side of the mean: the report says 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ MAX_PIECE = 1 << 26
 class Uniform(Elementwise):
     """2^width bins for each group of elements."""
 
+    name: ClassVar[str] = "uniform"
     width: int = 8
     """Bits of a bin's number: 2, 4 or 8."""
     group: int = 1 << 20
@@ -49,10 +50,6 @@ class Uniform(Elementwise):
         """f32 [n]."""
         rows = rows_of(bounded(x), partition(x.numel(), self.group)[1])
         return flat_of(binned(rows, within(rows, x.numel()), self.width), x.numel())
-
-    def to_dict(self) -> dict[str, Any]:
-        """`codec` of a strategy's description."""
-        return {"name": "uniform", **asdict(self)}
 
 
 def binned(rows: Tensor, chosen: Tensor, width: int) -> Tensor:

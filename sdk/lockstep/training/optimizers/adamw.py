@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ class AdamW(Scheduled):
     their age: the steps since they were zero, `step` of torch's own AdamW.
     """
 
+    name: ClassVar[str] = "adamw"
     learning_rate: float = 3e-3
     """The highest learning rate."""
     beta1: float = 0.9
@@ -52,10 +53,6 @@ class AdamW(Scheduled):
                 f"AdamW cannot run with {self}",
                 "betas lie in [0, 1), clip and epsilon above 0, weight_decay and restart_warmup not below",
             )
-
-    def to_dict(self) -> dict[str, Any]:
-        """`inner` or `outer` of a strategy's description."""
-        return {"name": "adamw", **asdict(self)}
 
     def table(self, steps: int, restart: int) -> Tensor:
         """f32 [steps, 3]: the factors of step c on the parameters, on their move, and on sqrt(v)."""

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from lockstep.protocol.errors import UsageError
+from lockstep.training.described import Described
 from lockstep.training.parameters import Layout
 from lockstep.training.strategies.base import Shards, Transformation
 
 
 @dataclass(frozen=True)
-class Adam:
+class Adam(Described):
     """m and v as in Adam, p - rate m / (sqrt(v) + tau); the rate with the bias correction of Kingma 2015, section 2.
 
     Both moments begin at zero; flwr's FedAdam corrects by one step more than it has taken, `ahead` = 1.
     """
 
+    name: ClassVar[str] = "adam"
     learning_rate: float = 0.1
     """The same in every merge."""
     beta1: float = 0.9
@@ -57,18 +59,15 @@ class Adam:
 
         return Transformation(lambda p, counter: [*p, *p, counter] if self.corrected else [*p, *p], update)
 
-    def to_dict(self) -> dict[str, Any]:
-        """`inner` or `outer` of a strategy's description."""
-        return {"name": "adam", **asdict(self)}
-
     def _rate(self, t: int) -> float:
         return self.learning_rate * math.sqrt(1 - self.beta2**t) / (1 - self.beta1**t)
 
 
 @dataclass(frozen=True)
-class Yogi:
+class Yogi(Described):
     """As Adam without correction, v moving by a bounded part: v - (1 - beta2) g^2 sign(v - g^2) (Zaheer 2018)."""
 
+    name: ClassVar[str] = "yogi"
     learning_rate: float = 0.01
     """The same in every merge."""
     beta1: float = 0.9
@@ -95,10 +94,6 @@ class Yogi:
             return [*m, *v], _moved(p, m, v, torch.tensor(self.learning_rate), self.tau)
 
         return Transformation(lambda p, counter: [*p, *p], update)
-
-    def to_dict(self) -> dict[str, Any]:
-        """`inner` or `outer` of a strategy's description."""
-        return {"name": "yogi", **asdict(self)}
 
 
 def _check(value: Adam | Yogi) -> None:

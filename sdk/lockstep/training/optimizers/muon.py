@@ -10,8 +10,8 @@ at the same rate.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ _RMS = 0.2
 class Muon(Scheduled):
     """Muon on matrices, AdamW on the rest; warm-up and cosine decay as AdamW has them."""
 
+    name: ClassVar[str] = "muon"
     learning_rate: float = 3e-3
     """The highest learning rate."""
     momentum: float = 0.95
@@ -59,10 +60,6 @@ class Muon(Scheduled):
                 f"Muon cannot run with {self}",
                 "momentum and betas lie in [0, 1), epsilon above 0, weight_decay not below",
             )
-
-    def to_dict(self) -> dict[str, Any]:
-        """`inner` or `outer` of a strategy's description."""
-        return {"name": "muon", **asdict(self)}
 
     def hidden(self, parameter: Parameter) -> bool:
         """True if a parameter is a matrix that is orthogonalised."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 from lockstep.protocol.errors import UsageError
+from lockstep.training.described import Described
 
 
-class Scheduled:
+class Scheduled(Described):
     """A frozen dataclass with a learning rate that follows the step's number in the job, or the round's."""
 
     learning_rate: float

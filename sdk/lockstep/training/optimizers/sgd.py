@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from lockstep.protocol.errors import UsageError
+from lockstep.training.described import Described
 from lockstep.training.optimizers.schedule import Scheduled
 from lockstep.training.parameters import Layout
 from lockstep.training.strategies.base import Shards, Transformation
 
 
 @dataclass(frozen=True)
-class SGD:
+class SGD(Described):
     """p - rate (g + decay p), without a state."""
 
+    name: ClassVar[str] = "sgd"
     learning_rate: float = 1.0
     """The same in every step."""
     weight_decay: float = 0.0
@@ -38,18 +40,15 @@ class SGD:
 
         return Transformation(lambda p, counter: [], update)
 
-    def to_dict(self) -> dict[str, Any]:
-        """`inner` or `outer` of a strategy's description."""
-        return {"name": "sgd", **asdict(self)}
-
 
 @dataclass(frozen=True)
-class Nesterov:
+class Nesterov(Described):
     """Nesterov's momentum (Sutskever 2013, equations 3 and 4, as torch's SGD writes it).
 
     b = momentum b + g        p - rate (g + momentum b)
     """
 
+    name: ClassVar[str] = "nesterov"
     learning_rate: float = 0.7
     """The same in every step."""
     momentum: float = 0.9
@@ -73,15 +72,12 @@ class Nesterov:
 
         return Transformation(lambda p, counter: list(p), update)
 
-    def to_dict(self) -> dict[str, Any]:
-        """`inner` or `outer` of a strategy's description."""
-        return {"name": "nesterov", **asdict(self)}
-
 
 @dataclass(frozen=True)
 class SignSGD(Scheduled):
     """p (1 - rate decay) - rate sign(g), as DeMo applies its mean (2411.19870, algorithm 1); the sign of 0 is 0."""
 
+    name: ClassVar[str] = "sign_sgd"
     learning_rate: float = 1e-3
     """The highest learning rate."""
     weight_decay: float = 0.0
@@ -110,7 +106,3 @@ class SignSGD(Scheduled):
             return [], moved
 
         return Transformation(lambda p, counter: [], update)
-
-    def to_dict(self) -> dict[str, Any]:
-        """`inner` or `outer` of a strategy's description."""
-        return {"name": "sign_sgd", **asdict(self)}

@@ -7,7 +7,7 @@ here with one scale per block of 256.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -65,6 +65,8 @@ class Spec(Loop):
 class AsItIs(Elementwise):
     """The difference itself, whatever it holds: what an audit finds is what a slot computed."""
 
+    name: ClassVar[str] = F32_FORMAT
+
     @property
     def format(self) -> WireFormat:
         """Plain words."""
@@ -74,14 +76,12 @@ class AsItIs(Elementwise):
         """x."""
         return x
 
-    def to_dict(self) -> dict[str, Any]:
-        """Its name."""
-        return {"name": F32_FORMAT}
-
 
 @dataclass(frozen=True)
 class Blocks256(Elementwise):
     """Each block of 256 rounded to -127 .. 127 times a scale whose products with codes are exact."""
+
+    name: ClassVar[str] = INT8_FORMAT
 
     @property
     def format(self) -> WireFormat:
@@ -95,7 +95,3 @@ class Blocks256(Elementwise):
         scale = ((largest / INT8_MAX).view(torch.int32) & SHORT).view(torch.float32)
         codes = (blocks / scale).round().to(torch.int32).to(torch.float32)
         return torch.where(largest > TINY, codes * scale, 0.0).reshape(-1)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Its name."""
-        return {"name": INT8_FORMAT}

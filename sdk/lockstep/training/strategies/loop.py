@@ -12,8 +12,7 @@ A strategy is a frozen dataclass with Loop as its base, whose `parts` names the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +21,7 @@ from torch.nn import functional as F  # noqa: N812
 from lockstep.protocol.errors import UsageError
 from lockstep.training.aggregates.base import Aggregate
 from lockstep.training.codecs.base import Codec, residual
+from lockstep.training.described import Described
 from lockstep.training.parameters import Layout, unallocated
 from lockstep.training.strategies.base import Optimizer, Rules, Shards, Transformation
 
@@ -49,11 +49,9 @@ class Parts(NamedTuple):
     """The codec encodes a shard's padding too; else the payload ends with the last parameter."""
 
 
-class Loop:
+class Loop(Described):
     """A strategy of parts; a subclass is a frozen dataclass."""
 
-    name: ClassVar[str]
-    """The name under which registry.py has it."""
     inner_steps: int
 
     def parts(self) -> Parts:
@@ -97,9 +95,7 @@ class Loop:
 
     def to_dict(self) -> dict[str, Any]:
         """`strategy` of a job's spec."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
-        said = {k: v.to_dict() if hasattr(v, "to_dict") else v for k, v in values.items()}
-        return {"name": self.name, **said, "wire": self.wire}
+        return {**super().to_dict(), "wire": self.wire}
 
 
 class _Turn:

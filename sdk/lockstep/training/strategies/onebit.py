@@ -12,7 +12,7 @@ keep. Payloads of the warm-up travel as plain words.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -25,6 +25,7 @@ from lockstep.training.aggregates.base import Aggregate
 from lockstep.training.aggregates.mean import Average
 from lockstep.training.codecs.base import Codec, Elementwise, bounded
 from lockstep.training.codecs.sign import Sign
+from lockstep.training.described import Described
 from lockstep.training.optimizers.schedule import Scheduled
 from lockstep.training.parameters import Layout
 from lockstep.training.strategies.base import Shards, Transformation
@@ -79,6 +80,7 @@ class OneBit(Scheduled, Loop):
 class OnceWarm(Elementwise):
     """The tensor itself in the first rounds, then a codec's form of it."""
 
+    name: ClassVar[str] = "once_warm"
     then: Codec = field(default_factory=Sign)
     """The codec once warm; its payload is the decoded tensor."""
     rounds: int = 20
@@ -94,15 +96,12 @@ class OnceWarm(Elementwise):
         coded = self.then.encode(x, round)
         return torch.where(round < self.rounds, bounded(x), coded)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Its name and its fields."""
-        return {"name": "once_warm", "then": self.then.to_dict(), "rounds": self.rounds}
-
 
 @dataclass(frozen=True)
-class SlotMomentum:
+class SlotMomentum(Described):
     """A slot sends its gradient in the first rounds, then the moving mean of its gradients."""
 
+    name: ClassVar[str] = "slot_momentum"
     beta: float = 0.9
     rounds: int = 20
 
@@ -114,10 +113,6 @@ class SlotMomentum:
             return m, [torch.where(counter < self.rounds, g, a) for g, a in zip(grad, m, strict=True)]
 
         return Transformation(lambda p, counter: list(p), update)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Its name and its fields."""
-        return {"name": "slot_momentum", **asdict(self)}
 
 
 @dataclass(frozen=True)

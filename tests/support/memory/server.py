@@ -7,8 +7,8 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from lockstep.chain.memory.rpc import MemoryProvider
 from lockstep.protocol.errors import Unreachable
+from tests.support.memory.rpc import MemoryProvider
 
 
 class Server:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from lockstep.chain.devnet import CHAIN_ID, Local
-from lockstep.chain.memory.chain import GENESIS_TIME, Manners, MemoryChain
-from lockstep.chain.memory.machine import Machine
-from lockstep.chain.memory.rpc import MemoryProvider
-from lockstep.chain.memory.server import Server
 from lockstep.chain.rpc import over
 from lockstep.protocol.dispute.game import Arbiter
 from lockstep.protocol.market.state import NoArbiter
 from lockstep.protocol.types import Seconds
+from tests.support.memory.chain import GENESIS_TIME, Manners, MemoryChain
+from tests.support.memory.machine import Machine
+from tests.support.memory.rpc import MemoryProvider
+from tests.support.memory.server import Server
 
 
 class MemoryDevnet(Local):

@@ -14,7 +14,6 @@ from typing import Any
 from eth_abi.abi import decode
 
 from lockstep.chain import artifacts
-from lockstep.chain.memory import abi
 from lockstep.protocol import transition
 from lockstep.protocol.dispute.game import Arbiter
 from lockstep.protocol.jobs import ZERO_ADDRESS
@@ -23,6 +22,7 @@ from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.market.state import Deployment, NoArbiter, State, Table
 from lockstep.protocol.reverts import Reverted
 from lockstep.protocol.types import Address, Seconds
+from tests.support.memory import abi
 
 TRANSACTION_GAS, CREATION_GAS = 21_000, 32_000
 BYTE_GAS, ZERO_GAS = 16, 4

@@ -15,7 +15,10 @@ from threading import RLock
 from typing import Any
 
 from lockstep.chain.deployment import create_address
-from lockstep.chain.memory.machine import (
+from lockstep.protocol.hashing import keccak
+from lockstep.protocol.market.calls import Block
+from lockstep.protocol.types import Address, Seconds
+from tests.support.memory.machine import (
     ChainState,
     Machine,
     Message,
@@ -24,9 +27,6 @@ from lockstep.chain.memory.machine import (
     floor_gas,
     intrinsic_gas,
 )
-from lockstep.protocol.hashing import keccak
-from lockstep.protocol.market.calls import Block
-from lockstep.protocol.types import Address, Seconds
 
 GENESIS_TIME = Seconds(1_800_000_000)
 GAS_LIMIT = 30_000_000

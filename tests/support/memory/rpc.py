@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from web3.providers.base import BaseProvider
 
-from lockstep.chain.memory.chain import GAS_LIMIT, MemoryChain, Mined, MinedReceipt, Transaction, TransactionRefused
-from lockstep.chain.memory.machine import Message, MessageResult, TransactionLog, floor_gas
 from lockstep.chain.rpc import Failure
 from lockstep.protocol.errors import Unreachable
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.market.calls import Block
 from lockstep.protocol.types import Address
+from tests.support.memory.chain import GAS_LIMIT, MemoryChain, Mined, MinedReceipt, Transaction, TransactionRefused
+from tests.support.memory.machine import Message, MessageResult, TransactionLog, floor_gas
 
 if TYPE_CHECKING:
     from web3.types import RPCEndpoint, RPCResponse
