@@ -1,4 +1,4 @@
-"""`lockstep worker`: train for jobs, see what came of it."""
+"""`lockstep worker`: trains for jobs, and shows offers, funding, status, earnings and reasons."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def support_bundle(
 
 
 def _with_limit(settings: Settings, as_json: bool) -> Settings:
-    """The settings with what may be staked: nobody's wallet is staked without a word from its owner."""
+    """Returns the settings with a limit on the stake, which it asks for on a terminal: no wallet is staked unasked."""
     if settings.max_stake:
         return settings
     if as_json or not interactive():
@@ -226,7 +226,8 @@ def _with_limit(settings: Settings, as_json: bool) -> Settings:
 
 
 def _agree_to_stake(parts: WorkerParts, agreed: bool) -> None:
-    """Ask once, before a home's first deposit: for how much, and what would take it away. Raises UsageError for no."""
+    """Asks, before a home's first deposit, for consent to its amount and its risks. Raises UsageError if the answer is
+    no."""
     from lockstep.runtime.staking import Holdings
     from worker.admission import DEPOSITS
 
@@ -243,7 +244,7 @@ def _agree_to_stake(parts: WorkerParts, agreed: bool) -> None:
 
 
 def _job_named(parts: WorkerParts, text: str) -> JobId:
-    """A job by its whole id, which may be opened later, or by its first digits."""
+    """Returns a job's id from its first digits; a whole id may name a job that is not open yet."""
     from lockstep.chain.events import EventReader
     from lockstep.market.ledger import ledger_of
 
