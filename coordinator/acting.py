@@ -60,11 +60,11 @@ class Actions:
                     claim = key.removeprefix("demand/")
                     event("demanded", time=decider.now, claim=claim, round=act.round, slot=act.slot)
             except Crashed as error:
-                log.error("a merge ended what ran it", job=job.hex(), why=error.message, hint=error.hint)
+                log.error("a merge killed the process that ran it", job=job.hex(), why=error.message, hint=error.hint)
             except LockstepError as error:
                 # Mostly that anybody may call these, and somebody was first; what stays due is tried again.
                 log.info(
-                    "the transaction was not sent: another party may have been first",
+                    "a transaction was not sent: another party may have been first",
                     action=act.do.value,
                     why=error.message,
                     hint=error.hint,
@@ -112,7 +112,7 @@ class Actions:
             return whole
         alone = [one for one in given if self._sender.allowed(self._contracts.market.attest(job, r.number, [one]))]
         if not alone:
-            raise TryLater("the chain takes none of these receipts now", hint="others may have sent them already")
+            raise TryLater("the chain accepts none of these receipts now", hint="others may have sent them already")
         return self._contracts.market.attest(job, r.number, alone)
 
     def _merge(self, job: JobId, seen: AggregatorJob, r: AggregatorRound, rounds: int) -> tuple[str, Call]:

@@ -58,7 +58,9 @@ def _keep(session: Session, announced: ClaimIn, key: str, digest: Digest, now: i
         return
     if len(known) >= KEPT_SIGNED:
         raise Mismatch(
-            f"{KEPT_SIGNED} different claims are signed for this slot", hint="one is made", code="claims_full"
+            f"{KEPT_SIGNED} different claims are signed for this slot",
+            hint="sign one claim for a slot",
+            code="claims_full",
         )
     body = SignedClaimBody.model_validate(announced.model_dump(include=set(SignedClaimBody.model_fields))).model_dump()
     session.add(SignedClaimRow(claim=key, digest="0x" + digest.hex(), body=body, time=now))

@@ -226,12 +226,12 @@ def _manifest(file: Path) -> dict[str, Any]:
         with refusing(UsageError, str(file), HINT), zipfile.ZipFile(file) as packed:
             manifest: dict[str, Any] = _MANIFEST(from_json(packed.read(MANIFEST), MAX_FILE_BYTES), "the manifest")
             if (manifest["format"], manifest["version"]) != (FORMAT, VERSION):
-                raise Malformed(f"{manifest['format']} of version {manifest['version']}")
+                raise Malformed(f"its format is {manifest['format']}, version {manifest['version']}")
             known = {*KEYS, *DATABASES, *(_entry(kind) for kind in TABLES)}
             if not set(manifest["entries"]) <= known or not {_entry(kind) for kind in TABLES} <= set(
                 manifest["entries"]
             ):
-                raise Malformed("other entries than a backup has")
+                raise Malformed("its entries are not those of a backup")
             body = {name: value for name, value in manifest.items() if name != "digest"}
             damaged = _of(body) != manifest["digest"]
             for name, digest in manifest["entries"].items():

@@ -37,7 +37,7 @@ class Channel(filesystem.Channel):
             part.write_text(dumps(payload))
             os.replace(part, whole)
         except OSError as error:
-            log.warning("a message was not queued: the next one does its work", why=str(error))
+            log.warning("a task message was not queued; the next one covers its work", why=str(error))
             part.unlink(missing_ok=True)
 
     def _get(self, queue: str, timeout: Any = None) -> Any:
@@ -46,7 +46,7 @@ class Channel(filesystem.Channel):
                 return super()._get(queue)
             # It is gone from the folder: the next one is read.
             except ValueError as error:
-                log.warning("a torn message was dropped", why=str(error))
+                log.warning("a truncated task message was dropped", why=str(error))
 
     def get_table(self, exchange: str) -> Any:
         """The queues bound to an exchange."""

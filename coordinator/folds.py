@@ -68,7 +68,8 @@ def _applied(session: Session, event: EventRow, projection: Projection) -> bool:
         raise
     except Exception as failure:
         log.error(
-            "event not projected", contract=event.contract, event_name=event.name, block=event.block,
+            "an event of the chain contradicts the index and is skipped",
+            contract=event.contract, event_name=event.name, block=event.block,
             index=event.log_index, why=f"{type(failure).__name__}: {failure}"[:300],
         )  # fmt: skip
         return False

@@ -126,7 +126,7 @@ class Aggregators:
         """See `Aggregator.merge`. Raises Crashed if what runs the job's Programs was ended by them, now or before."""
         before = self._ended.of(job)
         if before is not None:
-            raise Crashed(before.message, hint="`lockstep coordinator retry` has it tried again")
+            raise Crashed(before.message, hint="`lockstep coordinator retry` allows the job again")
         try:
             return self.of(job, params).merge(place, records)
         except Crashed as error:
@@ -172,4 +172,4 @@ class Aggregators:
 
     @staticmethod
     def _tell_refused(job: JobId, error: LockstepError) -> None:
-        log.error("the job is refused", job=reading.hex32(job), why=error.message, hint=error.hint)
+        log.error("a job is refused", job=reading.hex32(job), why=error.message, hint=error.hint)

@@ -105,8 +105,8 @@ def check(url: str) -> None:
     except (KeyError, AttributeError, ImportError, ValueError) as error:
         # The URL may hold a password: only its scheme is told.
         raise UsageError(
-            f"no broker is reached by {url.partition(':')[0]!r}",
-            hint="pass --broker redis://... with its client installed, or nothing: a folder in the home will do",
+            f"the broker scheme {url.partition(':')[0]!r} is not supported",
+            hint="pass --broker redis://... with its client installed, or leave it out to use a folder in the home",
         ) from error
 
 
@@ -141,7 +141,9 @@ def _no_trace() -> Iterator[None]:
     except (Unreachable, TryLater) as error:
         _outage().failed(error)
     except LockstepError as error:
-        log.warning("a job waits: trying again", code=error.code, why=error.message, hint=error.hint)
+        log.warning(
+            "work on a job failed for now and is tried again", code=error.code, why=error.message, hint=error.hint
+        )
 
 
 @cache

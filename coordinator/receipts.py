@@ -95,7 +95,10 @@ def _speaker(context: ApiContext, session: Session, request: SignedRequest, give
     if claim is None or claim.worker.lower() != request.account.lower():
         raise Mismatch(f"slot {given.who} is not {request.account}'s", hint="name the slot that you hold")
     if claim.state not in OPEN_CLAIMS:
-        raise Mismatch(f"the claim is {claim.state}: no receipt is taken for its round", hint="the round has gone on")
+        raise Mismatch(
+            f"the claim is {claim.state}: no receipt is taken for its round",
+            hint="send receipts while the round accepts them",
+        )
     if int(given.mask) >> int(job.params["roles"][0]["slots"]):
         raise Mismatch(
             f"mask {given.mask} names slots beyond {job.params['roles'][0]['slots']}", hint="bit s stands for slot s"

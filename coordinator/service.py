@@ -211,7 +211,7 @@ class Coordinator:
                 if id_ != busy:
                     self._isolation.run(partial(self._play, job, id_), job, job=job)
         except (Unreachable, TryLater) as error:
-            log.info("nothing could be read of the games meanwhile", why=error.message)
+            log.info("the games could not be read from the chain", why=error.message)
 
     def _play(self, job: str, id_: JobId) -> None:
         with leases.held(self._parts.database, f"job:{job}", self._holder) as taken:

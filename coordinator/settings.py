@@ -100,11 +100,11 @@ def resolve_coordinator(**flags: Any) -> CoordinatorSettings:
         except ValueError as error:
             raise UsageError(f"{name} is {value!r}", hint=f"{name} is a {type(default).__name__}") from error
     if not 0 <= values["port"] < 1 << 16:
-        raise UsageError(f"port is {values['port']}", hint="0 takes any free port")
+        raise UsageError(f"port is {values['port']}", hint="use 0 (any free port) to 65535")
     if values["poll_seconds"] <= 0 or values["max_blob_bytes"] < 1:
         raise UsageError("poll_seconds and max_blob_bytes must be positive", hint="leave them out for the defaults")
     if not 0 <= values["requests_per_second"] < float("inf"):
-        raise UsageError("requests_per_second is not a rate", hint="0 sets no limit")
+        raise UsageError("requests_per_second is not a rate", hint="use 0 (no limit) or more")
     if values["demands"] < 0:
         raise UsageError("demands must not be negative", hint="0 demands no payload")
     for name in ("public_url", "public_rpc", "public_gateways"):

@@ -76,7 +76,7 @@ def parse(text: str) -> Position:
     """The position that an id names; raises UsageError."""
     found = ID.fullmatch(text)
     if found is None:
-        raise UsageError(f"{text[:50]!r} is no event's id", hint="send back the `id` that an event had")
+        raise UsageError(f"{text[:50]!r} is not the id of an event", hint="send back the `id` that an event had")
     return Position(int(found[1]), int(found[2]), found[3])
 
 
@@ -108,13 +108,13 @@ class Stream:
     def enter(self, address: str) -> str:
         """Take a place for a client; returns what `leave` takes. Raises TryLater if there are too many."""
         if self._closed:
-            raise TryLater("this server stops", hint="come back with Last-Event-ID: nothing is missed")
+            raise TryLater("this server is stopping", hint="reconnect with Last-Event-ID: no event is lost")
         key = network(address)
         others = self.listening - self._listening[key]
         share = min(self._per_address, -(-(self._streams - others) // 2))
         # INVARIANT: streams are few, and however many one address opens, the next one finds some.
         if self.listening >= self._streams or self._listening[key] >= share:
-            raise TryLater("too many streams are open", hint="ask /api/v1/chain now and then", code="quota")
+            raise TryLater("too many streams are open", hint="poll /api/v1/chain instead", code="quota")
         self._listening[key] += 1
         return key
 

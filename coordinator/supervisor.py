@@ -63,7 +63,7 @@ class Child:
         try:
             process.wait(seconds)
         except subprocess.TimeoutExpired:
-            log.warning("child killed", child=self.name, after_seconds=seconds)
+            log.warning("a child process was killed", child=self.name, after_seconds=seconds)
             process.kill()
             process.wait()
         if process.stdin is not None:
@@ -81,7 +81,7 @@ class Child:
             if self._stopping.is_set():
                 return
             pause = RESTART_SECONDS[0] if time.monotonic() - began > STEADY_SECONDS else pause
-            log.error("child died", child=self.name, code=code, restart_in_seconds=pause)
+            log.error("a child process died", child=self.name, code=code, restart_in_seconds=pause)
             if self._stopping.wait(pause):
                 return
             pause = min(2 * pause, RESTART_SECONDS[1])

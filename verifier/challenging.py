@@ -84,7 +84,9 @@ class Challenger:
         for wrong in list(self._wrong.values()):
             claim = wrong.record.id
             if self._is_replaced(wrong.record, view):
-                log.info("a wrong claim came again with another trace: it is replayed anew", claim=claim.hex())
+                log.info(
+                    "a reorganisation gave a wrong claim another trace: the claim is replayed again", claim=claim.hex()
+                )
                 self._drop(claim)
                 continue
             if self._backoff.in_backoff(claim, view.now):
@@ -145,7 +147,7 @@ class Challenger:
         if published is None and not final and decide.awaits_list(due, params, view.now, fetching=False):
             raise TryLater(
                 "the owner may still publish the claim's state roots",
-                hint="no action is needed: it is looked for again",
+                hint="no action is needed: the list is fetched again",
             )
         t = first_difference(published, wrong.audit.held.trace)
         return WrongClaim(record, replace(wrong.audit, published=published, t=t))
@@ -183,7 +185,9 @@ class Challenger:
         except NotFoundError as error:
             # What an earlier process had mined, a reorganisation has undone since.
             party.outbox.forget(key)
-            raise TryLater("the game is not on the chain", hint="it is opened again") from error
+            raise TryLater(
+                "the game is not on the chain", hint="no action is needed: the game is opened again"
+            ) from error
         self._teller.tell(
             "challenged", claim=record.id.hex(), game=game.hex(), t=move.t, round=record.round, slot=record.slot
         )

@@ -128,7 +128,7 @@ class Demander:
             # INVARIANT: no move of an own game waits until a demand, or an answer to one, is mined.
             sent = self._sender.submit(key, call, after=after)
         except (FundsError, TryLater) as error:
-            log.info("not sent", key=key, why=error.message)
+            log.info("a transaction about a demand was not sent", key=key, why=error.message)
             return
         if sent and event is not None:
             self._under_way.setdefault(key, (event, fields))

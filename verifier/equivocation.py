@@ -101,7 +101,7 @@ class Equivocations:
             signer = signed.signer(addresses.chain_id, addresses.market)
             self._require_real(round_, signed, signer)
         except Mismatch as error:
-            log.info("a signed claim is ignored: it is not of the slot's owner, seed and base", why=error.message)
+            log.info("a signed claim is ignored: its signer, seed or base does not match the slot", why=error.message)
             return True
         digest = signed.digest(addresses.chain_id, addresses.market)
         self._journal.keep_signed(signed.id, signed.seed + signed.base, digest, json.dumps(fields, sort_keys=True))

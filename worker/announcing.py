@@ -111,5 +111,5 @@ class Announcer:
             return ReceiptAnswer.REFUSED
         if answer.is_success:
             return ReceiptAnswer.TAKEN
-        log.info("coordinator refused", path=path, status=answer.status_code, body=answer.text[:300])
+        log.info("the coordinator refused a request", path=path, status=answer.status_code, body=answer.text[:300])
         return ReceiptAnswer.LATER if answer.status_code == httpx2.codes.SERVICE_UNAVAILABLE else ReceiptAnswer.REFUSED

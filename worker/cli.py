@@ -218,8 +218,8 @@ def _with_limit(settings: Settings, as_json: bool) -> Settings:
         return settings
     if as_json or not interactive():
         raise UsageError(
-            "it is not said how much this worker may stake",
-            hint="--max-stake 100, or --max-stake all; LOCKSTEP_MAX_STAKE and lockstep.toml's max_stake work, too",
+            "no limit is set on what this worker may stake",
+            hint="give --max-stake 100 or --max-stake all, or set LOCKSTEP_MAX_STAKE or max_stake in lockstep.toml",
         )
     say("Jobs lock stake behind your claims. A claim that is proven wrong loses it, and so does silence in a dispute.")
     return replace(settings, max_stake=typer.prompt("How much may this worker stake in all (tokens, or all)", err=True))

@@ -158,7 +158,7 @@ def give(account: Account, settings: Settings, need: Requirement) -> None:
     if need.coin_missing:
         answer = w3.provider.make_request(SET_BALANCE, [need.held.address, hex(need.coin_wanted)])  # type: ignore[arg-type]
         if "error" in answer:
-            raise UsageError("this chain gives no coin away", hint=f"send it from another account: {send}")
+            raise UsageError("this chain has no faucet for its coin", hint=f"send it from another account: {send}")
     if need.tokens_missing:
         with StakingAccount.open(settings) as staking:
             try:

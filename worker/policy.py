@@ -114,5 +114,7 @@ def _hours(text: str) -> tuple[int, int] | None:
     found = _HOURS.fullmatch(text.strip())
     first, end = (int(found[1]), int(found[2]) % 24) if found else (24, 24)
     if found is None or first > 23 or int(found[2]) > 24 or first == end:
-        raise UsageError(f"hours is {text!r}", hint="two hours of the day, as 22-6: from 22:00 until 6:00, local time")
+        raise UsageError(
+            f"hours is {text!r}", hint="give two hours of the day in local time, such as 22-6 for 22:00 to 6:00"
+        )
     return first, end

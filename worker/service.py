@@ -356,7 +356,7 @@ class Worker:
             self._told_why, until = True, self._until()
             event("staying", time=self._now, stakes=staked, games=games, until=until)
             free = "once the games end" if until is None else f"by {moment(until)} if nobody challenges"
-            log.warning(f"it stays until nothing is at stake: {free}", stakes=staked, games=games)
+            log.warning(f"the worker keeps running until nothing is at stake: {free}", stakes=staked, games=games)
         if staked or games or not self._skills.defence.idle:
             return False
         return self._idle.at(self._finality.block)

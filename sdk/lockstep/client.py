@@ -195,7 +195,7 @@ class Network:
         """
         if quote.spec is None:
             raise UsageError(
-                "this job was made without weights: it can be quoted, not submitted",
+                "this job was made without weights, so it can be quoted but not submitted",
                 hint="make it with training_job(..., weights=True)",
             )
         escrow, deposit = quote.escrow, quote.deposit
@@ -371,7 +371,7 @@ class JobHandle:
             if market.claim_id_of(self.id, r) == claim and market.phase(self.id, r) in (Phase.LEAD, Phase.FINAL)
         ]
         if not standing:
-            raise TryLater("no round of the job is merged yet", hint="watch it, then download")
+            raise TryLater("no round of the job is merged yet", hint="wait for the first merge, then download")
         last = max(standing, key=lambda e: e.args["round"])
         checkpoint = load_checkpoint(
             job, self.net.store, Cid(last.args["checkpoint_cid"]), last.args["out"], last.args["out2"]

@@ -113,11 +113,13 @@ class Enrolment:
                 self._refused.add(job)
                 self._teller.tell("refused", job=job.hex(), code=error.code, message=error.message)
         except LockstepError as error:
-            log.warning("cannot enrol as a witness of a job yet", job=job.hex(), why=error.message, hint=error.hint)
+            log.warning(
+                "this account cannot enrol as a witness of a job yet", job=job.hex(), why=error.message, hint=error.hint
+            )
             self._backoff.failed(job, view.now, at_most=LOAD_SECONDS)
         except Exception:
             # A defect that a stranger's job found ends the witnessing of that job alone.
-            log.exception("a bug while preparing to witness a job: it is left out", job=job.hex())
+            log.exception("preparing to witness a job failed by a bug: the job is skipped", job=job.hex())
             self._given_up.add(job)
         else:
             self._fit.add(job)

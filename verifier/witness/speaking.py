@@ -87,7 +87,10 @@ class Speaker:
             listed = None
         except Unreachable as error:
             # INVARIANT: a list that nobody sends keeps no witness silent: its own replay decides as well.
-            log.info("nobody answers for the list of a claim that this account witnesses", why=error.message)
+            log.info(
+                "the store does not answer for the state roots of a claim that this account witnesses",
+                why=error.message,
+            )
             self._backoff.failed((audit.id, i), view.now)
             listed = None
         if listed is None:

@@ -47,11 +47,12 @@ def amount_of(text: str, name: str = "amount", *, least: int = 1) -> Wei:
     found = _AMOUNT.fullmatch(text.strip())
     if found is None:
         raise UsageError(
-            f"{name} is {text!r}, which is no amount", hint=f"tokens, as 20 or 20.5 or '20.5 {SYMBOL}'; or 5wei"
+            f"{name} is {text!r}, which is not an amount",
+            hint=f"write tokens, as 20 or 20.5 or '20.5 {SYMBOL}', or wei, as 5wei",
         )
     whole, fraction, unit = found[1], found[2] or "", (found[3] or SYMBOL).lower()
     if unit == "wei" and fraction:
-        raise UsageError(f"{name} is {text!r}, less than the smallest unit", hint="whole wei")
+        raise UsageError(f"{name} is {text!r}, less than the smallest unit", hint="give a whole number of wei")
     if len(fraction.rstrip("0")) > DECIMALS:
         raise UsageError(
             f"{name} is {text!r}, which has more than {DECIMALS} decimals", hint="the token has no smaller unit"
@@ -70,7 +71,7 @@ def fee_of(text: str, name: str) -> Wei:
     """
     found = _FEE.fullmatch(text.strip())
     if found is None:
-        raise UsageError(f"{name} is {text!r}, which is no fee", hint="a number and its unit, as '40 gwei'")
+        raise UsageError(f"{name} is {text!r}, which is not a fee", hint="write a number and its unit, as '40 gwei'")
     whole, fraction, unit = found[1], (found[2] or "").rstrip("0"), found[3].lower()
     if not unit:
         raise UsageError(f"{name} is {text!r}, without a unit", hint=f"did you mean '{text.strip()} gwei'?")
@@ -78,8 +79,10 @@ def fee_of(text: str, name: str) -> Wei:
         raise UsageError(f"{name} is {text!r}: no unit is called {unit!r}", hint=nearest(unit, _FEE_UNITS))
     decimals = _FEE_UNITS[unit]
     if len(fraction) > decimals:
-        raise UsageError(f"{name} is {text!r}, which is no whole number of wei", hint="fewer decimals")
+        raise UsageError(f"{name} is {text!r}, which is not a whole number of wei", hint="give fewer decimals")
     value = int(whole) * 10**decimals + int(fraction.ljust(decimals, "0") or "0")
     if value > 10**18:
-        raise UsageError(f"{name} is {text!r}, a coin or more for a unit of gas", hint="gwei, as '40 gwei'")
+        raise UsageError(
+            f"{name} is {text!r}, at least one whole coin for a unit of gas", hint="give gwei, as '40 gwei'"
+        )
     return Wei(value)

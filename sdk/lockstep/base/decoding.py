@@ -176,14 +176,14 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     # INVARIANT: a text has one meaning, whichever of two equal keys a reader takes.
     if len(fields) != len(pairs):
-        raise Malformed("a key stands twice in one map")
+        raise Malformed("one map has the same key twice")
     return fields
 
 
 def _finite(number: str) -> float:
     value = float(number)
     if not isfinite(value):
-        raise Malformed(f"{number[:40]} is no finite number")
+        raise Malformed(f"{number[:40]} is not a finite number")
     return value
 
 
@@ -252,7 +252,7 @@ def text(most: int = 1 << 12) -> Reader[str]:
             raise Malformed(f"{where} has {len(value)} characters, at most {most} are read")
         # JSON can name a lone half of a surrogate pair.
         if any("\ud800" <= c <= "\udfff" for c in value):
-            raise Malformed(f"{where} is no text")
+            raise Malformed(f"{where} is not text")
         return value
 
     return read
@@ -263,7 +263,7 @@ def one_of(*words: str) -> Reader[str]:
 
     def read(value: Any, where: str) -> str:
         if not isinstance(value, str) or value not in words:
-            raise Malformed(f"{where} is none of {', '.join(words)}")
+            raise Malformed(f"{where} is not one of {', '.join(words)}")
         return value
 
     return read

@@ -21,7 +21,9 @@ def seconds_of(text: str, name: str) -> Seconds:
     """The time that a person wrote for `name`; raises UsageError."""
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None:
-        raise UsageError(f"{name} is {text!r}, which is no time", hint="seconds, or 90s, 10m, 2h, 14d")
+        raise UsageError(
+            f"{name} is {text!r}, which is not a duration", hint="give seconds, or write 90s, 10m, 2h or 14d"
+        )
     return Seconds(int(found[1]) * _UNITS[found[2]])
 
 

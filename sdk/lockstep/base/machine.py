@@ -63,7 +63,7 @@ def room_on_disk() -> Iterator[None]:
         if not is_full(error):
             raise
         raise Unreachable(
-            "nothing can be written: the disk is full", "free some space: it goes on by itself"
+            "nothing can be written: the disk is full", "free some disk space: the process continues by itself"
         ) from error
 
 

@@ -52,7 +52,9 @@ def digits_of(text: str, what: str, hint: str) -> str:
     """Parses a person's id as lower-case hex digits; raises UsageError if it is none."""
     digits = text.lower().removeprefix("0x")
     if not re.fullmatch(rf"[0-9a-f]{{{LEAST_DIGITS},64}}", digits):
-        raise UsageError(f"{text!r} is no {what}", hint=f"{LEAST_DIGITS} hex digits of its id at least; {hint}")
+        raise UsageError(
+            f"{text!r} is not the id of a {what}", hint=f"give at least {LEAST_DIGITS} hex digits of the id; {hint}"
+        )
     return digits
 
 
@@ -83,7 +85,7 @@ def address_of(text: str, name: str, *, hint: str = "") -> Address:
 
     also = f"; {hint}" if hint else ""
     if _ADDRESS.fullmatch(text) is None:
-        raise UsageError(f"{name} is {text!r}, which is no address", hint=f"0x and 40 hex digits{also}")
+        raise UsageError(f"{name} is {text!r}, which is not an address", hint=f"write 0x and 40 hex digits{also}")
     checksummed, digits = to_checksum_address(text), text[2:]
     # INVARIANT: an address with a mistyped digit is refused where its capitals are a checksum (EIP-55).
     if text != checksummed and digits not in (digits.lower(), digits.upper()):

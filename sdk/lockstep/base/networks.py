@@ -68,16 +68,16 @@ def _read(file: Path) -> dict[str, dict[str, str]]:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}", hint="mend or remove the file") from error
+        raise UsageError(f"{file} cannot be read: {error.strerror}", hint="repair or remove the file") from error
     except Malformed as error:
-        raise UsageError(f"{file} cannot be read: {error.message}", hint="mend or remove the file") from error
+        raise UsageError(f"{file} cannot be read: {error.message}", hint="repair or remove the file") from error
     for name, table in found.items():
         if not isinstance(table, dict):
-            raise UsageError(f"{file}: {name!r} stands outside of a network", hint="begin with a line [NAME]")
+            raise UsageError(f"{file}: {name!r} belongs to no network", hint="put a line [NAME] before it")
         refuse_unknown(table, FIELDS, f"{file}, [{name}]")
         for key, text in table.items():
             if not isinstance(text, str):
-                raise UsageError(f"{file}, [{name}]: {key} is {text!r}", hint="a text in quotes")
+                raise UsageError(f"{file}, [{name}]: {key} is {text!r}", hint="write it as a string in quotes")
     return found
 
 

@@ -225,12 +225,12 @@ def resolve(role: str = "requester", **flags: Any) -> Settings:
         except (TypeError, ValueError, OverflowError) as error:
             raise UsageError(f"{name} is {value!r}", hint=f"{name} must be of type {type(default).__name__}") from error
     if values["threads"] < 1:
-        raise UsageError(f"threads is {values['threads']}", hint="at least one kernel thread")
+        raise UsageError(f"threads is {values['threads']}", hint="use at least 1")
     if values["listen_seconds"] < 0:
-        raise UsageError(f"listen_seconds is {values['listen_seconds']}", hint="0 does not listen at all")
+        raise UsageError(f"listen_seconds is {values['listen_seconds']}", hint="give 0 (no listening) or more")
     for name in ("memory_mib", "disk_mib", "cache_mib", "max_memory_mib", "download_mbit", "max_unpaid"):
         if values[name] < 0:
-            raise UsageError(f"{name} is {values[name]}", hint="not negative")
+            raise UsageError(f"{name} is {values[name]}", hint="give 0 or more")
     for name in ("max_fee", "max_tip"):
         if values[name]:
             fee_of(values[name], name)
@@ -238,9 +238,12 @@ def resolve(role: str = "requester", **flags: Any) -> Settings:
     if values["device"] == "cuda":
         values["device"] = "cuda:0"
     if not DEVICE.fullmatch(values["device"]):
-        raise UsageError(f"device is {values['device']!r}", hint="auto, cpu, cuda:0, cuda:1, ..., or emulated")
+        raise UsageError(f"device is {values['device']!r}", hint="use auto, cpu, cuda:0, cuda:1, ..., or emulated")
     if values["coordinator"] and not values["coordinator"].startswith(("http://", "https://")):
-        raise UsageError(f"coordinator is {values['coordinator']!r}", hint="an http(s) URL, or nothing: none is needed")
+        raise UsageError(
+            f"coordinator is {values['coordinator']!r}",
+            hint="give an http(s) URL, or leave it empty: no coordinator is needed",
+        )
     hide(f"{values['rpc']},{values['rpc_check']}")
     return Settings(**values)
 
@@ -270,7 +273,7 @@ def finality_of(text: str) -> str:
     # Ten digits would be more blocks than any chain has.
     if said in FINALITIES or re.fullmatch(r"\d{1,9}", said, re.ASCII):
         return said
-    raise UsageError(f"finality is {text!r}", hint=f"{nearest(said, FINALITIES)}; or a number of blocks")
+    raise UsageError(f"finality is {text!r}", hint=f"{nearest(said, FINALITIES)}; or give a number of blocks")
 
 
 def named_network() -> str | None:
@@ -333,6 +336,6 @@ def read_settings(path: Path) -> tuple[bytes, dict[str, Any]]:
         data = file_bytes(path)
         return data, from_toml(data)
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error}", hint="mend or remove the file") from error
+        raise UsageError(f"{path} cannot be read: {error}", hint="repair or remove the file") from error
     except Malformed as error:
-        raise UsageError(f"{path} cannot be read: {error.message}", hint="mend or remove the file") from error
+        raise UsageError(f"{path} cannot be read: {error.message}", hint="repair or remove the file") from error

@@ -31,7 +31,7 @@ def require(path: Path, data: bytes, values: Mapping[str, Any], home: str) -> No
         return
     # INVARIANT: no file that came with a folder decides over a user's keys, chain or money, whatever home it names.
     raise UsageError(
-        f"{path} of this folder sets {', '.join(grave)}, and nobody has said that it may",
+        f"{path} of this folder sets {', '.join(grave)}, and this folder is not trusted",
         hint="read it, then `lockstep trust`; or work in another folder",
     )
 

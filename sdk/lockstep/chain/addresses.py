@@ -52,7 +52,7 @@ class Addresses:
         except OSError as failure:
             raise UsageError(f"{file} cannot be read: {failure.strerror}", HINT) from failure
         except Malformed as failure:
-            raise UsageError(f"{file} is no deployment: {failure.message}", HINT) from failure
+            raise UsageError(f"{file} is not a deployment: {failure.message}", HINT) from failure
 
     @classmethod
     def loads(cls, data: bytes) -> Addresses:

@@ -736,8 +736,8 @@ class Contracts:
         for contract, name in (*((market, name) for name in names), (game, "arbiter")):
             if _named(contract, name) != getattr(addresses, name).lower():
                 raise ChainError(
-                    f"the contract at {contract.address} belongs to another {name} than the file's",
-                    "the addresses file mixes two deployments: take it anew",
+                    f"the contract at {contract.address} refers to another {name} than the addresses file",
+                    "the addresses file mixes two deployments: fetch it again",
                 )
         vault, witnesses = Vault(w3, addresses.vault), Witnesses(w3, addresses.witnesses)
         return cls(addresses, Token(w3, addresses.token), vault, market, game, validator, demands, witnesses)

@@ -58,7 +58,8 @@ def check_chain(w3: Web3, wanted: Wanted, *, test_token: bool) -> None:
     facts = facts_of(chain_id)
     if wanted.token is None and not test_token and (facts is None or facts.public):
         raise UsageError(
-            f"chain {chain_id} is no devnet, and no token is named", "give --token ADDRESS, or --test-token to mint one"
+            f"chain {chain_id} is not a devnet, and no token is given",
+            "give --token ADDRESS, or --test-token to mint one",
         )
     if wanted.token is not None and not w3.eth.get_code(wanted.token):  # type: ignore[arg-type]
         raise UsageError(f"there is no token at {wanted.token} on chain {chain_id}", "check --token and --rpc")
@@ -66,7 +67,7 @@ def check_chain(w3: Web3, wanted: Wanted, *, test_token: bool) -> None:
         w3.eth.call({"data": _PUSH0})  # type: ignore[typeddict-item]
     except (ContractLogicError, Web3RPCError) as failure:
         raise ChainError(
-            f"chain {chain_id} does not run PUSH0", "the contracts need a chain of Shanghai or later"
+            f"chain {chain_id} does not support the opcode PUSH0", "use a chain with the Shanghai hardfork or later"
         ) from failure
 
 
@@ -76,7 +77,9 @@ def check_sizes(planned: Plan) -> None:
         size = artifacts.load(each.artifact).runtime_bytes
         # INVARIANT: what a chain would refuse is not paid for.
         if size > MAX_RUNTIME_BYTES or len(each.data) > MAX_CREATION_BYTES:
-            raise ChainError(f"{each.artifact} has {size} bytes", f"chains take {MAX_RUNTIME_BYTES} (EIP-170)")
+            raise ChainError(
+                f"{each.artifact} has {size} bytes", f"chains accept at most {MAX_RUNTIME_BYTES} (EIP-170)"
+            )
 
 
 def planned_on(w3: Web3, deployer: Address, wanted: Wanted) -> Plan:
@@ -162,17 +165,19 @@ def _resumed(w3: Web3, deployer: LocalAccount, file: Path, wanted: Wanted) -> Pl
         first, code = int(held.pop("first")), held.pop("code")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as failure:
         raise UsageError(
-            f"{file} cannot be read", "it is a deployment that was cut off: mend it, or move it away"
+            f"{file} cannot be read", "the file of an interrupted deployment is damaged: repair it, or move it away"
         ) from failure
     # INVARIANT: a deployment that was begun goes on as it was begun, or not at all.
     if differs := sorted(name for name in said if said[name] != held.get(name)):
         raise UsageError(
-            f"{file} is a deployment with another {differs[0]}: {held.get(differs[0])}, not {said[differs[0]]}",
-            "give the same options again, or move it and its journal away to begin anew",
+            f"the deployment in {file} has {differs[0]} {held.get(differs[0])}, not {said[differs[0]]}",
+            "give the same options again, or move it and its journal away to start a new one",
         )
     made = plan(Address(deployer.address), first, wanted.token, wanted.unbond_seconds, wanted.times)
     if _digest(made) != code:
-        raise UsageError(f"{file} was begun with other contracts", "go on with the version of Lockstep that began it")
+        raise UsageError(
+            f"{file} was begun with other contracts", "continue with the version of Lockstep that began it"
+        )
     return made
 
 

@@ -173,5 +173,5 @@ def _receipt(w3: Web3, hash_: Any, timeout: float) -> Any:
         return w3.eth.wait_for_transaction_receipt(hash_, timeout=timeout, poll_latency=0.1)
     except TimeExhausted as failure:
         raise TryLater(
-            f"the deployment is not mined after {timeout:.0f} s", "look whether the chain moves"
+            f"the deployment is not mined after {timeout:.0f} s", "check that the chain produces blocks"
         ) from failure

@@ -45,7 +45,7 @@ def find_anvil() -> Path:
     """
     if named := os.environ.get("LOCKSTEP_ANVIL"):
         if not os.access(named, os.X_OK) or Path(named).is_dir():
-            raise DoctorError(f"LOCKSTEP_ANVIL is {named}: no program", hint=_NO_ANVIL)
+            raise DoctorError(f"LOCKSTEP_ANVIL is {named}, which is not a program", hint=_NO_ANVIL)
         return Path(named)
     for start in (Path(__file__).resolve(), Path.cwd() / "x"):
         for folder in start.parents:

@@ -199,8 +199,8 @@ class EventReader:
                 break
         else:
             raise Unreachable(
-                "the provider's answers are of different chains, or it has logs of blocks that it has not",
-                "it is asked again; if that lasts, use another RPC provider",
+                "the provider's answers contradict one another: its logs are of blocks that it does not have",
+                "the request is repeated; if this persists, use another RPC provider",
             )
         if self._check is not None:
             # INVARIANT: nothing leaves the reader that two providers tell differently.
@@ -294,7 +294,7 @@ class EventReader:
             return Seconds(int(said, 16) if isinstance(said, str) else int(said))
         block = self._block(number)
         if block is None:
-            raise Unreachable(f"the provider has the logs of block {number} and not the block", "ask again")
+            raise Unreachable(f"the provider has logs of block {number} but not the block itself", "repeat the request")
         return block.time
 
     def _decode(self, logs: Iterable[Any], times: dict[int, Seconds]) -> Iterator[Event]:
@@ -328,7 +328,11 @@ class EventReader:
         while len(self._told) > REMEMBERED_LOGS:
             del self._told[next(iter(self._told))]
         log.warning(
-            "unreadable log", contract=contract, why=why, block=entry["blockNumber"], transaction="0x" + key[0].hex()
+            "a log of the chain cannot be decoded",
+            contract=contract,
+            why=why,
+            block=entry["blockNumber"],
+            transaction="0x" + key[0].hex(),
         )
 
 
@@ -408,7 +412,7 @@ def decode_log(entry: Mapping[str, Any], contract: str, time: Seconds) -> Event 
         args = {artifacts.snake(part["name"]): _value(part, values[part["name"]]) for part in abi["inputs"]}
     except Exception as failure:
         raise ChainError(
-            f"a log is not the {contract}.{abi['name']} that its topic says: {type(failure).__name__}: {failure}",
+            f"a log with the topic of {contract}.{abi['name']} does not decode: {type(failure).__name__}: {failure}",
             "check that the addresses file is of this chain",
             code="chain.log",
         ) from failure

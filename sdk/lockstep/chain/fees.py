@@ -57,7 +57,7 @@ class FeeProfile:
     def __post_init__(self) -> None:
         for name in ("base_fee", "l1_base_fee", "blob_base_fee", "base_fee_scalar", "blob_scalar"):
             if getattr(self, name) < 0:
-                raise UsageError(f"{name} is {getattr(self, name)}", hint="not negative")
+                raise UsageError(f"{name} is {getattr(self, name)}", hint="give 0 or more")
         if self.base_fee == 0:
             raise UsageError("the base fee is 0", hint="give --base-fee in gwei")
 
@@ -188,7 +188,7 @@ def total(rows: Mapping[str, Sent]) -> Sent:
 def profile_named(name: str, **given: int | None) -> FeeProfile:
     """A profile with what a person gave instead (wei). Raises `UsageError`."""
     if name not in PROFILES:
-        raise UsageError(f"there are no fees of {name!r}", hint=f"one of {', '.join(PROFILES)}")
+        raise UsageError(f"there is no fee profile {name!r}", hint=f"use one of {', '.join(PROFILES)}")
     changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     return replace(PROFILES[name], **changes)
 

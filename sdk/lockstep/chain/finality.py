@@ -47,7 +47,11 @@ class FinalityTracker:
             self.block, self._told = self._ask(head), False
         except (TryLater, Unreachable) as error:
             if not self._told:
-                log.warning("no block to rely on is named: the last one stands", why=error.message, hint=error.hint)
+                log.warning(
+                    "the chain's provider names no final block: the last known one is used",
+                    why=error.message,
+                    hint=error.hint,
+                )
             self._told = True
         return self.block
 
@@ -65,5 +69,5 @@ def relied_block(w3: Web3, finality: str, head: int) -> int:
         return min(head, int(w3.eth.get_block(finality)["number"]))  # type: ignore[arg-type]
     except (Web3Exception, TypeError, KeyError, ValueError) as error:
         raise TryLater(
-            f"the chain's provider names no {finality} block", "set finality to a number of blocks, as 3"
+            f"the chain's provider names no {finality} block", "set finality to a number of blocks, such as 3"
         ) from error

@@ -71,7 +71,9 @@ def read(
         found = _left_by(logged[-1], _address("0x" + game.challenger_of(game_id).hex()))
         if (found.stored[0], found.verdict) == (hashed, ended):
             return replace(found, spent=spent)
-    raise TryLater(f"the log of the game {game_id.hex()} is not as far as the chain", "the next block brings it")
+    raise TryLater(
+        f"the provider's log of game {game_id.hex()} is behind the game's state", "try again after the next block"
+    )
 
 
 def verdict(contract: contracts.GameContract, game_id: GameId) -> moves.Verdict:
@@ -164,7 +166,7 @@ def claim(market: contracts.Market, claim_id: ClaimId, body: Body, carried: move
     if held.status < ClaimStatus.REVEALED:
         raise NotFoundError(f"the claim {claim_id.hex()} is not revealed", "wait for its event Revealed")
     if held.digest != body_hash(body):
-        raise Mismatch(f"the claim {claim_id.hex()} says something else", "take its roots from the event Revealed")
+        raise Mismatch(f"the claim {claim_id.hex()} has other roots", "take its roots from the event Revealed")
     params = market.params(held.job)
     defending = contracts.GameContract(market.w3, Address(market.read("game"))).defending(held.worker)
     first, last = market.facts_of(claim_id, 1, carried), market.facts_of(claim_id, held.transitions)
@@ -194,7 +196,7 @@ def _values(entry: LogReceipt) -> tuple[str, dict[str, Any]]:
 
     event = _events().get(bytes(entry["topics"][0]))
     if event is None or event["name"] not in _DECODERS:
-        raise NotFoundError("a log entry that is no move of a game", "pass the game contract's logs alone")
+        raise NotFoundError("a log entry is not a move of a game", "pass the game contract's logs alone")
     indexed = [part for part in event["inputs"] if part["indexed"]]
     values: dict[str, Any] = {
         part["name"]: abi_decode([artifacts.abi_type(part)], bytes(topic))[0]

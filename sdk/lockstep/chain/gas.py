@@ -78,7 +78,7 @@ def fees_stated(gwei: str) -> Fees:
     except InvalidOperation:
         value = Decimal(-1)
     if not value.is_finite() or not 0 <= value <= 10**6:
-        raise UsageError(f"--gas-price is {gwei!r}", hint="gwei a unit of gas, as 20 or 0.05")
+        raise UsageError(f"--gas-price is {gwei!r}", hint="give gwei per unit of gas, such as 20 or 0.05")
     return Fees(int(value * GWEI), 0, stated=True)
 
 

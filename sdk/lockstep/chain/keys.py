@@ -140,7 +140,7 @@ def _read(path: Path) -> bytes:
         # home.
         if not place.is_relative_to(path.absolute().parent.resolve()):
             raise KeyStoreError(
-                f"{path} is a link out of its folder", f"name the key's own home: --home {place.parent}"
+                f"{path} is a symbolic link out of its folder", f"name the key's own home: --home {place.parent}"
             )
         with refusing(KeyStoreError, str(path), "restore the file from its backup"):
             return file_bytes(place)

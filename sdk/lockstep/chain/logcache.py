@@ -177,7 +177,9 @@ class LogCache:
                 database.execute(f"DELETE FROM {table} WHERE of=?", (self._of,))
 
     def _drop(self, why: str) -> None:
-        log.warning("the copy of the chain's logs is dropped: they are read again", path=str(self._path), why=why)
+        log.warning(
+            "the local copy of the chain's logs is dropped, and the logs are read again", path=str(self._path), why=why
+        )
         self._run(self._forget)
 
     def _run(self, work: Callable[[sqlite3.Connection], Result]) -> Result | None:
@@ -187,7 +189,7 @@ class LogCache:
         try:
             return work(self._database)
         except (sqlite3.OperationalError, OSError) as error:
-            log.warning("the copy of the chain's logs is of no use now", path=str(self._path), why=str(error))
+            log.warning("the local copy of the chain's logs cannot be used now", path=str(self._path), why=str(error))
         except (sqlite3.DatabaseError, TypeError, ValueError) as error:
             self._begin_anew(str(error))
         return None
@@ -196,7 +198,7 @@ class LogCache:
         try:
             self._connect()
         except (sqlite3.OperationalError, OSError) as error:
-            log.warning("no copy of the chain's logs can be kept", path=str(self._path), why=str(error))
+            log.warning("the chain's logs cannot be copied to disk", path=str(self._path), why=str(error))
         except sqlite3.DatabaseError as error:
             self._begin_anew(str(error))
 
@@ -214,7 +216,9 @@ class LogCache:
 
     def _begin_anew(self, why: str) -> None:
         """Remove a file that is no database any more."""
-        log.warning("the copy of the chain's logs is damaged: they are read again", path=str(self._path), why=why)
+        log.warning(
+            "the local copy of the chain's logs is damaged, and the logs are read again", path=str(self._path), why=why
+        )
         self.close()
         with suppress(OSError, sqlite3.Error):
             for suffix in ("", "-wal", "-shm"):

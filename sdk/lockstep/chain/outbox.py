@@ -103,7 +103,7 @@ class Outbox:
                 if nonce is not None and nonce != due:
                     raise ChainError(
                         f"{self.address} has sent {due} transactions, not {nonce}",
-                        "another program uses this key: begin anew, with the key alone",
+                        "another program uses this key: start again with a key that only this one uses",
                     )
                 row = self._wire.sign(key, call, due, *self._fees(call))
                 self._journal.insert(row)
@@ -126,7 +126,9 @@ class Outbox:
                     raise self._wire.reason(self._known(key))
                 return receipt
             if time.monotonic() >= deadline:
-                raise TryLater(f"{key} is not mined after {timeout:.0f} s", "it stays in the outbox: wait for it again")
+                raise TryLater(
+                    f"{key} is not mined after {timeout:.0f} s", "the transaction stays in the outbox: wait again"
+                )
             time.sleep(pause)
             pause = min(pause * 1.5, 0.5)
 
@@ -184,7 +186,11 @@ class Outbox:
             try:
                 self._restore()
             except (ChainError, FundsError, TryLater) as error:
-                log.warning("what a reorganisation undid cannot be sent again yet", code=error.code, why=error.message)
+                log.warning(
+                    "a transaction that a reorganisation reverted cannot be sent again yet",
+                    code=error.code,
+                    why=error.message,
+                )
             if self._journal.waiting() and time.monotonic() >= self._push_at:
                 self._push()
 
@@ -264,7 +270,7 @@ class Outbox:
                     self._wire.broadcast(row["raw"])
         except (ChainError, FundsError, TryLater) as error:
             # Whoever asked may wait for another one: it is pushed again.
-            log.warning("what waits cannot be sent again", code=error.code, message=error.message)
+            log.warning("a waiting transaction cannot be sent again", code=error.code, message=error.message)
 
     def _close_gaps(self, mined: int, unmined: Sequence[sqlite3.Row]) -> None:
         """Before transactions that wait: nonces that a reorganisation freed and whose keys were forgotten.

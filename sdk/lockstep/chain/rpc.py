@@ -185,7 +185,7 @@ class Endpoint:
         """One attempt. Raises `Failure`."""
         answer = self._post(self._encode(method, params))  # type: ignore[arg-type]
         if is_rate_limit(method, answer):
-            raise Failure("it is asked too often", status=429, arrived=False)
+            raise Failure("its rate limit is exceeded", status=429, arrived=False)
         if method in READS and (trouble := _trouble(method, params, answer)):
             raise Failure(trouble, status=503)
         if "error" in answer:
@@ -320,7 +320,7 @@ def _provider_class() -> Any:
                 raise self._unreachable(failures)
             require_own_blocks(self._chain_id or 0)
             for each, why in failures:
-                log.warning("an RPC endpoint does not answer: the others are asked", host=each.name, why=str(why))
+                log.warning("an RPC endpoint does not answer: requests go to the others", host=each.name, why=str(why))
 
         def make_request(self, method: Any, params: Any) -> Any:
             if method == SEND and len(self._endpoints) > 1:
@@ -377,7 +377,11 @@ def _provider_class() -> Any:
         def _fail_over(self, each: Endpoint, failure: Failure) -> None:
             if len(self._endpoints) > 1 and not each.in_backoff():
                 told = log.error if isinstance(failure, OtherChain) else log.warning
-                told("an RPC endpoint rests: the others are asked", host=each.name, why=str(failure))
+                told(
+                    "an RPC endpoint failed and is in back-off: requests go to the others",
+                    host=each.name,
+                    why=str(failure),
+                )
             each.failed(failure.again_after or 0.0)
 
         def _well(self, each: Endpoint) -> None:
@@ -401,7 +405,7 @@ def _provider_class() -> Any:
             try:
                 actual = int(answer["result"], 16)
             except (KeyError, TypeError, ValueError):
-                raise Failure("it does not tell its chain", passes=False) from None
+                raise Failure("it does not return its chain id", passes=False) from None
             with self._lock:
                 if self._chain_id is None:
                     self._chain_id = actual

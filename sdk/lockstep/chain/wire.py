@@ -69,8 +69,8 @@ class Wire:
         # INVARIANT: a move goes out at every base fee up to the bound; the tip gives way.
         if base > self.cap:
             raise TryLater(
-                f"the base fee is {gwei(base)} a unit of gas, above the bound of {gwei(self.cap)}",
-                "it is sent once the base fee is lower; a higher --max-fee or max_fee sends it now",
+                f"the base fee is {gwei(base)} per unit of gas, above the bound of {gwei(self.cap)}",
+                "the transaction is sent once the base fee is lower; a higher --max-fee or max_fee sends it now",
                 code=HELD,
             )
         # Half of the bound at first: a replacement needs room, for nodes want more of both.

@@ -58,12 +58,12 @@ def deploy(
     """Create every contract; cut off, the same command goes on. --dry-run says what it, a job and a game cost."""
     given = {"base_fee": base_fee, "l1_base_fee": l1_base_fee, "blob_base_fee": blob_base_fee}
     if not dry_run and (fees is not None or coin_price is not None or any(v is not None for v in given.values())):
-        raise UsageError("fees are assumed for a dry run alone", hint="add --dry-run")
+        raise UsageError("a fee profile applies to a dry run only", hint="add --dry-run")
     if fees is None and any(value is not None for value in given.values()):
-        raise UsageError("fees are given, and no chain's", hint="add --fees optimism, arbitrum or mainnet")
+        raise UsageError("fees are given without a fee profile", hint="add --fees optimism, arbitrum or mainnet")
     for name, value in {**given, "coin_price": coin_price}.items():
         if value is not None and not math.isfinite(value):
-            raise UsageError(f"{name} is {value}", hint="a number")
+            raise UsageError(f"{name} is {value}", hint="give a number")
     if token is not None and test_token:
         raise UsageError("a token is named and a test token is asked for", hint="give --token or --test-token")
     if fees is not None:
@@ -180,12 +180,13 @@ def _wanted(chain_id: int, token: str | None, unbond: str, chain: str | None) ->
         raise UsageError(f"chain {chain_id} is not known", hint=f"give --chain, one of {', '.join(CHAINS)}")
     name = chain or (facts.preset if facts else "")
     if name not in CHAINS:
-        raise UsageError(f"there are no times of {name!r}", hint=nearest(name, CHAINS))
+        raise UsageError(f"there is no chain profile {name!r}", hint=nearest(name, CHAINS))
     # INVARIANT: no clock is shorter than the censorship that the chain itself admits.
     if facts is not None and CHAINS[name].censor < CHAINS[facts.preset].censor:
         raise UsageError(
-            f"{facts.name} admits censorship of {CHAINS[facts.preset].censor:,} s, more than --chain {name} promises",
-            hint=f"give --chain {facts.preset}, or nothing",
+            f"{facts.name} can censor a transaction for {CHAINS[facts.preset].censor:,} s, "
+            f"longer than --chain {name} assumes",
+            hint=f"give --chain {facts.preset}, or leave it out",
         )
     at = None if token is None else address_of(token, "--token")
     return Wanted(at, seconds_of(unbond, "--unbond"), CHAINS[name])

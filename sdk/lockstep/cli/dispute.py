@@ -168,7 +168,9 @@ def watch(
     Ctrl-C detaches, the game goes on. The chain alone is read; --storage adds the names of ops.
     """
     if (game is None) == (job is None):
-        raise UsageError("one game or one job is watched", hint="`lockstep dispute watch GAME`, or --job ID")
+        raise UsageError(
+            "this command watches one game or one job", hint="give `lockstep dispute watch GAME`, or --job ID"
+        )
     if job is not None:
         digits_of(job, "job", JOBS_SHOWN)
     from contextlib import ExitStack
@@ -240,13 +242,15 @@ def open_(
 
     def agree(disputed: DisputedClaim, move: moves.Open, missing: Wei) -> bool:
         where = f"step {move.t}" if move.t else "its list of states (it cannot be had)"
-        say(f"the claim differs at {where}; a game takes a bond of {tokens(disputed.bond)}")
+        say(f"the replay differs from the claim at {where}; opening a game takes a bond of {tokens(disputed.bond)}")
         if missing:
-            say(f"{tokens(missing)} of it are deposited from the account")
+            say(f"{tokens(missing)} of the bond will be deposited from the account's wallet")
         if yes:
             return True
         if as_json or not sys.stdin.isatty():
-            raise UsageError("a game takes a bond, and nobody can be asked", hint="--yes opens it without asking")
+            raise UsageError(
+                "a game takes a bond, and there is no terminal to ask on", hint="give --yes to open it without asking"
+            )
         return typer.confirm("open the game?", err=True)
 
     with _player(flags, computing) as player:

@@ -33,14 +33,14 @@ def new(
         raise KeyStoreError("the password is empty", hint="put a password in the password file")
     if backup is None:
         raise KeyStoreError(
-            "no backup is named", hint="pass --backup FILE on another disk: one lost file is a lost stake"
+            "no backup file is given", hint="pass --backup FILE on another disk: without a key its stake is lost"
         )
     keystore, node_key = settings.home_path / KEYSTORE, settings.home_path / NODE_KEY
     for path in (keystore, node_key, backup):
         if path.exists():
             raise KeyStoreError(f"{path} exists", hint="choose another path, or move the old key away")
     if not backup.parent.is_dir():
-        raise KeyStoreError(f"there is no folder {backup.parent}", hint="mount the disk, or make the folder")
+        raise KeyStoreError(f"there is no folder {backup.parent}", hint="mount the disk, or create the folder")
     _ = settings.home_dir
     made: list[Path] = []
     try:

@@ -37,7 +37,7 @@ def confirm(question: str, agreed: bool = False) -> None:
     if agreed or not interactive():
         return
     if not typer.confirm(question, default=False, err=True):
-        raise UsageError("nothing was done", hint="answer y, or give --yes")
+        raise UsageError("the command was not confirmed, and did nothing", hint="answer y, or give --yes")
 
 
 def fail(error: LockstepError, as_json: bool) -> int:

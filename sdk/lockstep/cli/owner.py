@@ -59,7 +59,7 @@ def propose(
 def accept(context: typer.Context, *, operator: For = None, flags: AccountFlags, as_json: Json = False) -> None:
     """Become the owner of the account that was offered to this home's key (`--for`)."""
     if operator is None:
-        raise UsageError("it is not said which account", hint="--for ADDRESS: the account that was offered")
+        raise UsageError("no account is named", hint="--for ADDRESS: the account that was offered")
     with _staking(context, flags, operator) as staking:
         _tell(staking, staking.accept_owner(), as_json)
 

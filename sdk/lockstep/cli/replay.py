@@ -77,7 +77,10 @@ def replay(
     on = computing.device or (None if path == KernelPath.AUTO else "cpu")
     settings, chosen = on_device(flags.settings("requester", computing, device=on))
     if path != KernelPath.AUTO and chosen.device != "cpu":
-        raise UsageError(f"--path {path.value} on {chosen.device}", hint="--path names kernels of --device cpu")
+        raise UsageError(
+            f"--path {path.value} does not apply to --device {chosen.device}",
+            hint="--path selects kernels of --device cpu",
+        )
     kernels = path.value if chosen.device == "cpu" else chosen.path
     from lockstep.chain.addresses import Addresses
     from lockstep.chain.contracts import Contracts
@@ -159,7 +162,7 @@ def _judged(contracts: Contracts, game: GameId) -> tuple[Finding, ClaimId]:
         if isinstance(event, Convicted) and event.finding.wrong is Wrong.OP:
             return event.finding, claim
     raise UsageError(
-        f"the contract has computed no number in game {game.hex()[:8]}", hint=f"lockstep replay {claim.hex()}"
+        f"the contract has not computed a number in game {game.hex()[:8]}", hint=f"give `lockstep replay {claim.hex()}`"
     )
 
 

@@ -49,7 +49,7 @@ def names() -> list[str]:
 def bundled(name: str) -> dict[str, Any]:
     """A schema that refers to no other file; raises NotFoundError."""
     if name not in names():
-        raise NotFoundError(f"no schema is called {name!r}", hint=nearest(name, names()))
+        raise NotFoundError(f"there is no schema {name!r}", hint=nearest(name, names()))
     shared = _read(COMMON)["$defs"] | {"error": _read("error")}
     found: dict[str, Any] = _inward(_read(name))
     wanted, kept = _named(found), {}

@@ -109,9 +109,11 @@ def install(
     toml = unit.home / FOLDER_FILE
     for file in (place.file, toml):
         if file.exists() and not units.is_ours(file.read_text(errors="replace"), role):
-            raise UsageError(f"{file} exists, and no `install` wrote it", hint="move it away, or give another --name")
+            raise UsageError(
+                f"{file} exists, and was not written by `install`", hint="move it away, or give another --name"
+            )
     if place.file.exists() and f"WorkingDirectory={units.escaped(str(unit.home))}\n" not in place.file.read_text():
-        raise UsageError(f"{place.file} is of another home", hint="give this one a --name")
+        raise UsageError(f"{place.file} belongs to another home", hint="give this service a --name")
     # A folder that is not there cannot be made writable.
     for folder in (unit.cache, *unit.writable):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -183,14 +185,16 @@ def _unit(role: str, settings: Settings, flags: Sequence[str], system: bool) -> 
     for flag in flags:
         if flag not in FLAGS[role]:
             known = ", ".join(FLAGS[role]) or f"a {role} has none"
-            raise UsageError(f"{flag!r} is no flag of a service", hint=f"{known}; settings are options before --")
+            raise UsageError(f"{flag!r} is not a flag of a service", hint=f"{known}; settings are options before --")
     if role == "worker" and not settings.max_stake:
-        raise UsageError("it is not said how much this worker may stake", hint="--max-stake 100, or --max-stake all")
+        raise UsageError(
+            "no limit is set on what this worker may stake", hint="give --max-stake 100, or --max-stake all"
+        )
     if not settings.password_file:
         raise KeyStoreError("no password file", hint="pass --password-file FILE or set LOCKSTEP_PASSWORD_FILE")
     home = settings.home_path.absolute()
     if not home.is_dir():
-        raise UsageError(f"there is no home {home}", hint="`lockstep key new` makes its keys first")
+        raise UsageError(f"there is no home {home}", hint="create its keys first: `lockstep key new`")
     command = shutil.which("lockstep", path=str(Path(sys.executable).parent)) or shutil.which("lockstep")
     if command is None:
         raise UsageError("the lockstep command is not installed", hint="install the package, and run its command")

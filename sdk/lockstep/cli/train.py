@@ -352,7 +352,8 @@ def metrics(job: JobArgument, flags: PartyFlags, as_json: Json = False) -> None:
     curve = list(handle.losses())
     if not curve:
         raise TryLater(
-            "no loss can be computed yet", hint="the first round's seed is not drawn, or the job names no loss"
+            "no loss can be computed yet",
+            hint="wait until the first round's seed is drawn; a job without a loss has none",
         )
     emit({"job": handle.id.hex(), "losses": [x.to_dict() for x in curve]}, as_json, text="\n".join(loss_lines(curve)))
 

@@ -205,7 +205,7 @@ def _up_already(folder: Path) -> LocalState:
     deadline = time.monotonic() + UP_SECONDS
     while not networks_file(folder).exists():
         if time.monotonic() > deadline or lock.holder(folder) is None:
-            raise TryLater("another `local up` or `down` is at work", hint="look again in a moment")
+            raise TryLater("another `local up` or `down` is running", hint="try again in a moment")
         time.sleep(0.1)
     return _loaded(folder)
 
@@ -219,7 +219,9 @@ def _loaded(folder: Path) -> LocalState:
 def _remove(folder: Path) -> None:
     """Everything in a folder that is a market's, and in no other."""
     if any(folder.iterdir()) and not (folder / STATE).exists():
-        raise DoctorError(f"{folder} is no market's folder", hint="name an empty one in LOCKSTEP_LOCAL")
+        raise DoctorError(
+            f"{folder} is not the folder of a local market", hint="name an empty folder in LOCKSTEP_LOCAL"
+        )
     shutil.rmtree(folder)
 
 

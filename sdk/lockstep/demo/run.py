@@ -112,9 +112,9 @@ class DemoOptions:
                 f"{self.cheat} is a lie about products of integers", hint="--products int8, or another lie"
             )
         if self.carry and self.strategy != "diloco":
-            raise UsageError(f"--carry is about diloco, not {self.strategy}", hint="leave it out")
+            raise UsageError(f"--carry applies to the strategy diloco, not to {self.strategy}", hint="leave it out")
         if not 2 <= self.workers <= 16:
-            raise UsageError(f"{self.workers} workers", hint="2 to 16")
+            raise UsageError(f"the number of workers is {self.workers}", hint="use 2 to 16 workers")
         folder = self.folder
         if not self.keep and folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UsageError(f"{folder} is not an empty folder", hint="name a new one")

@@ -27,7 +27,7 @@ def opening_of(
     # INVARIANT: both sides argue from the S_0 that the contract computes.
     if claim.live and claim.state_zero != found.held.state_zero:
         raise Mismatch(
-            "the claim's first state hashes differently here than in the contract",
-            hint="after a reorganisation this passes; otherwise report it: it is a bug",
+            "the claim's first state has another hash here than in the contract",
+            hint="try again if the chain was reorganised; otherwise report this bug",
         )
     return claim, honest.opening(claim, found.held, found.published, nonce)

@@ -124,7 +124,7 @@ class ManualPlayer:
     def settle(self) -> None:
         """Waits for the transactions of a command that was killed."""
         if self.party.settle():
-            self.say("a transaction of an earlier command is not mined, or did nothing")
+            self.say("a transaction of an earlier command is not mined, or reverted")
 
     def close(self) -> None:
         """Ends the processes that run Programs."""
@@ -173,7 +173,7 @@ class ManualPlayer:
         # price.
         if before.verdict is not Verdict.NONE:
             raise ChainError(
-                f"this account has played about the claim: {VERDICTS[before.verdict]}",
+                f"this account has already played a game about the claim: {VERDICTS[before.verdict]}",
                 hint=f"lockstep dispute show {before.id.hex()}",
                 code="chain.GameExists",
             )
@@ -238,7 +238,7 @@ class ManualPlayer:
             return record, Side.DEFENDER
         raise UsageError(
             f"{me} plays no side of this game",
-            hint=f"--home of {record.challenger} (challenger) or {record.defender} (defender)",
+            hint=f"give the --home of {record.challenger} (challenger) or {record.defender} (defender)",
         )
 
     def _running(self, game: GameId) -> Game:
@@ -259,7 +259,7 @@ class ManualPlayer:
             raise self._clock_runs(state)
         if ours and now > state.deadline and not decided:
             raise ChainError(
-                f"our clock ran out {now - state.deadline} s ago: the game is lost",
+                f"this account's clock ran out {now - state.deadline} s ago: the game is lost",
                 hint="anybody may end it: `lockstep dispute resolve GAME`",
                 code="chain.ClockExpired",
             )
@@ -273,11 +273,11 @@ class ManualPlayer:
         if (after.phase in DEFENDERS) != (side is Side.DEFENDER):
             raise self._clock_runs(after)
         if self.party.head().time > after.deadline:
-            raise ChainError("our clock ran out meanwhile: the game is lost", code="chain.ClockExpired",
+            raise ChainError("this account's clock ran out meanwhile: the game is lost", code="chain.ClockExpired",
                              hint="a machine with more memory or threads replays faster")  # fmt: skip
         raise ChainError(
-            "everything that the defender has shown is what this machine computes: there is nothing to point at",
-            hint="the claim is right as far as it is argued: the bond is lost when the clock runs out",
+            "this machine computes everything that the defender has shown: there is no node to pick",
+            hint="the claim is right as far as the game has come, and the bond is lost when the clock runs out",
             code="chain.EqualBits",
         )
 

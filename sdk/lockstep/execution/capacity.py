@@ -199,9 +199,9 @@ def require_fetched(params: JobParams, fetched: int, rate: int | None) -> None:
     # INVARIANT: a worker trains for no round whose payloads it could not fetch: who has none leaves the others out.
     if seconds > given:
         raise Unfit(
-            f"the others' payloads: {seconds:.3g} s to fetch {readable(fetched)}, and half of attest_seconds is "
+            f"fetching the others' payloads ({readable(fetched)}) takes {seconds:.3g} s, and half of attest_seconds is "
             f"{given:.3g} s",
-            hint="--download says what this machine's line brings; else leave this job to those with faster ones",
+            hint="set --download to this machine's bandwidth, or leave this job to machines with more",
         )
 
 
@@ -244,6 +244,6 @@ def _quickest(work: Callable[[], object]) -> float:
 def _require(takes: float, given: float, what: str, window: str) -> None:
     if takes > given:
         raise Unfit(
-            f"{what}: {takes:.3g} s on this machine, and {window} is {given:.3g} s",
+            f"{what} takes {takes:.3g} s on this machine, and {window} is {given:.3g} s",
             hint="give the process more threads, or leave this job to faster machines",
         )

@@ -225,7 +225,7 @@ class Fitting:
         """Raises Unfit if so many bytes cannot be held."""
         if self.limit is not None and total > self.limit:
             raise Unfit(
-                f"this job takes {readable(total)} of memory, and {readable(self.limit)} are lent",
+                f"this job takes {readable(total)} of memory, and the limit is {readable(self.limit)}",
                 hint="raise --max-memory",
             )
         # The child has planned it by then.

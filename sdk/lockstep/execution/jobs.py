@@ -252,7 +252,7 @@ class Job:
 
     def give_up(self, program: Program, failure: DeviceFailed) -> Executable:
         """Replaces a device that failed by the processor, so that a claim at stake is still defended."""
-        log.warning("the processor goes on with a Program, because the device failed: %s", failure)
+        log.warning("the device failed, and the processor continues the Program: %s", failure)
         self._compiled[program.root] = self._on_processor(program)
         return self._compiled[program.root]
 

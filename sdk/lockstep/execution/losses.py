@@ -95,8 +95,8 @@ class Losses:
         outputs = [header for header in program.output_layout if header is not None]
         if program.inputs != job.programs.step.inputs or [(h.dtype, h.elements) for h in outputs] != [(F32, 1)]:
             raise ProgramInvalid(
-                "the job's loss Program is not a loss Program",
-                hint="its losses cannot be computed; the job stands",
+                "the job's loss Program does not have the form of a loss",
+                hint="the job is valid, but its losses cannot be computed",
             )
         return Losses(job, program)
 
@@ -109,7 +109,7 @@ class Losses:
         found = []
         for slot in range(self._job.params.role.slots):
             if ends is not None and time.monotonic() >= ends:
-                raise Crashed(f"its loss takes longer than {seconds:.0f} s", hint="the job is shown without")
+                raise Crashed(f"its loss takes longer than {seconds:.0f} s", hint="the job is shown without a loss")
             run = slot_run(self._job, checkpoint, seed, merges, slot)
             with nullcontext() if self._job.box is None else self._job.box.losses_until(ends):
                 state = self._executable.run(run.start, run.context(STEP), self._job.dataset)

@@ -109,7 +109,7 @@ def fetch_carry(job: Job, store: ContentStore, payload: Payload) -> Tensors:
         # INVARIANT: what a slot starts from is what was claimed, bit for bit.
         if job.carry_root(tensors) == payload.out2:
             return tensors
-    raise PayloadInvalid("a carry does not hash to its claim's root", hint="replay the claim that put it out")
+    raise PayloadInvalid("a carry does not hash to its claim's root", hint="replay the claim that produced it")
 
 
 def stored_payload(job: Job, store: ContentStore, payload: Payload, *, fresh: bool = False) -> Tensors:
@@ -236,7 +236,8 @@ def _named(cid: Cid) -> Iterator[None]:
         yield
     except UsageError as error:
         raise BlobMissing(
-            f"{cid!r} is no content identifier", hint="the claim's owner published none: its payload cannot be fetched"
+            f"{cid!r} is not a content identifier",
+            hint="the claim's owner published no valid one: its payload cannot be fetched",
         ) from error
 
 

@@ -600,6 +600,7 @@ class Watcher:
             if event.key not in self._told:
                 self._told.add(event.key)
                 log.error(
-                    "event skipped", contract=event.contract, event_name=event.name, block=event.block,
+                    "an event of the chain contradicts the ledger and is skipped",
+                    contract=event.contract, event_name=event.name, block=event.block,
                     index=event.index, why=f"{type(failure).__name__}: {failure}",
                 )  # fmt: skip

@@ -66,7 +66,9 @@ class SignedClaim:
         try:
             return Address(Account.recover_message(encode_typed_data(full_message=message), signature=self.signature))
         except Exception as error:  # eth-keys raises several unrelated families for bytes that are no signature
-            raise Mismatch(f"that is no signature: {error}", hint="65 bytes r ‖ s ‖ v of the EIP-712 claim") from error
+            raise Mismatch(
+                f"the claim's signature is invalid: {error}", hint="send 65 bytes r ‖ s ‖ v over the EIP-712 claim"
+            ) from error
 
     def contradicts(self, other: SignedClaim) -> bool:
         """Returns True if both claim different results of the same work, which `equivocate` convicts."""

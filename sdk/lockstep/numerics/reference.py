@@ -224,7 +224,7 @@ def drawn_row(seed: bytes, context: tuple[int, int, int], j: int, rows: int) -> 
 
 def _draw(op: Op, o: Coordinates, operands: Operands) -> Word:
     if operands.dataset is None:
-        raise Mismatch("a draw without a dataset", hint="fetch the job's dataset first")
+        raise Mismatch("a draw has no dataset", hint="fetch the job's dataset first")
     j, column = o
     row = drawn_row(operands.seed, operands.context, op.p0 + j, operands.dataset.rows)
     return operands.dataset.word(row, column)

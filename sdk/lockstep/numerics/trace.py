@@ -65,13 +65,13 @@ def _dtype(array: Array) -> int:
     for dtype, name in DTYPES.items():
         if array.dtype == name:
             return dtype
-    raise Mismatch(f"a tensor of dtype {array.dtype}", hint="state tensors are float32 or int32")
+    raise Mismatch(f"a state tensor has dtype {array.dtype}", hint="state tensors are float32 or int32")
 
 
 def layout_root(layout: Sequence[TensorHeader | None], state: Sequence[Array | None], threads: int = 1) -> StateRoot:
     """The Merkle root over a state's tensors, which must be those of the layout; raises Mismatch."""
     if len(layout) != len(state):
-        raise Mismatch(f"a state of {len(state)} entries", hint=f"the layout has {len(layout)}")
+        raise Mismatch(f"the state has {len(state)} entries", hint=f"the layout has {len(layout)}")
     return state_root(entry_roots(layout, state, threads))
 
 
@@ -122,7 +122,9 @@ class HashedContents:
         """The bytes of one leaf."""
         words = self.words[LEAF_ELEMENTS * index : LEAF_ELEMENTS * (index + 1)]
         if index < 0 or not len(words):
-            raise NotFoundError(f"leaf {index} of a tensor of {self.header.leaves}", hint="leaves count from 0")
+            raise NotFoundError(
+                f"there is no leaf {index} in a tensor of {self.header.leaves} leaves", hint="leaves count from 0"
+            )
         return words.tobytes()
 
 

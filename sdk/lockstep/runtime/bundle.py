@@ -97,7 +97,7 @@ def write(path: Path, parts: Mapping[str, Part], cleaner: Cleaner) -> list[dict[
     try:
         # One that was there is never written over.
         if path.exists():
-            raise FileExistsError(EEXIST, "it exists")
+            raise FileExistsError(EEXIST, "the file exists")
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as tar:
             for name, data in files.items():

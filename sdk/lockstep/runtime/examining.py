@@ -168,7 +168,7 @@ class Examination:
         found = memory()
         if found.available < MEMORY_BYTES:
             raise DoctorError(
-                f"{readable(found.available)} of memory are available", f"leave it {readable(MEMORY_BYTES)} at least"
+                f"{readable(found.available)} of memory are available", f"free at least {readable(MEMORY_BYTES)}"
             )
         return f"{readable(found.available)} of {readable(found.total)} are available"
 
@@ -178,7 +178,7 @@ class Examination:
             place = place.parent
         free = shutil.disk_usage(place).free
         if free < DISK_BYTES:
-            raise DoctorError(f"{readable(free)} are free at {place}", f"leave it {readable(DISK_BYTES)} at least")
+            raise DoctorError(f"{readable(free)} are free at {place}", f"free at least {readable(DISK_BYTES)}")
         return f"{readable(free)} are free at {place}"
 
     # -- what it reaches
@@ -261,8 +261,10 @@ class Examination:
             market, block = account(found["market"], "market"), either(nothing, whole(0, U64))(found["block"], "block")
         except (Malformed, UsageError, LookupError, TypeError) as error:
             raise Unreachable(
-                f"it does not answer as a coordinator does: {error}", "check the URL; a process works without one, too"
+                f"its answer is not a coordinator's: {error}", "check the URL; a process works without one, too"
             ) from error
         if self._addresses is not None and market.lower() != self._addresses.market.lower():
-            raise Mismatch(f"it is of market {market}", "name the coordinator of this deployment")
+            raise Mismatch(
+                f"the coordinator serves another market, {market}", "name the coordinator of this deployment"
+            )
         return f"it is at block {block}"

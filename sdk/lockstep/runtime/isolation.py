@@ -42,16 +42,21 @@ class Isolation:
             return
         self._logged.add((about, reason))
         if isinstance(error, TryLater):
-            log.warning("tried again later", code=error.code, message=error.message, **fields)
+            log.warning(
+                "work on a job or a game failed for now and is tried again later",
+                code=error.code,
+                message=error.message,
+                **fields,
+            )
         elif isinstance(error, Cancelled):
-            log.info("what runs a job's Programs was ended from here", **fields)
+            log.info("this process stopped the one that runs a job's Programs", **fields)
         elif isinstance(error, LockstepError):
             log.error(
-                "a job or a game failed: the others go on",
+                "work on a job or a game failed: the others continue",
                 code=error.code,
                 message=error.message,
                 hint=error.hint,
                 **fields,
             )
         else:
-            log.error("a bug in the work on one job or game: the others go on", exc_info=error, **fields)
+            log.error("work on a job or a game failed by a bug: the others continue", exc_info=error, **fields)

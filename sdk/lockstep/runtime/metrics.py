@@ -206,7 +206,9 @@ def address_of(text: str) -> tuple[str, int]:
     """Parses `HOST:PORT` or `PORT` into (host, port), by default on 127.0.0.1; raises UsageError."""
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdecimal() and int(port) < 1 << 16):
-        raise UsageError(f"metrics is {text!r}", hint="an address to listen on, as 127.0.0.1:9464; nothing: none")
+        raise UsageError(
+            f"metrics is {text!r}", hint="give an address to listen on, such as 127.0.0.1:9464, or leave it empty"
+        )
     return host.strip("[]") or "127.0.0.1", int(port)
 
 

@@ -33,12 +33,20 @@ class Outage:
         now = self._clock()
         if self._since is None:
             self._since, self._pause, self._told_at, self._wait = now, PAUSE_SECONDS[0], now, TELL_SECONDS[0]
-            log.warning("the chain or the store does not answer: waiting", code=error.code, message=error.message)
+            log.warning(
+                "the chain or the store does not answer: the process waits and retries",
+                code=error.code,
+                message=error.message,
+            )
             self._tell("unreachable", code=error.code, message=error.message)
             return self._pause
         if now - self._told_at >= self._wait:
             self._told_at, self._wait = now, min(2 * self._wait, TELL_SECONDS[1])
-            log.warning("still no answer: waiting", seconds=round(now - self._since), message=error.message)
+            log.warning(
+                "the chain or the store still does not answer: the process waits and retries",
+                seconds=round(now - self._since),
+                message=error.message,
+            )
         self._pause = min(2 * self._pause, PAUSE_SECONDS[1])
         return self._pause
 

@@ -58,13 +58,13 @@ class Sender(Generic[Act]):
                 self._outbox.submit(after[1], after[0])
             self._outbox.submit(call, key, check=after is None)
         except ChainError as error:
-            log.debug("the chain would refuse this transaction now", key=key, rule=error.code)
+            log.debug("a transaction is not sent: the chain would refuse it now", key=key, rule=error.code)
             return False
         except FundsError as error:
             # A contract that finds too little stake is a rule like others; gas that cannot be paid is the end.
             if not error.code.startswith("funds."):
                 raise
-            log.info("the chain would refuse this transaction now", key=key, rule=error.code)
+            log.info("a transaction is not sent: the chain would refuse it now", key=key, rule=error.code)
             return False
         self._sent[key] = act
         return True
@@ -107,7 +107,7 @@ class Sender(Generic[Act]):
         try:
             self._outbox.send(call, key, timeout=timeout)
         except (ChainError, FundsError, TryLater) as error:
-            log.info("the transaction did nothing: another party may have been first", key=key, why=error.message)
+            log.info("a transaction had no effect: another party may have been first", key=key, why=error.message)
             return False
         return True
 
@@ -125,7 +125,7 @@ class Sender(Generic[Act]):
         try:
             self.again(key, call)
         except (ChainError, FundsError, TryLater) as error:
-            log.info("not sent", key=key, why=error.message)
+            log.info("a transaction was not sent", key=key, why=error.message)
             return False
         return True
 
@@ -134,7 +134,7 @@ class Sender(Generic[Act]):
         try:
             self._outbox.wait(key, MINED_SECONDS)
         except (ChainError, FundsError, TryLater) as error:
-            log.info("the transaction did nothing: another party may have been first", key=key, why=error.message)
+            log.info("a transaction had no effect: another party may have been first", key=key, why=error.message)
             return False
         return True
 

@@ -109,7 +109,7 @@ def name_of(role: str, home: Path, given: str | None = None) -> str:
     UsageError."""
     last = given if given is not None else re.sub(r"[^a-z0-9_-]", "-", home.name.lower()).strip("-.")
     if given is not None and _NAME.fullmatch(given) is None:
-        raise UsageError(f"--name is {given!r}", hint="letters, digits, - and _, in lower case")
+        raise UsageError(f"--name is {given!r}", hint="use lower-case letters, digits, - and _")
     plain = f"lockstep-{role}"
     return plain if last in ("", role, "lockstep") else f"{plain}-{last}"
 
@@ -138,6 +138,7 @@ def escaped(text: str) -> str:
     hold."""
     if re.search(r"[\x00-\x1f\x7f\"'\\$]", text):
         raise UsageError(
-            f"{text!r} cannot stand in a unit", hint="a path without quotes, backslashes, $ and line breaks"
+            f"the path {text!r} cannot be written in a unit",
+            hint="use a path without quotes, backslashes, $ and line breaks",
         )
     return text.replace("%", "%%")

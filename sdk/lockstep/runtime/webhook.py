@@ -119,5 +119,5 @@ def redacted(url: str) -> str:
     except ValueError:
         host, port, parts = None, None, urlsplit("")
     if parts.scheme not in ("http", "https") or not host:
-        raise UsageError("--webhook is no http(s) URL", hint="http://host/path or https://host/path")
+        raise UsageError("--webhook is not an http(s) URL", hint="write http://host/path or https://host/path")
     return f"{parts.scheme}://{host}{'' if port is None else f':{port}'}/..."

@@ -65,7 +65,7 @@ class BlobCache:
         """Raises Unreachable if the cache cannot hold files of `size` bytes at once."""
         if size > self._limit:
             raise Unreachable(
-                f"{size >> 20} MiB are needed at once, the cache at {self.folder} holds {self._limit >> 20}",
+                f"{size >> 20} MiB are needed, and the cache at {self.folder} is limited to {self._limit >> 20}",
                 "raise LOCKSTEP_CACHE_MIB",
             )
 
@@ -213,8 +213,8 @@ class BlobCache:
                 # INVARIANT: nobody waits for ever for a process that was stopped.
                 elif time.monotonic() - since > STILL_SECONDS:
                     raise Unreachable(
-                        f"another process fetches {part.stem} and has stood still for {STILL_SECONDS:.0f} s",
-                        "end it: what it has fetched is kept",
+                        f"another process fetches {part.stem} and has made no progress for {STILL_SECONDS:.0f} s",
+                        "end that process: the part that it has fetched is kept",
                     )
                 time.sleep(POLL_SECONDS)
             try:

@@ -145,7 +145,7 @@ class TokenizerLink:
         data = store.get(self.cid, max_bytes=MAX_TOKENIZER_BYTES)
         # INVARIANT: a tokenizer is the one that its dataset names.
         if sha256(data).digest() != self.sha256:
-            raise Mismatch(f"{self.cid} is another tokenizer than its dataset names", "do not use the dataset")
+            raise Mismatch(f"the tokenizer {self.cid} is not the one that its dataset names", "do not use the dataset")
         return Recipe(data, self.separator, self.side, self.unknown)
 
 
@@ -319,7 +319,7 @@ def _tokens(store: ContentStore, manifest: Manifest, cid: Cid, rows: int) -> Ite
             raise PayloadInvalid(f"shard {cid} holds token {tokens.max()}", "do not run the job")
         yield tokens.astype("<i4").data.cast("B")
     if found != due:
-        raise PayloadInvalid(f"shard {cid} has {found} bytes, {due} are due", "do not run the job")
+        raise PayloadInvalid(f"shard {cid} has {found} bytes instead of {due}", "do not run the job")
 
 
 def _dtype_of(vocabulary: int) -> str:

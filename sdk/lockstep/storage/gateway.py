@@ -225,7 +225,9 @@ class Readable(ContentStore):
                 gateway.check()
             except LockstepError as error:
                 failures.append(error)
-                log.warning("a gateway is of no use: the others are asked", gateway=gateway.name, why=error.message)
+                log.warning(
+                    "a gateway cannot be used: requests go to the others", gateway=gateway.name, why=error.message
+                )
                 self._rest(gateway)
         if self._store is None and len(failures) == len(self._gateways):
             raise failures[0]
@@ -281,7 +283,9 @@ class Readable(ContentStore):
             except LockstepError as error:
                 failures.append(error)
                 if self._until.get(gateway.name, 0.0) <= now:
-                    log.warning("a gateway fails: the others are asked first", gateway=gateway.name, why=error.message)
+                    log.warning(
+                        "a gateway failed: requests go to the others first", gateway=gateway.name, why=error.message
+                    )
                 self._rest(gateway)
         if why is not None:
             raise why

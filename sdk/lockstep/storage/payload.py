@@ -361,7 +361,7 @@ def _lengths(stated: bytes | None, due: Sequence[TensorHeader], wire_format: str
 def _require_count(tensors: int) -> None:
     # INVARIANT: a manifest is one block.
     if tensors > MAX_TENSORS:
-        raise UsageError(f"{tensors} tensors in one manifest", f"at most {MAX_TENSORS}, fewer and larger ones")
+        raise UsageError(f"a manifest has {tensors} tensors", f"use at most {MAX_TENSORS}, fewer and larger ones")
 
 
 def _require_links(fields: dict[str, Any], due: Mapping[str, Sequence[TensorHeader]]) -> None:
@@ -452,5 +452,5 @@ def _array(data: memoryview, header: TensorHeader) -> Array:
 def _words(tensor: Array) -> memoryview:
     array = np.ascontiguousarray(tensor).reshape(-1)
     if array.dtype not in (np.float32, np.int32):
-        raise PayloadInvalid(f"a tensor of {array.dtype}", "payloads and checkpoints are float32 or int32")
+        raise PayloadInvalid(f"a tensor has dtype {array.dtype}", "give float32 or int32 in payloads and checkpoints")
     return array.astype("<i4" if array.dtype == np.int32 else "<f4", copy=False).view(np.uint8).data

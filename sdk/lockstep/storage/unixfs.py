@@ -149,7 +149,8 @@ def leaf_nodes(source: BlockSource, cid: Cid, size: int) -> Iterator[tuple[Cid, 
         for leaf in leaves:
             if leaf.size_bytes != min(CHUNK_BYTES, size - at):
                 raise PayloadInvalid(
-                    f"content {cid} has a leaf of {leaf.size_bytes} bytes at {at}", "its publisher cut it otherwise"
+                    f"content {cid} has a leaf of {leaf.size_bytes} bytes at {at}",
+                    "its publisher did not use the canonical chunk size",
                 )
             at += leaf.size_bytes
         yield node, leaves

@@ -286,12 +286,13 @@ def input_dtype(tensor: torch.Tensor, index: int) -> str:
     """The dtype of a state tensor; raises LoweringError for one that a Program does not know."""
     if tensor.dtype not in _DTYPES or tensor.dtype == torch.bool:
         raise LoweringError(
-            f"input {index} is {tensor.dtype}",
+            f"state tensor {index} has dtype {tensor.dtype}",
             hint=_REFUSED.get(tensor.dtype, "state tensors are float32 or int32"),
         )
     if tensor.dim() > 1 or math.prod(tensor.shape) == 0:
         raise LoweringError(
-            f"input {index} has shape {tuple(tensor.shape)}", hint="state tensors are flat: rank 0 or 1, not empty"
+            f"state tensor {index} has shape {tuple(tensor.shape)}",
+            hint="state tensors are flat: rank 0 or 1, not empty",
         )
     return _DTYPES[tensor.dtype]
 

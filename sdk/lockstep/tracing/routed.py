@@ -35,7 +35,7 @@ class _Unknown:
     """A number that depends on data; using it is an error."""
 
     def __index__(self) -> int:
-        raise LoweringError("a number that depends on data (tolist)", hint=_HINT)
+        raise LoweringError("tolist of a tensor that depends on data is not supported", hint=_HINT)
 
 
 class RoutedRows:
@@ -51,7 +51,9 @@ class RoutedRows:
 
     @classmethod
     def __torch_function__(cls, func: Any, _types: Any, _args: Any = (), _kwargs: Any = None) -> Any:
-        raise LoweringError(f"{getattr(func, '__name__', func)} of rows that data have chosen", hint=_HINT)
+        raise LoweringError(
+            f"{getattr(func, '__name__', func)} of rows that depend on data is not supported", hint=_HINT
+        )
 
 
 @contextmanager
@@ -75,7 +77,9 @@ def split(x: torch.Tensor, split_size: Any, dim: int = 0) -> Any:
     if not isinstance(split_size, Counts):
         return x.split(split_size, dim)
     if dim % x.dim():
-        raise LoweringError(f"a split of axis {dim} by counts of the data", hint="split rows: dim=0")
+        raise LoweringError(
+            f"a split of axis {dim} by counts that depend on data is not supported", hint="split rows: dim=0"
+        )
     ends = split_size.counts.cumsum(0).unsqueeze(1)
     before = torch.arange(x.shape[0]).unsqueeze(0) < ends
     own = torch.cat([before[:1], before[1:] & ~before[:-1]])

@@ -119,7 +119,7 @@ def job_of(described: Mapping[str, Any], folder: Path, *, weights: bool = True) 
     refuse_wrong(described)
     price, (_, changes) = _price(described), _terms(described)
     if price is not None and "slot_price" in changes:
-        raise UsageError("price beside terms.slot_price", "a slot has one price: write one of them")
+        raise UsageError("both price and terms.slot_price are set", "a slot has one price: write one of them")
     job = _evaluation(described, folder) if "evaluation" in described else _training(described, folder, weights)
     job = job if price is None else at_price(job, price)
     # INVARIANT: what a description says stands, whatever is computed for the rest.
@@ -131,9 +131,11 @@ def refuse_wrong(described: Mapping[str, Any]) -> None:
     refuse_unknown(described, KEYS, "the description")
     _refuse_wide(described, "")
     if not isinstance(described.get("texts"), str):
-        raise UsageError("the description names no texts", 'texts = "a folder of *.txt"')
+        raise UsageError("the description names no texts", 'write texts = "a folder of *.txt"')
     if not isinstance(described.get("start", ""), str):
-        raise UsageError(f"start is {described['start']!r}", 'start = "a folder that `lockstep train pull` wrote"')
+        raise UsageError(
+            f"start is {described['start']!r}", 'write start = "a folder that `lockstep train pull` wrote"'
+        )
     strategy_of(_table(described, "strategy"))
 
 
@@ -160,7 +162,7 @@ def _price(described: Mapping[str, Any]) -> Wei | None:
     if "price" not in described:
         return None
     if not isinstance(described["price"], (str, int, float)) or isinstance(described["price"], bool):
-        raise UsageError(f"price is {described['price']!r}", 'tokens for 10^15 operations, as "0.5"')
+        raise UsageError(f"price is {described['price']!r}", 'give tokens for 10^15 operations, as "0.5"')
     return amount_of(str(described["price"]), "price")
 
 
@@ -170,7 +172,7 @@ def _terms(described: Mapping[str, Any]) -> tuple[Terms, dict[str, Any]]:
     table = {"preset": given} if isinstance(given, str) else dict(_table(described, "terms"))
     name = table.pop("preset", TERMS)
     if not isinstance(name, str) or name not in PRESETS:
-        raise UsageError(f"no terms are called {name!r}", f"one of {', '.join(PRESETS)}")
+        raise UsageError(f"there are no terms {name!r}", f"use one of {', '.join(PRESETS)}")
     kinds = get_type_hints(Terms)
     refuse_unknown(table, ["preset", *kinds], "[terms]")
     changes = {key: _term(kinds[key], value, f"terms.{key}") for key, value in table.items()}
@@ -279,8 +281,8 @@ def _batch(described: Mapping[str, Any], model: nn.Module, vocabulary: int) -> B
     due = vocabulary + isinstance(config, EncoderConfig)
     if config.vocabulary < due:
         raise UsageError(
-            f"a vocabulary of {config.vocabulary} for texts of {vocabulary} tokens",
-            f"model.vocabulary is {due} at least",
+            f"model.vocabulary is {config.vocabulary}, and the texts have {vocabulary} different tokens",
+            f"use at least {due}",
         )
     return batch
 
@@ -350,7 +352,10 @@ def _text(described: Mapping[str, Any], folder: Path) -> _Text:
     given = _value(Tokens, _table(described, "tokens"), "tokens")
     if not given.tokenizer:
         if "tokens" in described:
-            raise UsageError("[tokens] without a tokenizer", 'tokenizer = "a tokenizer.json", or no [tokens] for bytes')
+            raise UsageError(
+                "[tokens] names no tokenizer",
+                'write tokenizer = "a tokenizer.json", or leave [tokens] out to train on bytes',
+            )
         return _Text(path, None, BYTE_VOCABULARY)
     tokenizer = Tokenizer.read(_path(folder, given.tokenizer, "tokens.tokenizer"))
     tokenizer.separator(given.separator)
@@ -430,7 +435,7 @@ def _require_kind(own: Any, value: Any, name: str) -> None:
         raise UsageError(f"{name} is {value!r}", "it must be a list of strings")
     # INVARIANT: a number is one of binary32, in which every Program computes.
     if due is float and not abs(value) <= LARGEST:
-        raise UsageError(f"{name} is {value!r}", f"it must be a number of binary32, at most {LARGEST:.3g}")
+        raise UsageError(f"{name} is {value!r}", f"it must be a binary32 number of magnitude at most {LARGEST:.3g}")
 
 
 def _piece(registry: Mapping[str, type[Any]], default: Any, given: Any, where: str) -> Any:

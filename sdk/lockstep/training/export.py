@@ -183,7 +183,9 @@ def _require_bounded(parameters: Sequence[Mapping[str, Any]], held: int) -> None
     """Raises PayloadInvalid for a spec whose parameters are out of proportion to the elements that its job holds."""
     for p in parameters:
         if len(p["shape"]) > MAX_RANK or any(n < 0 for n in p["shape"]):
-            raise PayloadInvalid(f"parameter {p['name']} has no shape of a tensor", "its spec is of no job of ours")
+            raise PayloadInvalid(
+                f"parameter {p['name']} has an invalid shape", "the spec was not written by this library"
+            )
     named = sum(prod(p["shape"]) for p in parameters)
     # INVARIANT: no spec makes a file, or takes memory, out of proportion to what was fetched for it.
     if named > REPEATS * held + SLACK_ELEMENTS:

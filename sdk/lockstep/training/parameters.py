@@ -183,7 +183,7 @@ def layout_of(model: torch.nn.Module, shard_elements: int = SHARD_ELEMENTS) -> L
     """
     named = [(name, tuple(p.shape)) for name, p in model.named_parameters() if p.requires_grad]
     if not named:
-        raise UsageError(f"{type(model).__name__} has nothing to train", "every parameter is frozen")
+        raise UsageError(f"{type(model).__name__} has nothing to train", "set requires_grad on at least one parameter")
     ordered = sorted(named, key=lambda item: prod(item[1]) % LEAF_ELEMENTS != 0)
     places: list[Parameter] = []
     ends = [0]

@@ -81,7 +81,7 @@ class Tokenizer:
 
         hint = "a tokenizer.json as Hugging Face's `tokenizers` saves it"
         if len(data) > MAX_TOKENIZER_BYTES:
-            raise UsageError(f"a tokenizer of more than {MAX_TOKENIZER_BYTES >> 20} MiB", hint)
+            raise UsageError(f"the tokenizer is larger than {MAX_TOKENIZER_BYTES >> 20} MiB", hint)
         try:
             encoder = Encoder.from_str(data.decode())
         except BaseException as error:
@@ -139,7 +139,7 @@ def documents_of(texts: Path, side: str) -> list[Source]:
     """
     if texts.is_file():
         if side == HELD_OUT:
-            raise UsageError(f"{texts} is one document", "a folder of two at least: one is held out")
+            raise UsageError(f"{texts} is one document", "give a folder of at least two: one is held out")
         return [Source(texts)]
     paths = sorted(texts.glob("*.txt"), key=lambda path: sha256(path.name.encode()).digest())
     if not paths:
@@ -147,7 +147,7 @@ def documents_of(texts: Path, side: str) -> list[Source]:
     if side == ALL:
         return [Source(path) for path in sorted(paths)]
     if len(paths) < 2:
-        raise UsageError(f"{len(paths)} document in {texts}", "two at least: one is held out")
+        raise UsageError(f"{texts} has {len(paths)} document", "give at least two: one is held out")
     held = max(1, len(paths) // HELD_OUT_FRACTION)
     return [Source(path, EXCERPT_BYTES) for path in paths[:held]] if side == HELD_OUT else [
         Source(path) for path in paths[held:]
@@ -181,12 +181,15 @@ def token_dataset(sources: Sequence[Source], recipe: Recipe, *, row_tokens: int,
 def verify(dataset: Dataset, texts: Path, recipe: Recipe | None, folder: Path | None = None) -> None:
     """Raises Mismatch unless the dataset's rows are the texts' tokens by the recipe of its manifest; anybody can."""
     if recipe is None:
-        raise UsageError("a dataset of bytes, or of images", "only one with a tokenizer says how it was made")
+        raise UsageError(
+            "the dataset has no tokenizer: it is of bytes or of images",
+            "only a dataset with a tokenizer records how it was made",
+        )
     own = token_dataset(documents_of(texts, recipe.side), recipe, row_tokens=dataset.row_tokens, folder=folder)
     # INVARIANT: every row is the tokenisation of the text, and no text is left out.
     if own.rows.shape != dataset.rows.shape:
         raise Mismatch(
-            f"the texts have {own.row_count} rows of tokens, the dataset {dataset.row_count}",
+            f"the texts have {own.row_count} rows of tokens, the dataset has {dataset.row_count}",
             "it was made of other texts",
         )
     for first in range(0, own.row_count, READ_BYTES // own.row_tokens + 1):
@@ -194,7 +197,8 @@ def verify(dataset: Dataset, texts: Path, recipe: Recipe | None, folder: Path | 
         wrong = (own.rows[part] != dataset.rows[part]).any(1)
         if wrong.any():
             raise Mismatch(
-                f"row {first + int(wrong.argmax())} is not what the texts give", "it was made of other texts"
+                f"row {first + int(wrong.argmax())} of the dataset differs from the texts",
+                "the dataset was made of other texts",
             )
 
 

@@ -333,7 +333,8 @@ def rows_of(given: object, batch: Batch) -> NDArray[np.int32]:
         or not np.issubdtype(rows.dtype, np.integer)
     ):
         raise UsageError(
-            f"rows of shape {rows.shape} and type {rows.dtype}", f"whole numbers, [N, {batch.row_length}] as the batch"
+            f"the rows have shape {rows.shape} and dtype {rows.dtype}",
+            f"give integers of shape [N, {batch.row_length}], as the batch reads them",
         )
     if rows.min() < -(1 << 31) or rows.max() >= 1 << 31:
         raise UsageError("a row holds a number beyond 32 bits", "a dataset has 32-bit integers")

@@ -230,7 +230,7 @@ def test_a_game_in_which_no_number_was_computed_has_none_to_check(
         places = [*played.places(tmp_path), "--storage", f"dir://{tmp_path / 'store'}"]
         ended = lockstep("dispute", "check", game.hex(), *places, "--json")
         assert (ended.code, ended.error["code"]) == (2, "usage")
-        assert "computed no number" in ended.error["message"]
+        assert "not computed a number" in ended.error["message"]
         assert ended.error["hint"].startswith("lockstep replay ")
 
 

@@ -157,7 +157,7 @@ class Box:
             except wire.Late as error:
                 raise self._dead(f"it was not done after {seconds:.0f} s", Overdue) from error
             except (OverflowError, Malformed) as error:
-                raise self._dead(f"it answered what is none: {error}") from error
+                raise self._dead(f"its answer is malformed: {error}") from error
 
     def rest(self, root: bytes) -> None:
         """Has the child free what a Program keeps for its next run, at its next order."""

@@ -63,7 +63,7 @@ TRIALS = 4.0
 
 def _seconds(value: Any, where: str) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
-        raise Malformed(f"{where} is no number of seconds")
+        raise Malformed(f"{where} is not a number of seconds")
     return float(value)
 
 
@@ -236,7 +236,7 @@ class JobBox:
         except (Unfit, Overdue) as error:
             if isinstance(error, Overdue) and at_most < LOOK_SECONDS:
                 raise
-            log.info("a job is compared on its device alone", job=self.job.hex(), why=error.message)
+            log.info("a job's kernels are compared on its device only", job=self.job.hex(), why=error.message)
 
     def decode(self, cid: str) -> None:
         """Has the child decode and plan one Program more, the loss under `cid`."""
@@ -418,7 +418,7 @@ class JobBox:
                 raise
             for longest in list(_STARVED)[:-MOST_STARVED]:
                 _STARVED.pop(longest, None)
-            raise TryLater(error.message, "free some memory: it is tried again by itself") from error
+            raise TryLater(error.message, "free some memory: the job is retried automatically") from error
         if _STARVED.get(self.job) == work:
             del _STARVED[self.job]
         return found
@@ -494,5 +494,5 @@ def _pace(found: dict[str, float]) -> Pace:
 
 def _natural(words: str) -> int:
     if not words.isdecimal():
-        raise Malformed("operations are no number")
+        raise Malformed("the count of operations is not a number")
     return int(words)

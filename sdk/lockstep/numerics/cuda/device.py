@@ -250,7 +250,7 @@ def _value(result: tuple[Any, ...]) -> Any:
     """The value of a driver call, or its values; raises DeviceFailed for any status but success."""
     status, *values = result
     if int(status) != 0:
-        raise DeviceFailed(f"the CUDA driver says {status.name}", hint="nvidia-smi shows the device and its memory")
+        raise DeviceFailed(f"the CUDA driver returned {status.name}", hint="nvidia-smi shows the device and its memory")
     return tuple(values) if len(values) > 1 else values[0] if values else None
 
 
@@ -263,7 +263,7 @@ def count_devices() -> int:
     except (DoctorError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise UsageError(
-            f"no CUDA device: {reason}", hint="a machine with an NVIDIA driver has one; --device cpu needs none"
+            f"no CUDA device: {reason}", hint="use a machine with an NVIDIA driver, or --device cpu"
         ) from error
 
 
@@ -310,7 +310,7 @@ def machine_code(source: str, architecture: str) -> bytes:
         # INVARIANT: nobody but the user can place code where it is loaded from.
         cache_directory()
     except DoctorError as error:
-        log.warning("kernels are compiled anew: %s", error)
+        log.warning("a cached CUDA kernel cannot be loaded and is compiled again: %s", error)
         return compile_source(source, architecture)
     return compiled.Entry(key, ".cubin").make(make)
 

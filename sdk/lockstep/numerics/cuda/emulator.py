@@ -98,7 +98,7 @@ class Emulator:
         """See `Device`; the words are poisoned."""
         if 4 * words > (free := self.memory.free):
             raise DeviceFailed(
-                f"the emulated device has {free:,} bytes, and {4 * words:,} are asked for", hint="use another device"
+                f"the emulated device has {free:,} bytes, and {4 * words:,} are needed", hint="use another device"
             )
         memory = np.full(words + GUARD + 64, POISON, np.uint32)
         skipped = -memory.ctypes.data % 256 // 4

@@ -168,7 +168,8 @@ def planned(
     characters = len(found.generated.source)
     if characters > MOST_SOURCE:
         raise UsageError(
-            f"its kernels take {characters:,} characters, at most {MOST_SOURCE:,} are compiled for {device.label}",
+            f"the source of its kernels has {characters:,} characters, more than the limit of {MOST_SOURCE:,} for "
+            f"{device.label}",
             hint="the processor runs it",
         )
     return found
@@ -413,7 +414,7 @@ class _Packed:
                 start = kernels.record(self._nodes())
             except DeviceFailed as error:
                 # If it is the device that failed, what follows says so.
-                log.warning("launches are started one by one: %s", error)
+                log.warning("no CUDA graph can be built, so kernels are launched one by one: %s", error)
                 self._records = False
                 return None
         self._recorded[places] = start

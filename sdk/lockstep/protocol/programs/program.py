@@ -448,7 +448,8 @@ class ProgramHeader:
             raise ProgramInvalid(f"a Program header does not parse: {error}", hint="fetch the Program again") from error
         if f.foreign:
             raise ProgramInvalid(
-                f"Program of profile {f.profile}, op-set {f.opset}; this build speaks {PROFILE}, 1 to {OPSET}",
+                f"the Program has profile {f.profile} and op-set {f.opset}; "
+                f"this build runs profile {PROFILE}, op-sets 1 to {OPSET}",
                 hint="install the release that the job names",
             )
         if len(header) != f.length:
@@ -513,7 +514,7 @@ def encode_entry(entry: TensorHeader | None) -> bytes:
     if entry is None:
         return struct.pack(">BBI", 0, 0, 0)
     if len(entry.shape) > 1:
-        raise ProgramInvalid(f"a state tensor of shape {entry.shape}", hint="state tensors are flat: rank 0 or 1")
+        raise ProgramInvalid(f"a state tensor has shape {entry.shape}", hint="state tensors are flat: rank 0 or 1")
     return struct.pack(">BBI", 1 + len(entry.shape), entry.dtype, entry.elements)
 
 

@@ -84,7 +84,7 @@ class Watch:
             # INVARIANT: an account works in one home at a time.
             if own and (registered or e.name in ACTS) and not self._sent(e.transaction):
                 raise GuardRefused(
-                    f"{self._me} is at work elsewhere: {e.name} in block {e.block} is not of this home",
+                    f"another home uses the key of {self._me}: it sent {e.name} in block {e.block}",
                     hint="stop the other machine, then move its memory with `guard export` and `guard import`",
                     code="guard_refused.doppelganger",
                 )

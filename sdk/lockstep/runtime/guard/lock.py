@@ -57,7 +57,7 @@ def held(home: Path, who: str) -> Iterator[None]:
         except BlockingIOError as error:
             holder = os.pread(lock, 64, 0).decode(errors="replace").strip() or "process"
             raise GuardRefused(
-                f"another {holder} works in {home}",
+                f"another {holder} is running in {home}",
                 hint="stop it first; two processes need two homes and two keys",
                 code="guard_refused.locked",
             ) from error

@@ -131,8 +131,9 @@ class GuardMemory:
         # INVARIANT: never two different claims for one place.
         if kept is None or kept.torn or kept.values != wanted.values:
             raise GuardRefused(
-                f"the guard refuses: other values were signed for claim {short(place.claim)} before",
-                hint="this machine computes other bits than before, or two machines use one key: stop, find out which",
+                f"the guard refuses: this key has signed other values for claim {short(place.claim)}",
+                hint="this machine computes other bits than before, or two machines use one key: find out which before "
+                "you continue",
             )
         return kept
 

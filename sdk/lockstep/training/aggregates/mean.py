@@ -28,7 +28,7 @@ class Average:
 
     def __post_init__(self) -> None:
         if self.over not in (CONTRIBUTORS, SLOTS):
-            raise UsageError(f"a mean over {self.over!r}", f'"{CONTRIBUTORS}" or "{SLOTS}"')
+            raise UsageError(f"over is {self.over!r}", f'use "{CONTRIBUTORS}" or "{SLOTS}"')
 
     def combine(self, payloads: Sequence[Shards], mask: Tensor) -> list[Tensor]:
         """Zeros if there is none."""

@@ -187,7 +187,7 @@ class GeometricMedian:
     def __post_init__(self) -> None:
         _check_iterations(self.iterations)
         if not self.smoothing > 0:
-            raise UsageError(f"smoothing is {self.smoothing}", "it lies above 0")
+            raise UsageError(f"smoothing is {self.smoothing}", "use a number above 0")
 
     def combine(self, payloads: Sequence[Shards], mask: Tensor) -> list[Tensor]:
         """A fixed number of iterations."""
@@ -222,7 +222,7 @@ class CentredClipping:
     def __post_init__(self) -> None:
         _check_iterations(self.iterations)
         if not self.radius > 0:
-            raise UsageError(f"radius is {self.radius}", "it lies above 0")
+            raise UsageError(f"radius is {self.radius}", "use a number above 0")
 
     def combine(self, payloads: Sequence[Shards], mask: Tensor) -> list[Tensor]:
         """A fixed number of iterations."""

@@ -36,8 +36,8 @@ class Uniform(Elementwise):
     def __post_init__(self) -> None:
         if self.width not in (2, 4, 8) or not 1 <= self.group <= MAX_PIECE:
             raise UsageError(
-                f"bins of {self.width} bits, groups of {self.group}",
-                f"width is 2, 4 or 8; group 1 to {MAX_PIECE}",
+                f"bins have {self.width} bits, in groups of {self.group}",
+                f"use a width of 2, 4 or 8, and a group of 1 to {MAX_PIECE}",
             )
 
     @property

@@ -64,4 +64,4 @@ def _row(model: nn.Module) -> tuple[str, ModelKind]:
     for name, kind in MODELS.items():
         if type(model) is kind.model:
             return name, kind
-    raise UsageError(f"{type(model).__name__} is not a registered model", f"one of {', '.join(MODELS)}")
+    raise UsageError(f"{type(model).__name__} is not a registered model", f"use one of {', '.join(MODELS)}")
