@@ -1,9 +1,8 @@
-"""The part of a chain that somebody relies on: the setting `finality`, as a block.
+"""The last block that a process treats as final, by the setting `finality`.
 
-"latest"                the head
-"safe", "finalized"     the provider's block of that name; Ethereum: justified and finalized by the beacon chain;
-                        a rollup: its data are on the parent chain, and final there (the execution API's block tags)
-"3"                     three blocks behind the head
+"latest" the head "safe", "finalized" the provider's block of that name; Ethereum: justified and finalized by the beacon
+chain; a rollup: its data are on the parent chain, and final there (the execution API's block tags) "3" three blocks
+behind the head
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ log = structlog.get_logger(__name__)
 
 
 class FinalityTracker:
-    """One process's record of the last block that is relied on: asked for once a head; what was named last stands.
+    """Tracks the last final block: requests it once for each head, and keeps the last known one if the provider names
+    none.
 
-    >>> finality = FinalityTracker(lambda head: head - 3)
-    >>> finality.block, finality.look(10), finality.look(10), finality.block
-    (-1, 7, 7, 7)
+    >>> finality = FinalityTracker(lambda head: head - 3) >>> finality.block, finality.look(10), finality.look(10),
+    finality.block (-1, 7, 7, 7)
     """
 
     def __init__(self, ask: Callable[[int], int]) -> None:
-        """`ask(head)` names the block, or raises TryLater or Unreachable."""
+        """`ask(head)` returns the final block's number, or raises TryLater or Unreachable."""
         self._ask = ask
         self._head: int | None = None
         self._told = False
         self.block = -1
-        """As named last; below zero if none was."""
+        """The last known final block; negative if there is none."""
 
     def look(self, head: int) -> int:
-        """Returns the last block that is relied on, by a chain whose head is `head`."""
+        """Returns the last final block of a chain whose head is `head`."""
         if head == self._head:
             return self.block
         self._head = head
@@ -57,7 +56,7 @@ class FinalityTracker:
 
 
 def relied_block(w3: Web3, finality: str, head: int) -> int:
-    """The last block up to `head` that is relied on; below zero if there is none. Raises TryLater, Unreachable."""
+    """Returns the last final block up to `head`; negative if there is none. Raises TryLater, Unreachable."""
     if finality.isdigit():
         return head - int(finality)
     if finality == "latest":

@@ -30,11 +30,12 @@ PERMIT_GAS = 55_000
 """Gas that a permit adds to `create`: its signature is checked, a nonce and an allowance are written."""
 
 WORKER_ROUND = ("join", "commit", "reveal")
-"""A slot's owner, where an aggregator sends the receipts and does what anybody may."""
+"""Transactions of a slot's owner in a round in which an aggregator sends the receipts and makes the calls open to
+anybody."""
 WORKER_ONCE = ("registerNode", "depositWithPermit")
 WORKER_END = ("requestUnbond", "withdrawUnbonded", "withdraw")
 ANYBODY_ROUND = ("startRound", "seal", "freeze", "finalize")
-"""Once a round, by whoever is first."""
+"""Transactions that a round needs once, from any account."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Fees:
     base: int
     tip: int = 0
     stated: bool = False
-    """True if a person named the price, and no block did."""
+    """True if the user stated the price; otherwise it comes from a block."""
 
     @property
     def price(self) -> Wei:
@@ -56,13 +57,13 @@ class Fees:
         return Wei((gas_of(verbs) + more) * self.price)
 
     def told(self) -> str:
-        """As people read it."""
+        """Returns the price as text."""
         gwei = f"{self.price / GWEI:.4g} gwei"
         return f"{gwei} a unit of gas, " + ("as stated" if self.stated else "the base fee now and the tip")
 
 
 def gas_of(verbs: Iterable[str]) -> int:
-    """Units that these transactions take together."""
+    """Returns the gas that these transactions use together."""
     return sum(VERBS[verb] for verb in verbs)
 
 
@@ -72,7 +73,7 @@ def fees_now(w3: Web3) -> Fees:
 
 
 def fees_stated(gwei: str) -> Fees:
-    """Parses a person's --gas-price; raises UsageError."""
+    """Parses the option --gas-price; raises UsageError."""
     try:
         value = Decimal(gwei.strip())
     except InvalidOperation:
@@ -83,5 +84,5 @@ def fees_stated(gwei: str) -> Fees:
 
 
 def fees_of(w3: Web3, stated: str | None) -> Fees:
-    """Stated ones if somebody did, else the chain's."""
+    """Returns the stated fees if there are any, otherwise the chain's."""
     return fees_now(w3) if stated is None else fees_stated(stated)
