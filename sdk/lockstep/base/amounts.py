@@ -1,11 +1,11 @@
-"""Amounts of the token, as people read and write them: "20.5 LST".
+"""Parses and formats token amounts for people: "20.5 LST".
 
 >>> tokens(Wei(20_500_000_000_000_000_000))
 '20.5 LST'
 >>> amount_of("20.5 LST") == amount_of("20.5")
 True
 
-JSON carries the smallest unit as a decimal string; only text for people is converted.
+JSON carries wei as a decimal string; only text for people is converted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DECIMALS = 18
 SYMBOL = "LST"
 _AMOUNT = re.compile(r"(\d{1,40})(?:\.(\d+))?\s*(LST|wei)?", re.IGNORECASE | re.ASCII)
 _TINY = Decimal("1e-9")
-"""Below it an amount that is rounded is written with an exponent."""
+"""Smaller rounded amounts are written with an exponent."""
 _FEE_UNITS = {"wei": 0, "gwei": 9, "eth": 18}
 _FEE = re.compile(r"(\d{1,40})(?:\.(\d{1,18}))?\s*([a-z]*)", re.IGNORECASE | re.ASCII)
 _LARGEST = 2**128 - 1
@@ -30,7 +30,7 @@ _LARGEST = 2**128 - 1
 
 
 def tokens(amount: int | str, digits: int | None = None, symbol: str = SYMBOL) -> str:
-    """An amount of the smallest unit in tokens: exact, or to so many significant digits; `symbol` ETH for the coin."""
+    """Formats an amount in wei as tokens, exactly or to `digits` significant digits; `symbol` is ETH for the coin."""
     exact = Decimal(int(amount)) / TOKEN
     if digits is not None:
         exact = Context(prec=digits).create_decimal(exact)
@@ -40,9 +40,9 @@ def tokens(amount: int | str, digits: int | None = None, symbol: str = SYMBOL) -
 
 
 def amount_of(text: str, name: str = "amount", *, least: int = 1) -> Wei:
-    """The amount that a person wrote: "20", "20.5 LST", or "5wei"; raises UsageError.
+    """Parses an amount: "20", "20.5 LST", or "5wei"; raises UsageError.
 
-    `name`: what it was written for, in the error's words; `least`: the smallest that makes sense there.
+    `name` is the option in the error's message; `least` is the smallest valid amount.
     """
     found = _AMOUNT.fullmatch(text.strip())
     if found is None:
@@ -65,7 +65,7 @@ def amount_of(text: str, name: str = "amount", *, least: int = 1) -> Wei:
 
 
 def fee_of(text: str, name: str) -> Wei:
-    """A price of a unit of gas that a person wrote with its unit: "40 gwei", "0.05 gwei", "7 wei"; raises UsageError.
+    """Parses a price per gas with its unit: "40 gwei", "0.05 gwei", "7 wei"; raises UsageError.
 
     A bare number is refused: gwei and wei differ by 10^9.
     """

@@ -17,9 +17,9 @@ from lockstep.protocol.types import Address
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 LEAST_DIGITS = 6
-"""The fewest hex digits by which people name an id."""
+"""The fewest hex digits that identify an id on the command line."""
 SHOWN_DIGITS = 8
-"""The hex digits of an id that a line for people shows."""
+"""The number of hex digits of an id that messages show."""
 JOBS_SHOWN = "`lockstep train list` shows every job"
 CLAIMS_SHOWN = "`lockstep train watch JOB` shows the claims of a job"
 GAMES_SHOWN = "`lockstep dispute list --all` shows every game"
@@ -49,7 +49,7 @@ def short(value: object) -> str:
 
 
 def digits_of(text: str, what: str, hint: str) -> str:
-    """Parses a person's id as lower-case hex digits; raises UsageError if it is none."""
+    """Parses the first digits of an id into lower-case hex; raises UsageError for anything else."""
     digits = text.lower().removeprefix("0x")
     if not re.fullmatch(rf"[0-9a-f]{{{LEAST_DIGITS},64}}", digits):
         raise UsageError(
@@ -59,9 +59,9 @@ def digits_of(text: str, what: str, hint: str) -> str:
 
 
 def identified(text: str, known: Iterable[bytes], what: str, hint: str) -> bytes:
-    """The id of 32 bytes that a person named by its first hex digits; raises UsageError, NotFoundError.
+    """Returns the 32-byte id that begins with these hex digits; raises UsageError, NotFoundError.
 
-    `what` it is an id of, `hint`: where ids are shown.
+    `what` is the kind of id, and `hint` tells where ids are listed.
     """
     digits = digits_of(text, what, hint)
     found = sorted({value for value in known if value.hex().startswith(digits)})
@@ -97,7 +97,7 @@ def address_of(text: str, name: str, *, hint: str = "") -> Address:
 
 
 def refuse_unknown(given: Iterable[str], known: Collection[str], where: str) -> None:
-    """Raises UsageError for the first name that is not known, `where` it stands, with the nearest one."""
+    """Raises UsageError for the first unknown name, with its place `where` and the nearest known name."""
     for name in given:
         if name not in known:
             raise UsageError(f"{where}: nothing is called {name!r}", hint=nearest(name, known))

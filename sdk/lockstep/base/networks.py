@@ -46,12 +46,12 @@ def local_folder() -> Path:
 
 
 def local_file() -> Path:
-    """The entry of the local market; it is there while the market is up."""
+    """Returns the path of the local market's entry, a file that exists while that market runs."""
     return local_folder() / "network.toml"
 
 
 def values_of(name: str, role: str) -> dict[str, str]:
-    """The settings that a network stands for, with a role's own home; raises UsageError."""
+    """Returns the settings of a network, with the role's own home; raises UsageError."""
     file = local_file() if name == LOCAL else config_folder() / "networks.toml"
     tables = _read(file)
     if name == LOCAL and not tables:
@@ -62,7 +62,7 @@ def values_of(name: str, role: str) -> dict[str, str]:
 
 
 def _read(file: Path) -> dict[str, dict[str, str]]:
-    """Every network of a file; none if there is no file."""
+    """Returns every network of a file; none if the file does not exist."""
     try:
         found = from_toml(file_bytes(file))
     except FileNotFoundError:

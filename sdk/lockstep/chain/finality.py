@@ -1,8 +1,9 @@
 """The last block that a process treats as final, by the setting `finality`.
 
-"latest" the head "safe", "finalized" the provider's block of that name; Ethereum: justified and finalized by the beacon
-chain; a rollup: its data are on the parent chain, and final there (the execution API's block tags) "3" three blocks
-behind the head
+"latest"                the head
+"safe", "finalized"     the provider's block of that name; Ethereum: justified and finalized by the beacon chain;
+                        a rollup: its data are on the parent chain, and final there (the execution API's block tags)
+"3"                     three blocks behind the head
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ class FinalityTracker:
     """Tracks the last final block: requests it once for each head, and keeps the last known one if the provider names
     none.
 
-    >>> finality = FinalityTracker(lambda head: head - 3) >>> finality.block, finality.look(10), finality.look(10),
-    finality.block (-1, 7, 7, 7)
+    >>> finality = FinalityTracker(lambda head: head - 3)
+    >>> finality.block, finality.look(10), finality.look(10), finality.block
+    (-1, 7, 7, 7)
     """
 
     def __init__(self, ask: Callable[[int], int]) -> None:

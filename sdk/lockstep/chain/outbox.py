@@ -1,11 +1,11 @@
 """The outbox writes every transaction to disk before it is sent, and sends it until it is mined, once per key.
 
-submit(call, key): key known? -> that transaction; else nonce -> sign -> write (SQLite) -> broadcast wait(key): receipt?
--> done; not yet? -> broadcast again, with a higher fee when it is stuck after kill -9: `recover` broadcasts what was
-written and not mined; nothing is signed twice under one key after a reorganisation: a transaction that is no longer
-mined, by the account's nonce, is broadcast again in its place, at the next use of the outbox or when the account's
-process calls `tend` if none of the account's transactions is mined for STUCK_SECONDS: all are broadcast again, the
-first with a higher fee
+submit(call, key):  key known? -> that transaction;  else nonce -> sign -> write (SQLite) -> broadcast
+wait(key):          receipt? -> done;  not yet? -> broadcast again, with a higher fee when it is stuck
+after kill -9:      `recover` broadcasts what was written and not mined; nothing is signed twice under one key
+after a reorganisation: a transaction that is no longer mined, by the account's nonce, is broadcast again in its place,
+                    at the next use of the outbox or when the account's process calls `tend`
+if none of the account's transactions is mined for STUCK_SECONDS: all are broadcast again, the first with a higher fee
 """
 
 from __future__ import annotations

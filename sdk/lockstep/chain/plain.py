@@ -1,6 +1,7 @@
 """An event's arguments in JSON, and their schema: bytes as hex, wide integers as decimal strings.
 
->>> plain("JobMarket", "JobCancelled", {"job": bytes(32), "refunded": 5})["refunded"] '5'
+>>> plain("JobMarket", "JobCancelled", {"job": bytes(32), "refunded": 5})["refunded"]
+'5'
 """
 
 from __future__ import annotations

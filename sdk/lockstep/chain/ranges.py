@@ -1,7 +1,7 @@
 """Adapts the block range of log requests to the provider's limits.
 
-refused the range that its message names; else half of what was asked, down to one block answered twice as many; a
-growth that was refused is tried again after twice as many answers
+refused     the range that its message names; else half of what was asked, down to one block
+answered    twice as many; a growth that was refused is tried again after twice as many answers
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Converts between the chain's bytes and the twin's values: calls, results, log entries and reverts.
 
-call_of(contract, sender, data) -> Call data_of(call) -> data returned(contract, function, value) -> data log_of(event)
--> (topics, data) reverted(error) -> data
+call_of(contract, sender, data) -> Call          data_of(call) -> data
+returned(contract, function, value) -> data      log_of(event) -> (topics, data)      reverted(error) -> data
 """
 
 from __future__ import annotations
