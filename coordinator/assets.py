@@ -1,4 +1,5 @@
-"""The pages' scripts and styles, held in memory: two libraries as npm has them (tools/vendored.py), and our own."""
+"""The pages' scripts and styles, held in memory: two libraries from npm (tools/vendored.py), and the coordinator's
+own."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class Asset:
     compressed: bytes
     media_type: str
     digest: str
-    """The first 16 hex digits of its SHA-256: its version."""
+    """The first 16 hex digits of the file's SHA-256, which serve as its version."""
 
     @staticmethod
     def read(path: Path) -> Asset:
@@ -42,7 +43,7 @@ router = APIRouter(include_in_schema=False)
 
 
 def url(name: str) -> str:
-    """The address of a file, with its version: a browser keeps it for good."""
+    """Returns the URL of a file with its version, so that browsers may cache it forever."""
     return f"/static/{name}?v={ASSETS[name].digest}"
 
 

@@ -1,4 +1,4 @@
-"""Every plot's rows as CSV, beside the JSON."""
+"""Exports the rows of every plot as CSV."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The public pages: what the API answers, as HTML that needs no script.
+"""The public pages: the API's answers as HTML that needs no script.
 
 Every number comes from the functions behind the API (coordinator.queries, coordinator.views). Whatever strangers wrote
 is escaped by the templates, and the Content-Security-Policy lets nothing run but our own files.

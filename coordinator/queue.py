@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 QUEUE = "coordinator"
 LOOK = "coordinator.look"
 STALE_POKES = 5
-"""A notify older than this many periods is dropped: a newer one waits behind it."""
+"""A notification that is older than this many periods is dropped, since a newer one follows."""
 
 
 def build(settings: CoordinatorSettings) -> Celery:
@@ -85,7 +85,7 @@ def build(settings: CoordinatorSettings) -> Celery:
 
 
 def _name(settings: CoordinatorSettings) -> str:
-    """The queue: coordinators that share a broker do not take each other's messages."""
+    """Returns the queue's name, which differs between coordinators that share a broker."""
     return f"{QUEUE}-{settings.home_name}" if settings.broker else QUEUE
 
 
@@ -98,7 +98,7 @@ def waiting(settings: CoordinatorSettings) -> int:
 
 
 def check(url: str) -> None:
-    """Raise UsageError where no broker is reached by a URL of this kind."""
+    """Raises UsageError if the URL's scheme is not a supported broker."""
     try:
         if url:
             Connection(url).get_transport_cls()
@@ -111,7 +111,8 @@ def check(url: str) -> None:
 
 
 def notifier(settings: CoordinatorSettings, app: Celery | None = None) -> Callable[[str], None]:
-    """A function that asks the worker to look at a job; a broker that is down costs seconds, and is no error."""
+    """Returns a function that notifies the worker about a job; an unreachable broker costs seconds and raises no
+    error."""
     queue = build(settings) if app is None else app
     expires = STALE_POKES * settings.poll_seconds
 
@@ -126,7 +127,7 @@ def notifier(settings: CoordinatorSettings, app: Celery | None = None) -> Callab
 
 @cache
 def _outage() -> Outage:
-    """This process's: an outage lasts from one notify to the next."""
+    """Returns this process's outage record, which persists between notifications."""
     from lockstep.base.lines import event
 
     return Outage(event)
@@ -134,7 +135,7 @@ def _outage() -> Outage:
 
 @contextmanager
 def _no_trace() -> Iterator[None]:
-    """Known failures are told in one line: the next notify tries again."""
+    """Logs temporary errors in one line without a stack trace; the next notification retries."""
     try:
         yield
         _outage().over()
@@ -148,7 +149,7 @@ def _no_trace() -> Iterator[None]:
 
 @cache
 def _service() -> Coordinator:
-    """This process's service: the chain, the store and the index open once."""
+    """Returns this process's service, opened once."""
     from coordinator.service import Coordinator
 
     service = Coordinator.open(resolve_coordinator())
@@ -157,7 +158,7 @@ def _service() -> Coordinator:
 
 
 def end_with_parent() -> None:
-    """Exit at once when standard input closes: the parent holds its other end for as long as it lives."""
+    """Exits at once when standard input closes, whose other end the parent holds while it lives."""
 
     def wait() -> None:
         # readinto on the raw descriptor: buffered input would hold a lock that the interpreter's exit needs.

@@ -1,7 +1,7 @@
-"""One command, three processes: the API here, Celery's worker and beat as children that never outlive it.
+"""Runs a coordinator's three processes: the API here, and Celery's worker and beat as children that never outlive it.
 
-A child that dies is started again, slower each time. At SIGTERM the API drains, then beat, then the worker after its
-current task; whoever ignores that is killed. A parent that is killed closes the children's standard input, which ends
+A child that dies is restarted, with growing pauses. At SIGTERM the API drains, then beat, then the worker after its
+current task; a child that does not stop is killed. A killed parent closes the children's standard input, which ends
 them.
 """
 
@@ -92,7 +92,7 @@ class Child:
 
 
 class _ReadyServer(uvicorn.Server):
-    """uvicorn that says when it serves, and when it begins to stop."""
+    """A uvicorn server with callbacks for when it serves, and when it begins to stop."""
 
     def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None], on_stop: OnStop | None) -> None:
         super().__init__(config)
