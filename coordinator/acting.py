@@ -60,7 +60,7 @@ class Actions:
                     claim = key.removeprefix("demand/")
                     event("demanded", time=decider.now, claim=claim, round=act.round, slot=act.slot)
             except Crashed as error:
-                log.error("a merge killed the process that ran it", job=job.hex(), why=error.message, hint=error.hint)
+                log.error("a merge ended the process that ran it", job=job.hex(), why=error.message, hint=error.hint)
             except LockstepError as error:
                 # Mostly that anybody may call these, and somebody was first; what stays due is tried again.
                 log.info(

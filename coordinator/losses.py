@@ -104,7 +104,7 @@ class RunLosses:
         try:
             found = self._computed(job, loaded, wanted)
         except Crashed as error:
-            log.warning("computing a job's losses killed its process", job=hex32(job), why=error.message)
+            log.warning("computing a job's losses ended its process", job=hex32(job), why=error.message)
             # INVARIANT: a loss holds up what a coordinator owes other jobs once, for one deadline over all slots, and
             # in no later process again.
             self._given_up.record(job, error)

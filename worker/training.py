@@ -147,7 +147,7 @@ class Training:
             # The job is refused by now: nothing more of it is tried, and other jobs go on.
             log.error("a claim's self-check failed", claim=claim.hex(), message=error.message)
         elif isinstance(error, Crashed):
-            log.error("the process that runs a job's Programs died", claim=claim.hex(), message=error.message)
+            log.error("the process that runs a job's Programs ended", claim=claim.hex(), message=error.message)
         elif is_full(error):
             log.warning("training a slot failed, the disk is full: trying again", claim=claim.hex())
         elif isinstance(error, LockstepError) and not isinstance(error, LASTING):

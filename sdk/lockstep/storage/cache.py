@@ -65,8 +65,7 @@ class BlobCache:
         """Raises Unreachable if the cache cannot hold files of `size` bytes at once."""
         if size > self._limit:
             raise Unreachable(
-                f"{size >> 20} MiB are needed at once, and the cache at {self.folder} "
-                f"is limited to {self._limit >> 20}",
+                f"{size >> 20} MiB are needed at once, and the cache at {self.folder} holds {self._limit >> 20}",
                 "raise LOCKSTEP_CACHE_MIB",
             )
 

@@ -231,7 +231,7 @@ def test_a_game_in_which_no_number_was_computed_has_none_to_check(
         ended = lockstep("dispute", "check", game.hex(), *places, "--json")
         assert (ended.code, ended.error["code"]) == (2, "usage")
         assert "not computed a number" in ended.error["message"]
-        assert ended.error["hint"].startswith("lockstep replay ")
+        assert ended.error["hint"].startswith("give `lockstep replay ")
 
 
 def test_the_command_that_reproduces_a_claim_has_the_places_that_were_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,7 @@ def test_a_missing_and_a_huge_tokenizer_are_told(tmp_path: Path, monkeypatch: py
         Tokenizer.read(tmp_path)
     with (tmp_path / "huge.json").open("wb") as file:
         file.truncate(tokens.MAX_TOKENIZER_BYTES + 1)
-    with pytest.raises(UsageError, match="more than 64 MiB"):
+    with pytest.raises(UsageError, match="larger than 64 MiB"):
         Tokenizer.read(tmp_path / "huge.json")
 
 
@@ -243,7 +243,7 @@ def test_a_job_is_described_with_a_tokenizer_and_its_model_must_hold_the_tokens(
     job = job_of({**DESCRIBED, "model": {**MODEL, "vocabulary": 600}}, tmp_path)
     assert (job.dataset.vocabulary, job.dataset.row_tokens) == (600, 17)
     assert job.dataset.recipe == Recipe(bytelevel, END, TRAIN)
-    with pytest.raises(UsageError, match="a vocabulary of 599 for texts of 600 tokens"):
+    with pytest.raises(UsageError, match="vocabulary is 599, and the texts have 600 different tokens"):
         job_of({**DESCRIBED, "model": {**MODEL, "vocabulary": 599}}, tmp_path)
     for given, told in (({}, "names no tokenizer"), ({"tokenizer": 3}, "tokens.tokenizer"), ({"file": ""}, "tokens")):
         with pytest.raises(UsageError, match=told):

@@ -310,7 +310,7 @@ def machine_code(source: str, architecture: str) -> bytes:
         # INVARIANT: nobody but the user can place code where it is loaded from.
         cache_directory()
     except DoctorError as error:
-        log.warning("a cached CUDA kernel cannot be loaded and is compiled again: %s", error)
+        log.warning("the cache of CUDA kernels cannot be used, and kernels are compiled again: %s", error)
         return compile_source(source, architecture)
     return compiled.Entry(key, ".cubin").make(make)
 
