@@ -1,4 +1,4 @@
-"""`lockstep contracts`: deploy a market's contracts, verify what lies on a chain, show where it is."""
+"""`lockstep contracts`: deploys a market's contracts, verifies a deployment, and shows its addresses."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def deploy(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Create every contract; cut off, the same command goes on. --dry-run says what it, a job and a game cost."""
+    """Create every contract; an interrupted command continues when given again. --dry-run estimates its cost."""
     given = {"base_fee": base_fee, "l1_base_fee": l1_base_fee, "blob_base_fee": blob_base_fee}
     if not dry_run and (fees is not None or coin_price is not None or any(v is not None for v in given.values())):
         raise UsageError("a fee profile applies to a dry run only", hint="add --dry-run")
@@ -116,7 +116,8 @@ def verify(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Hold the code on the chain against this package: every byte, and whom each contract knows."""
+    """Compare the code on chain with this package: every byte, and the addresses by which the contracts refer to one
+    another."""
     from lockstep.chain import verifying
     from lockstep.chain.addresses import Addresses
     from lockstep.chain.rpc import connect
@@ -153,7 +154,7 @@ def verify(
 
 @app.command("addresses")
 def addresses(flags: ChainFlags, as_json: Json = False) -> None:
-    """Show where the contracts are and what each is; asks no chain."""
+    """Show the contracts' addresses and the facts about their chain; sends no request."""
     from lockstep.chain.addresses import Addresses
     from lockstep.chain.stacks import facts_of
 
@@ -193,7 +194,7 @@ def _wanted(chain_id: int, token: str | None, unbond: str, chain: str | None) ->
 
 
 def _simulate(w3: Any, wanted: Wanted, coin_price: float | None, as_json: bool) -> None:
-    """Gas as the node estimates it, at its base fee; bytes and the rest as measured."""
+    """Prints the cost: gas as the node estimates it, at its base fee; bytes and the rest as measured."""
     from dataclasses import replace
 
     from lockstep.chain import deploying

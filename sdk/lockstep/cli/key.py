@@ -1,4 +1,4 @@
-"""`lockstep key`: make a home's two keys, show what they are."""
+"""`lockstep key`: creates a home's staking key and node key, and shows their public parts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def new(
     backup: Annotated[Path | None, typer.Option(help="Where the second copy of the keystore goes.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a staking key (encrypted keystore v3) and a node key (ed25519); keep a backup elsewhere."""
+    """Create a staking key (encrypted keystore v3) and a node key (ed25519), with a backup of the keystore
+    elsewhere."""
     from lockstep.chain.keys import create_account, create_node_key
 
     settings = resolve(home=home, password_file=password_file)
@@ -68,7 +69,7 @@ def new(
 
 
 def _copy(keystore: Path, backup: Path) -> None:
-    """A second copy, on disk when this returns; raises OSError and leaves nothing."""
+    """Writes a second copy of the keystore, durable when this returns; raises OSError, and then leaves no file."""
     descriptor = os.open(backup, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -82,7 +83,7 @@ def _copy(keystore: Path, backup: Path) -> None:
 
 @app.command("show")
 def show(home: Home = None, password_file: PasswordFile = None, as_json: Json = False) -> None:
-    """The address and the public node key of a home; checks that the password opens the keystore."""
+    """Show the address and the public node key of a home; checks that the password opens the keystore."""
     from lockstep.chain.keys import load_account, load_node_key
 
     settings = resolve(home=home, password_file=password_file)

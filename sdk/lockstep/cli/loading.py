@@ -1,4 +1,4 @@
-"""A merged model in memory: what it is, where it comes from, what it writes."""
+"""Loads a merged model into memory, with its origin, and lets it write text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def loaded(
     source: str, net: Network, prompt: str | None, count: int, temperature: float, seed: int
 ) -> tuple[dict[str, Any], str]:
-    """`data` of the command and its text, of a folder or of a job. Raises Mismatch, Inconclusive, NotFoundError."""
+    """Returns `data` and text of the command, for a folder or a job. Raises Mismatch, Inconclusive, NotFoundError."""
     from lockstep.training.export import write_text
 
     model = _of_folder(Path(source), net) if Path(source).is_dir() else _of_job(source, net)

@@ -1,4 +1,4 @@
-"""A run told in sentences: an event of the chain, of a program or of a game becomes one line. Pure functions.
+"""Narrates a run: turns an event of the chain, of a program or of a game into a sentence. Pure functions.
 
 >>> of_chain("Joined", {"round": 2, "slot": 1, "worker": "0x90F79bf6EB2c4f870365E785982E1f101E93b906"}).text
 'round 2: 0x90F79bf6 takes slot 1'
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lockstep.execution.losses import MergedLoss
 
 GOOD, BAD, ALERT, STEP, QUIET, STRONG = "green", "bold red", "yellow", "cyan", "dim", "bold"
-"""The styles of what went well, what is a lie or a loss, what begins a dispute, what takes the run further."""
+"""Styles of a success, a lie or loss, the start of a dispute, a step of the run, a detail, and a headline."""
 
 Args = Mapping[str, Any]
 Sentence = tuple[str, Callable[[Args], str]]
@@ -27,29 +27,29 @@ Sentence = tuple[str, Callable[[Args], str]]
 
 @dataclass(frozen=True)
 class Line:
-    """One line that somebody reads."""
+    """One line of output."""
 
     text: str
     style: str = ""
-    """A terminal's; text alone says the same."""
+    """The style on a terminal; the text alone has all information."""
 
     def after(self, head: str) -> Line:
-        """The same line with something before it."""
+        """Returns the line with `head` before it."""
         return Line(f"{head}{self.text}", self.style)
 
 
 def clock(time: int) -> str:
-    """A chain's time of day, UTC."""
+    """Formats a chain time as the time of day, UTC."""
     return f"{datetime.fromtimestamp(time, UTC):%H:%M:%S}"
 
 
 def amount(args: Args, name: str, digits: int | None = None) -> str:
-    """20.5 LST, of an integer or a decimal string; exact, or to so many digits."""
+    """Formats an amount, an integer or a decimal string in wei, as "20.5 LST", exactly or to `digits` digits."""
     return tokens(int(args.get(name) or 0), digits)
 
 
 def countdown(seconds: int) -> str:
-    """Time left: "1:02:03", "9:05", "0:00"."""
+    """Formats the time left: "1:02:03", "9:05", "0:00"."""
     minutes, rest = divmod(max(0, seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
@@ -145,7 +145,7 @@ CHAIN: dict[str, Sentence] = {
         ),
     ),
 }
-"""Every event of the chain that names a job, and those of the vault and of witnesses that the demo tells."""
+"""A sentence for every event of the chain that names a job, and for those of the vault and of witnesses in the demo."""
 
 
 def claim(a: Args) -> str:
@@ -228,21 +228,21 @@ PROGRAM: dict[str, Sentence] = {
     "unreachable": (ALERT, lambda a: f"waits: {a.get('message')}"),
     "reachable": (GOOD, lambda a: f"continues after an outage of {a.get('seconds')} s"),
 }  # fmt: skip
-"""Every event that worker, verifier and coordinator print."""
+"""A sentence for every event that worker, verifier and coordinator print."""
 
 
 def of_chain(name: str, args: Args) -> Line:
-    """Returns the sentence for an event of the chain; one that has no sentence is shown as it is."""
+    """Returns the sentence for an event of the chain; an event without one is shown with its arguments."""
     return _said(CHAIN, name, args)
 
 
 def of_program(who: str, event: Args, sentences: Mapping[str, Sentence] = PROGRAM) -> Line:
-    """Returns the sentence for what one of the market's programs says that it does."""
+    """Returns the sentence for an event that a program of the market printed."""
     return _said(sentences, str(event.get("event")), event).after(f"{who} ")
 
 
 def of_loss(found: MergedLoss, curve: str = "") -> Line:
-    """The loss of one checkpoint, the claim that it is bound to, and the curve so far."""
+    """Returns a line with the loss of one checkpoint, its claim, and the curve so far."""
     claim = f", claim {short(found.claim)}" if found.claim else ", the first weights"
     merges = f"{found.merges} merge{'' if found.merges == 1 else 's'}"
     return Line(f"loss {found.loss:.6f} after {merges}{claim}" + (f"  {curve}" if curve else ""), STRONG)

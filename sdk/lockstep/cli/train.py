@@ -1,4 +1,4 @@
-"""`lockstep train`: describe a job, know its price, run it, fetch the model."""
+"""`lockstep train`: describes a job, quotes it, runs it, and fetches its model."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ carry = false              # true: moments go on from round to round; payloads g
 """
 
 ROUNDS, DILOCO_STEPS = 6, 20
-"""Those of TEMPLATE: another strategy, of one step a round above all, has as many steps in all."""
+"""Rounds and steps of TEMPLATE; a template of another strategy has as many steps in all."""
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.toml", help="The job's description.")]
 Price = Annotated[
@@ -117,7 +117,7 @@ def init(
 
 
 def _template(strategy: str) -> str:
-    """The description with another strategy in the place of DiLoCo, over as many steps."""
+    """Returns the template with another strategy instead of DiLoCo, over as many steps."""
     from lockstep.training.strategies.registry import strategy_named
     from lockstep.training.templates import strategy_table
 
@@ -144,8 +144,9 @@ def check(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Try if a model of yours can be trained: traces it, and names the line that cannot; then runs some steps and
-    compares their bits with other code and their gradients with eager PyTorch's. The file is imported."""
+    """Check that a model of yours can be trained: traces it, and names a line that cannot become a Program; then
+    runs some steps, and compares their bits with other code and their gradients with eager PyTorch's. The file is
+    imported."""
     from lockstep.training.checking import check as tried
 
     found = tried(target, runs=runs, threads=resolve(threads=threads).threads)
@@ -155,7 +156,7 @@ def check(
 
 
 def _checked_lines(found: Checked) -> list[str]:
-    """A checked model as people read it."""
+    """Returns the result of a model's check as lines of text."""
     from lockstep.training.trial import TOLERANCE
 
     held = f" and {found.statistics:,} running statistics" if found.statistics else ""
@@ -194,7 +195,7 @@ def quote(
     gas_price: GasPrice = None,
     as_json: Json = False,
 ) -> None:
-    """Trace the job and say what it asks of everybody: memory, traffic, time, cost. Nothing is stored or sent."""
+    """Trace the job and show its cost to every party: memory, traffic, time, money. Nothing is stored or sent."""
     from lockstep.chain import gas
     from lockstep.cli.quoting import terms_of
 
@@ -260,7 +261,7 @@ def list_(
     mine: Annotated[str | None, typer.Option("--of", metavar="ADDRESS", help="Of this requester alone.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Every job of the market, the latest first: how far it is, what it pays, whose it is."""
+    """List every job of the market, the latest first, with its progress, pay and requester."""
     of = None if mine is None else address_of(mine, "--of")
     net = _reading(flags)
     rows = [
@@ -276,7 +277,7 @@ def list_(
 
 @app.command("status")
 def status(job: JobArgument, flags: PartyFlags, as_json: Json = False) -> None:
-    """Show how far a job is."""
+    """Show the progress of a job."""
     emit(_handle(job, flags).status(), as_json)
 
 
@@ -290,9 +291,9 @@ def watch(
     flags: PartyFlags,
     as_json: Json = False,
 ) -> None:
-    """Follow a job until it is done: what happens, and its loss after every merge. Ctrl-C detaches, the job goes on.
+    """Follow a job until it is done: its events, and its loss after every merge. Ctrl-C ends the command, not the job.
 
-    The loss is computed here, from public data; what is printed is what everybody who looks computes.
+    The loss is computed here, from public data: every watcher of the job computes the same.
     """
     from lockstep.cli.watching import follow
 
@@ -396,7 +397,7 @@ def cancel(job: JobArgument, flags: PartyFlags, as_json: Json = False) -> None:
 
 @app.command("withdraw")
 def withdraw(flags: PartyFlags, as_json: Json = False) -> None:
-    """Take what the vault owes: refunds, and the requester's part of slashes."""
+    """Withdraw what the vault owes: refunds, and the requester's share of slashed stakes."""
     amount = _network(flags).withdraw()
     emit({"withdrawn": str(amount)}, as_json, text=tokens(amount))
 
@@ -412,7 +413,7 @@ def _network(flags: PartyFlags) -> Network:
 
 
 def _reading(flags: PublicFlags) -> Network:
-    """A market to look at; a key is opened if something is to be signed after all."""
+    """Connects to a market without a key; the key is opened only if something must be signed."""
     from lockstep.client import connect
 
     s = flags.settings()
@@ -427,7 +428,7 @@ def _handle(job: str, flags: PartyFlags) -> JobHandle:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Reads a job description; tells what is wrong in it by itself before anything is opened."""
+    """Reads a job description, and reports errors in it before anything is opened."""
     from lockstep.training.describe import refuse_wrong
 
     try:
@@ -443,7 +444,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _bid(described: dict[str, Any], price: str | None) -> dict[str, Any]:
-    """The description with the price of --price, which is told first if it is no amount."""
+    """Returns the description with the price of --price, checked first."""
     if price is None:
         return described
     amount_of(price, "--price")
@@ -451,7 +452,7 @@ def _bid(described: dict[str, Any], price: str | None) -> dict[str, Any]:
 
 
 def _job(described: dict[str, Any], path: Path, *, weights: bool = True) -> TrainingJob:
-    """Traced: takes seconds, and torch; without weights as little memory as time."""
+    """Traces the job of a description, which takes seconds and needs torch; without weights it takes little memory."""
     from lockstep.training.describe import job_of
 
     return job_of(described, path.parent, weights=weights)
