@@ -78,7 +78,7 @@ class Wrong(IntEnum):
 
 
 class GameState(NamedTuple):
-    """A game as it stands, in the six words that movers show and events say (`Game.standing` makes them)."""
+    """A game's state in the six words that moves show and events carry (`Game.standing` encodes them)."""
 
     claim: ClaimId
     parties: int
@@ -109,7 +109,7 @@ class Opening:
     leaf_index: int
 
     def abi(self) -> tuple[Any, ...]:
-        """The Solidity struct."""
+        """Returns the fields of the Solidity struct."""
         return (self.header, self.data, list(self.leaf_proof), list(self.root_proof), self.leaf_index)
 
 
@@ -125,7 +125,7 @@ class Transition:
     consts_root: Digest
 
     def abi(self) -> tuple[Any, ...]:
-        """The Solidity struct."""
+        """Returns the fields of the Solidity struct."""
         return (self.prev, list(self.prev_proof), self.header, self.ops_root, self.consts_root)
 
 
@@ -473,7 +473,7 @@ class Finding:
 
     @property
     def one_chunk(self) -> int | None:
-        """The chunk; None where what is wrong is how the partials combine."""
+        """The chunk that is wrong; None if only the combination of the partials is."""
         return None if self.chunk == COMBINED else self.chunk
 
     @property

@@ -46,7 +46,7 @@ class Logged:
 
 @dataclass(frozen=True)
 class Attested(Logged, contract="JobMarket"):
-    """A slot's owner or a witness says which payloads are there."""
+    """A slot's owner or a witness has attested which payloads are available."""
 
     job: JobId
     round: int
@@ -76,7 +76,7 @@ class Committed(Logged, contract="JobMarket"):
 
 @dataclass(frozen=True)
 class Convicted(Logged, contract="JobMarket"):
-    """A claim is wrong."""
+    """A claim was convicted."""
 
     claim: ClaimId
     job: JobId
@@ -117,7 +117,7 @@ class JobCreated(Logged, contract="JobMarket"):
 
 @dataclass(frozen=True)
 class JobDone(Logged, contract="JobMarket"):
-    """Every round is settled."""
+    """A job ended with every round settled."""
 
     job: JobId
     paid: Wei
@@ -204,7 +204,7 @@ class Carried(Logged, contract="JobMarket"):
 
 @dataclass(frozen=True)
 class RosterClosed(Logged, contract="JobMarket"):
-    """Nobody joins any more; the seed is of a later block."""
+    """Joining a round has ended; a later block will determine its seed."""
 
     job: JobId
     round: int
@@ -221,7 +221,7 @@ class RoundFailed(Logged, contract="JobMarket"):
 
 @dataclass(frozen=True)
 class RoundFinal(Logged, contract="JobMarket"):
-    """Nobody objected in time."""
+    """A round became final: its challenge window ended."""
 
     job: JobId
     round: int
@@ -229,7 +229,7 @@ class RoundFinal(Logged, contract="JobMarket"):
 
 @dataclass(frozen=True)
 class RoundStarted(Logged, contract="JobMarket"):
-    """Workers may join."""
+    """A round opened for joining."""
 
     job: JobId
     round: int
@@ -288,7 +288,7 @@ class Delegated(Logged, contract="StakeVault"):
 
 @dataclass(frozen=True)
 class Deposited(Logged, contract="StakeVault"):
-    """Stake came in."""
+    """An account deposited stake."""
 
     account: Address
     amount: Wei
@@ -337,7 +337,7 @@ class OwnerSet(Logged, contract="StakeVault"):
 
 @dataclass(frozen=True)
 class Slashed(Logged, contract="StakeVault"):
-    """A stake is lost."""
+    """The stake behind a convicted claim was slashed."""
 
     key: Digest
     account: Address
@@ -350,7 +350,7 @@ class Slashed(Logged, contract="StakeVault"):
 
 @dataclass(frozen=True)
 class UnbondRequested(Logged, contract="StakeVault"):
-    """Stake is on its way out."""
+    """An account started to unbond stake."""
 
     account: Address
     amount: Wei
@@ -359,7 +359,7 @@ class UnbondRequested(Logged, contract="StakeVault"):
 
 @dataclass(frozen=True)
 class Unbonded(Logged, contract="StakeVault"):
-    """Stake went out."""
+    """An account withdrew unbonded stake."""
 
     account: Address
     amount: Wei
@@ -367,7 +367,7 @@ class Unbonded(Logged, contract="StakeVault"):
 
 @dataclass(frozen=True)
 class Unlocked(Logged, contract="StakeVault"):
-    """It does no more."""
+    """A lock on stake or a bond was released."""
 
     key: Digest
     account: Address
@@ -376,7 +376,7 @@ class Unlocked(Logged, contract="StakeVault"):
 
 @dataclass(frozen=True)
 class Withdrawn(Logged, contract="StakeVault"):
-    """Credits went out."""
+    """An account withdrew credits."""
 
     account: Address
     amount: Wei
@@ -387,7 +387,7 @@ class Withdrawn(Logged, contract="StakeVault"):
 
 @dataclass(frozen=True)
 class GameOpened(Logged, contract="DisputeGame", event="Opened"):
-    """Somebody challenges a claim."""
+    """A challenger opened a game on a claim."""
 
     game: GameId
     standing: GameState
@@ -400,7 +400,7 @@ class GameOpened(Logged, contract="DisputeGame", event="Opened"):
 
 @dataclass(frozen=True)
 class GameResolved(Logged, contract="DisputeGame", event="Resolved"):
-    """A game is over."""
+    """A game ended with a verdict."""
 
     game: GameId
     claim: ClaimId
@@ -413,7 +413,7 @@ class GameResolved(Logged, contract="DisputeGame", event="Resolved"):
 
 @dataclass(frozen=True)
 class AuditDrawn(Logged, contract="Witnesses"):
-    """They are drawn."""
+    """The witnesses of a round were drawn."""
 
     audit: AuditId
     beacon: Digest
@@ -435,7 +435,7 @@ class AuditOpened(Logged, contract="Witnesses"):
 
 @dataclass(frozen=True)
 class AuditSkipped(Logged, contract="Witnesses"):
-    """Nobody could be drawn."""
+    """An audit ended because no witness could be drawn."""
 
     audit: AuditId
 
@@ -501,7 +501,7 @@ class TracePublished(Logged, contract="Witnesses"):
 
 @dataclass(frozen=True)
 class VerdictCommitted(Logged, contract="Witnesses"):
-    """A witness has made up its mind."""
+    """A witness committed to its verdict."""
 
     audit: AuditId
     i: int
@@ -510,7 +510,7 @@ class VerdictCommitted(Logged, contract="Witnesses"):
 
 @dataclass(frozen=True)
 class VerdictRevealed(Logged, contract="Witnesses"):
-    """A witness says what it found."""
+    """A witness revealed its verdict."""
 
     audit: AuditId
     i: int
@@ -524,7 +524,7 @@ class VerdictRevealed(Logged, contract="Witnesses"):
 
 @dataclass(frozen=True)
 class PayloadDemanded(Logged, contract="Availability"):
-    """Somebody cannot have a payload."""
+    """An account demanded a payload or a carry on chain."""
 
     demand: Digest
     job: JobId
@@ -539,7 +539,7 @@ class PayloadDemanded(Logged, contract="Availability"):
 
 @dataclass(frozen=True)
 class RowDemanded(Logged, contract="Availability"):
-    """Somebody cannot have a row of the dataset."""
+    """An account demanded a row of the dataset on chain."""
 
     demand: Digest
     job: JobId
@@ -559,7 +559,7 @@ class RowPosted(Logged, contract="Availability"):
 
 @dataclass(frozen=True)
 class SeedKept(Logged, contract="Availability"):
-    """The word of a demand is kept, whatever the chain forgets."""
+    """The random word of a demand was stored, so that it outlives the beacon's block hash."""
 
     demand: Digest
     seed: Digest
@@ -567,7 +567,7 @@ class SeedKept(Logged, contract="Availability"):
 
 @dataclass(frozen=True)
 class Settled(Logged, contract="Availability"):
-    """A demand is answered, or nobody answered."""
+    """A demand ended, answered or not."""
 
     demand: Digest
     subject: Digest
