@@ -20,7 +20,7 @@ DTYPES: dict[int, np.dtype[Any]] = {F32: np.dtype("<f4"), I32: np.dtype("<i4")}
 
 @dataclass(frozen=True)
 class StepContext:
-    """The context of a step: its inputs beside the state."""
+    """The inputs of a step beside its state: seed, round, slot and t."""
 
     seed: bytes
     """32 bytes: the round's randomness."""

@@ -145,7 +145,7 @@ class Expression:
         return self.imm(int.from_bytes(struct.pack("<f", value), "little"))
 
     def i32(self, value: int) -> int:
-        """An integer immediate."""
+        """Adds an integer immediate; returns its register."""
         return self.imm(value)
 
     def apply(self, op: Opcode, *registers: int) -> int:
@@ -219,10 +219,10 @@ class ProgramBuilder:
         dtype: int | None = None,
         name: str = "",
     ) -> Tensor:
-        """An expression of its operands (broadcast to `extents`) at each element.
+        """Adds a map: an expression of its operands (broadcast to `extents`) at each element.
 
-        `instrs` is a sequence, or a function of an Expression and the operands' registers; none: the last operand.
-        `dtype` defaults to the last operand's.
+        `instrs` is a sequence, or a function of an Expression and the operands' registers; without instructions the
+        result is the last operand. `dtype` defaults to the last operand's.
         """
         extents = tuple(extents)
         views = tuple(t.expand(*extents).view() for t in operands)

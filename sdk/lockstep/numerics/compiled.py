@@ -112,8 +112,8 @@ class Entry:
 
 
 def entries() -> list[tuple[Path, int, float]]:
-    """(file, bytes, last use) of all code in the cache, what was used last first; raises DoctorError if it is not the
-    user's alone."""
+    """Returns (file, bytes, last use) of all code in the cache, most recently used first; raises DoctorError unless the
+    cache belongs to the user alone."""
     return _found(cache_directory())
 
 

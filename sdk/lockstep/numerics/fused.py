@@ -91,7 +91,7 @@ class Fusion:
             self._attach()
 
     def before_run(self) -> None:
-        """Takes up a library that is there; on the second run starts to build one."""
+        """Before a run: attaches a compiled library if there is one; on the second run, starts to build one."""
         if self.compiled or not self._found:
             return
         self._runs += 1

@@ -39,7 +39,7 @@ def best_isa() -> str:
 
 
 def paths() -> list[str]:
-    """The only one."""
+    """Returns the name of the only path."""
     return [NAME]
 
 
@@ -110,7 +110,7 @@ def group_products(a: Words, b: Words, scale_a: Words, scale_b: Words) -> Words:
 
 
 def bytes_of_run(header: bytes, descriptors: Sequence[bytes], const_elements: Sequence[int]) -> tuple[int, int, int]:
-    """(arena, results, what a game holds in their place), in bytes."""
+    """Returns the bytes of (arena, results, the outputs that a game keeps instead of these)."""
     program = ParsedProgram(header, descriptors, const_elements)
     everything = set(range(len(program.ops)))
     temporary = 64 * BLOCK
@@ -227,7 +227,7 @@ class Executor:
     ) -> list[
         tuple[int, tuple[tuple[str, int], ...], tuple[tuple[int, int, int, int, int], ...], tuple[int, ...], bool]
     ]:
-        """None: nothing here runs compiled code."""
+        """Returns an empty list: the portable executor runs no compiled code."""
         return []
 
     def attach(self, loop: int, address: int, path: str) -> bool:

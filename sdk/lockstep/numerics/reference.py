@@ -183,7 +183,7 @@ def _concat(op: Op, o: Coordinates, operands: Operands) -> Word:
 
 
 def _quant(op: Op, o: Coordinates, at: int, operands: Operands) -> Word:
-    """A word of four codes, or the scale of a group."""
+    """Computes a word of four codes, or the scale of a group."""
     view, k_terms = op.views[0], op.k_extents[0]
     size = CODES * op.p0
     first = size * (o[-1] // op.p0 if op.gives_codes else o[-1])

@@ -34,7 +34,7 @@ _Positions = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, order=True)
 class WrongWord:
-    """A word that is not what its operands give."""
+    """A word that differs from the one that its operands give."""
 
     op: int
     element: int

@@ -100,7 +100,7 @@ class HashedContents:
 
     @property
     def header(self) -> TensorHeader:
-        """dtype and shape."""
+        """The tensor's dtype and shape."""
         return TensorHeader(_dtype(self.array), self.array.shape)
 
     @cached_property
@@ -129,7 +129,7 @@ class HashedContents:
 
 
 class Made(Protocol):
-    """The outputs of one transition's ops, made when they are asked for."""
+    """The outputs of one transition's ops, computed on access."""
 
     @property
     def roots(self) -> tuple[TensorRoot, ...]:
@@ -262,14 +262,14 @@ class StepTrace:
         return HashedContents(array)
 
     def dataset(self) -> HashedContents:
-        """The job's dataset."""
+        """Returns the job's dataset; raises NotFoundError if the step has none."""
         if self.rows is None:
             raise NotFoundError("this step has no dataset", hint="materialise it with the job's dataset")
         return HashedContents(self.rows)
 
     def partials(self, op: int, element: int, group: int | None = None) -> list[int]:
-        """One level of a fold's partials as a game shows them, as words: those of all its chunks, or of its groups if
-        they are more than 512 (`group` None), or those that combine to its `group`-th group's."""
+        """Returns one level of a fold's partials, as words: those of all its chunks (or, with `group` None and more
+        than 512, those of its groups), or those of the chunks in one group."""
         descriptor = self.program.ops[op]
         chunks = [int(word) for word in self.chunk_results(op, element)]
         if not descriptor.is_grouped:
@@ -355,9 +355,9 @@ def materialise(
     dataset: Array | None = None,
     instead: Callable[[DeviceFailed], Executable] | None = None,
 ) -> StepTrace:
-    """One transition, computed as far as it is asked for; `instead` gives what goes on where a device fails.
+    """Materialises one transition lazily; if a device fails, the executable that `instead` returns continues.
 
-    What is asked for raises what `Executable.run` raises.
+    Accessing a part raises the errors of `Executable.run`.
     """
     before = tuple(state)
     made = Recomputed(executable, before, context, dataset, instead)

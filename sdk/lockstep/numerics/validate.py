@@ -91,7 +91,7 @@ class JobTerms(rules.Shapes, Protocol):
 
     @property
     def row_length(self) -> int:
-        """Columns of the dataset."""
+        """Tokens in a row of the dataset."""
 
 
 def check_schedule(step: Program, encode: Program, merge: Program, params: JobTerms) -> None:

@@ -13,7 +13,7 @@ Strides = Sequence[int]
 
 
 def merged(extents: Sequence[int], *walks: Strides) -> tuple[list[int], list[list[int]]]:
-    """The axes without those of extent 1, neighbours joined where every walk takes them as one."""
+    """Returns the axes without those of extent 1, with neighbours joined that every walk visits as one axis."""
     kept: list[int] = []
     strides: list[list[int]] = [[] for _ in walks]
     for axis, extent in enumerate(extents):
@@ -71,7 +71,8 @@ def _is_copy(op: Op) -> bool:
 
 
 def _read_through(reader: View, extents: Sequence[int], copy: Op) -> View | None:
-    """A view of what was copied; None where an axis of the reader runs across axes of the copy that do not merge."""
+    """Returns a view of the source of a copy that replaces a view of the copy; None if an axis of the reader spans axes
+    of the copy that do not merge."""
     source = copy.views[0]
     kept, (row, walk) = merged(copy.extents, row_major(copy.extents), source.strides)
     offset, rest = source.offset, reader.offset
