@@ -47,7 +47,7 @@ class _Recorder:
         self.inherited: Origin | None = None
 
     def enter(self, module: torch.nn.Module, _inputs: Any) -> None:
-        """Forward pre-hook."""
+        """Records that a module's forward call begins; a forward pre-hook."""
         if not self.stack:
             self.paths |= {id(m): name for name, m in module.named_modules()}
         self.stack.append(self.paths.get(id(module), type(module).__name__))

@@ -42,12 +42,12 @@ class ComplexPair:
 
     @property
     def shape(self) -> torch.Size:
-        """As a tensor's."""
+        """The shape of the pair's tensors."""
         return self.re.shape
 
     @property
     def device(self) -> torch.device:
-        """As a tensor's."""
+        """The device of the pair's tensors."""
         return self.re.device
 
     @classmethod
@@ -69,7 +69,7 @@ class ComplexPair:
         return ComplexPair(self.re[index], self.im[index], self.known)
 
     def unsqueeze(self, dim: int) -> ComplexPair:
-        """As a tensor's."""
+        """Inserts an axis of extent 1."""
         return ComplexPair(self.re.unsqueeze(dim), self.im.unsqueeze(dim), self.known)
 
     def to(self, device: Any) -> ComplexPair:

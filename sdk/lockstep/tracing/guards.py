@@ -27,8 +27,8 @@ def passing(frame: FrameType | None) -> bool | None:
 
 
 def passing_number(frame: FrameType | None) -> float | None:
-    """The number that lets the guard pass which compares what the current instruction gives, from the left, with `<`,
-    `<=`, `>` or `>=`: the infinity on that side; None if it is no guard."""
+    """Returns the infinity with which a guard (`<`, `<=`, `>` or `>=`) on the current instruction's result passes; None
+    if there is no such guard."""
     for statement, place in _asked(frame):
         test = statement.test
         if isinstance(test, ast.Compare) and len(test.ops) == 1 and _place(test.left) == place:

@@ -1,4 +1,4 @@
-"""Values that are known while a function is traced: those of constants, and of what is computed from constants alone.
+"""Computes, while a function is traced, the values of constants and of everything that depends on constants alone.
 
 A fake tensor has no value. Beside each that depends on no input a real one is computed, so that conditions and shapes
 that depend on constants (positions, masks, buffers) are what they are in eager torch.

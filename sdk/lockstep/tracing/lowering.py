@@ -113,7 +113,7 @@ class Lowering:
         return self.graph.apply(Op.SELECT, condition, self.cast(a, dtype), self.cast(b, dtype), dtype=dtype)
 
     def negation(self, condition: Node) -> Node:
-        """Not, of a bool."""
+        """Returns the logical negation of a bool."""
         return self.graph.apply(Op.IEQ, condition, self.graph.number(0, BOOL), dtype=BOOL)
 
     def rounded(self, x: Node) -> Node:
@@ -124,7 +124,7 @@ class Lowering:
         return result
 
     def truncate(self, x: Node) -> Node:
-        """Towards zero."""
+        """Rounds towards zero."""
         near = self.rounded(x)
         beyond = self.test(Op.FLT, self.f(Op.FABS, x), self.f(Op.FABS, near))
         toward = self.select(self.test(Op.FLT, near, 0.0), self.f(Op.FADD, near, 1.0), self.f(Op.FSUB, near, 1.0), F32)
@@ -283,7 +283,7 @@ def refusal(origin: Origin, operation: str, why: str, hint: str) -> LoweringErro
 
 
 def input_dtype(tensor: torch.Tensor, index: int) -> str:
-    """The dtype of a state tensor; raises LoweringError for one that a Program does not know."""
+    """Returns the dtype of a state tensor; raises LoweringError for one that a Program does not support."""
     if tensor.dtype not in _DTYPES or tensor.dtype == torch.bool:
         raise LoweringError(
             f"state tensor {index} has dtype {tensor.dtype}",

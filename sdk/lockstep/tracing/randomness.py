@@ -50,7 +50,7 @@ def randn(low: Lowering, *_args: Any, **_kwargs: Any) -> Node:
 
 @rule("uniform")
 def uniform(low: Lowering, _x: Node, start: float = 0, end: float = 1, **_kwargs: Any) -> Node:
-    """Uniform between two numbers."""
+    """Draws uniform numbers from `start` to `end`."""
     return low.f(Op.FADD, low.f(Op.FMUL, _uniform(low, low.shape), float(end - start)), float(start))
 
 

@@ -23,7 +23,7 @@ MAX_TAPS = 16
 
 @rule("roll")
 def roll(low: Lowering, x: Node, shifts: Sequence[int], dims: Sequence[int] = ()) -> Node:
-    """Shifted along axes; what leaves at one end comes in at the other."""
+    """Rotates along axes: elements that leave at one end enter at the other."""
     if not dims:
         flat = low.graph.reshape(x, (x.elements,))
         return low.graph.reshape(_rolled(low, flat, shifts[0], 0), x.shape)
@@ -165,7 +165,8 @@ def reflection_pad(low: Lowering, x: Node, widths: Sequence[int]) -> Node:
 def _folded_back(
     low: Lowering, grad: Node, widths: Sequence[int], bent: Callable[[Node, int], Node], reach: int
 ) -> Node:
-    """The gradients of what is inside, with those of the borders added `reach` from its ends, as `bent` makes them."""
+    """Returns the gradient of the interior, with the gradients of the borders added `reach` from its ends, as `bent`
+    maps them."""
     for axis, before, after in reversed(_by_axis(widths, len(grad.shape))):
         n = grad.shape[axis] - before - after
         inner = low.graph.slice(grad, axis, before, n)
@@ -187,7 +188,7 @@ def reflection_pad_backward(low: Lowering, grad: Node, _x: Node, widths: Sequenc
 
 @rule("replication_pad1d", "replication_pad2d")
 def replication_pad(low: Lowering, x: Node, widths: Sequence[int]) -> Node:
-    """The borders repeated."""
+    """Pads by repeating the borders."""
     for axis, before, after in _by_axis(widths, len(x.shape)):
         n = x.shape[axis]
         ends = []

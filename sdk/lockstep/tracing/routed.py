@@ -24,7 +24,7 @@ _HINT = "of rows that are split by counts of the data, torch.nn.functional.linea
 
 
 class Counts(list[Any]):
-    """The list that `counts.tolist()` gives: of numbers that nobody knows yet."""
+    """The list that `counts.tolist()` returns while tracing: numbers whose values depend on data."""
 
     def __init__(self, counts: torch.Tensor) -> None:
         super().__init__(_Unknown() for _ in range(counts.shape[0]))
@@ -58,7 +58,8 @@ class RoutedRows:
 
 @contextmanager
 def counting(known: KnownValues) -> Iterator[None]:
-    """`tolist` of a vector of integers that nobody knows gives `Counts`. A fake tensor's own is no torch function."""
+    """Makes `tolist` of an integer vector that depends on data return `Counts`; a fake tensor's own is no torch
+    function."""
     original = FakeTensor.tolist
 
     def tolist(x: FakeTensor) -> Any:

@@ -22,7 +22,7 @@ from lockstep.tracing.placement import Placement
 
 
 class Uses:
-    """The nodes that the outputs need, and who reads each."""
+    """The nodes that the outputs need, and the readers of each."""
 
     def __init__(self, outputs: Sequence[Node]) -> None:
         seen: dict[int, Node] = {}

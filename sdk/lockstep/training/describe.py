@@ -158,7 +158,7 @@ def at_price(job: TrainingJob, price: Wei) -> TrainingJob:
 
 
 def _price(described: Mapping[str, Any]) -> Wei | None:
-    """The bid of a description; None: the terms' own price."""
+    """Returns the price of a description in wei; None: the terms' own price."""
     if "price" not in described:
         return None
     if not isinstance(described["price"], (str, int, float)) or isinstance(described["price"], bool):
@@ -400,7 +400,7 @@ def _named(kinds: Mapping[str, type[T]], table: dict[str, Any], where: str) -> t
 
 
 def _value(kind: type[T], given: Any, where: str, *beside: str) -> T:
-    """The kind's value of a table; `beside`: keys of the table that were taken out of it before."""
+    """Builds a value of `kind` from its table; `beside` has keys that were taken out of the table before."""
     return _changed(kind(), given, where, *beside)
 
 

@@ -153,7 +153,7 @@ def generate(model: nn.Module, prompt: bytes, count: int, *, temperature: float 
 
 
 def continued(model: nn.Module, start: Sequence[int], count: int, temperature: float, seed: int) -> list[int]:
-    """`count` tokens that a model writes after those it is given, one at least."""
+    """Returns `count` tokens that a model writes after the given ones, at least one."""
     import torch
 
     from lockstep.training.losses import logits

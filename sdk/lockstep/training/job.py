@@ -188,7 +188,7 @@ def check_width(layout: Layout, sections: Sections) -> None:
 
 
 def check_size(rounds: int, steps: int, slots: int) -> None:
-    """Raises UsageError for more than the market takes: `steps` are those of a round."""
+    """Raises UsageError for a job larger than the market allows; `steps` is per round."""
     if slots > MAX_SLOTS or rounds * steps > MAX_STEPS:
         raise UsageError(
             f"{rounds} rounds of {steps} steps in {slots} slots",

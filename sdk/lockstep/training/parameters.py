@@ -1,4 +1,4 @@
-"""A model's parameters as flat tensors: where each lies, and what it starts as."""
+"""Lays a model's parameters out as flat tensors, and initialises them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHARD_ELEMENTS = 1 << 30
 
 
 class _Unallocated(TorchFunctionMode):
-    """Memory that is asked for without values is not made."""
+    """Makes torch create tensors without allocating memory for them."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})

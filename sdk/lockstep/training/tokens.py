@@ -44,7 +44,7 @@ _WORD = np.dtype("<i4")
 
 @dataclass(frozen=True)
 class Source:
-    """A document on disk."""
+    """A document on disk, or the part of it up to `most` bytes."""
 
     path: Path
     most: int | None = None
@@ -53,7 +53,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A tokenizer as its file says."""
+    """A tokenizer loaded from its file."""
 
     data: bytes = field(repr=False)
     """The bytes of `tokenizer.json`."""
@@ -203,7 +203,7 @@ def verify(dataset: Dataset, texts: Path, recipe: Recipe | None, folder: Path | 
 
 
 def pieces(file: BinaryIO, most: int | None, name: str) -> Iterator[str]:
-    """The pieces of a text; UsageError if it is not UTF-8."""
+    """Yields the pieces of a text, which are encoded one by one; raises UsageError if it is not UTF-8."""
     held, at, left = b"", 0, most
     while True:
         block = file.read(READ_BYTES if left is None else min(READ_BYTES, left))
@@ -290,7 +290,8 @@ def _pieces_of(source: Source) -> Iterator[str]:
 
 
 def _checked(parts: Iterable[str], path: Path, tokenizer: Tokenizer, known: set[str] | None) -> Iterator[str]:
-    """Yields the pieces; UsageError for a character without tokens. `known`: characters that have; None: no check."""
+    """Yields the pieces; raises UsageError for a character without tokens. `known` caches characters with tokens; None:
+    no check."""
     for part in parts:
         for character in () if known is None else sorted(set(part) - known):
             if tokenizer.unknown(character):

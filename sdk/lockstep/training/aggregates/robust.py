@@ -84,14 +84,14 @@ class Trimmed:
         _check_wrong(self.wrong)
 
     def combine(self, payloads: Sequence[Shards], mask: Tensor) -> list[Tensor]:
-        """Absent payloads are sorted behind all others."""
+        """Returns the trimmed mean over the payloads, elementwise; absent payloads are sorted behind all others."""
         count = mask.sum().to(torch.int32)
         most = torch.clamp((count - 1) >> 1, min=0)
         cut = torch.clamp(most, max=self.wrong)
         return _between(payloads, mask, cut, count - cut)
 
     def check(self, codec: Codec) -> None:
-        """Sparse payloads are refused."""
+        """Raises UsageError for a sparse codec."""
         refuse_sparse(codec, "a trimmed mean")
 
     def to_dict(self) -> dict[str, Any]:
@@ -104,12 +104,12 @@ class Median:
     """The median of each element; of an even number of payloads the mean of the middle two (Yin 2018)."""
 
     def combine(self, payloads: Sequence[Shards], mask: Tensor) -> list[Tensor]:
-        """Absent payloads are sorted behind all others."""
+        """Returns the median over the payloads, elementwise; absent payloads are sorted behind all others."""
         count = mask.sum().to(torch.int32)
         return _between(payloads, mask, torch.clamp((count - 1) >> 1, min=0), (count >> 1) + 1)
 
     def check(self, codec: Codec) -> None:
-        """Sparse payloads are refused."""
+        """Raises UsageError for a sparse codec."""
         refuse_sparse(codec, "a median")
 
     def to_dict(self) -> dict[str, Any]:

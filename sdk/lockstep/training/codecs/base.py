@@ -51,11 +51,11 @@ class Elementwise:
     """A codec whose payload is the decoded tensor."""
 
     def size(self, n: int) -> int:
-        """n."""
+        """Returns n: a payload has one element for each of the tensor's."""
         return n
 
     def decode(self, payload: Tensor, n: int, round: Tensor) -> Tensor:  # noqa: A002
-        """The payload."""
+        """Returns the payload, which is the decoded tensor."""
         return payload
 
 

@@ -65,7 +65,7 @@ class ConvStage(nn.Module):
 
 
 class CNN(nn.Module):
-    """An image's bytes to the logits of its class."""
+    """A convolutional classifier: maps an image's bytes to the logits of its class."""
 
     def __init__(self, config: CNNConfig) -> None:
         super().__init__()

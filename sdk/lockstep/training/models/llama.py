@@ -120,7 +120,7 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, then a feed-forward network, each behind a norm and around a residual."""
+    """Attention, then a feed-forward network, each with a norm before it and a residual around it."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()

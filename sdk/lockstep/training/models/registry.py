@@ -30,7 +30,8 @@ MODELS: dict[str, ModelKind] = {}
 
 
 def describe(model: nn.Module) -> dict[str, Any]:
-    """`config.json`: {"model": name, ...the configuration's fields}, or what `transformers` writes for its models."""
+    """Returns a model's `config.json`: {"model": name, ...the configuration's fields}, or what `transformers`
+    writes."""
     if hf.is_transformers(model):
         return hf.describe(model)
     name, _ = _row(model)

@@ -51,7 +51,7 @@ class Spec(Loop):
 
     @property
     def wire(self) -> str:
-        """`payload`."""
+        """The name of the payload's wire format."""
         return self.payload
 
     def parts(self) -> Parts:
@@ -67,15 +67,15 @@ class AsItIs(Elementwise):
 
     @property
     def format(self) -> WireFormat:
-        """Plain words."""
+        """Plain words, 32 bits each."""
         return PlainWords()
 
     def encode(self, x: Tensor, round: Tensor) -> Tensor:  # noqa: A002
-        """x."""
+        """Returns x unchanged."""
         return x
 
     def to_dict(self) -> dict[str, Any]:
-        """Its name."""
+        """Returns the codec's name as JSON."""
         return {"name": F32_FORMAT}
 
 
@@ -97,5 +97,5 @@ class Blocks256(Elementwise):
         return torch.where(largest > TINY, codes * scale, 0.0).reshape(-1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Its name."""
+        """Returns the codec's name as JSON."""
         return {"name": INT8_FORMAT}

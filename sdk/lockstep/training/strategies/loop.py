@@ -1,4 +1,4 @@
-"""The loop that most strategies are: what a slot has found is encoded, aggregated and applied by an outer optimizer.
+"""The loop that most strategies share: a slot's result is encoded, aggregated, and applied by an outer optimizer.
 
     x = what is sent + residual             a difference, a gradient, or the parameters themselves
     payload, residual = encode(x)           the residual is what the payload leaves out
@@ -62,12 +62,12 @@ class Loop:
 
     @property
     def wire(self) -> str:
-        """The codec's."""
+        """The name of the codec's wire format."""
         return self.parts().codec.format.name
 
     @property
     def carry(self) -> bool:
-        """True if the inner state or a residual goes on."""
+        """True if the inner optimizer's state or a residual persists from round to round."""
         parts = self.parts()
         return parts.keeps or parts.decay is not None
 
@@ -162,7 +162,7 @@ class _Turn:
         mask: Tensor,
         round: Tensor,  # noqa: A002
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Decodes, aggregates, applies."""
+        """Decodes the payloads, aggregates them and applies the result to the base."""
         decoded = [self._decoded(payload, round) for payload in payloads]
         mean = self.parts.aggregate.combine(decoded, mask)
         if self.outer is None:
@@ -178,7 +178,7 @@ class _Turn:
         return moved, [*after, *left]
 
     def _encoded_again(self, x: Shards, round: Tensor) -> tuple[list[Tensor], list[Tensor]]:  # noqa: A002
-        """(what the codec of the way down leaves, what it leaves out), shard by shard."""
+        """Returns (what the merge's own codec keeps, what it drops), shard by shard."""
         found, left = [], []
         for value, n, size in zip(x, self.own, self.layout.sizes, strict=True):
             assert self.parts.down is not None, "asked before"

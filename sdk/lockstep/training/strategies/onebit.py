@@ -86,7 +86,7 @@ class OnceWarm(Elementwise):
 
     @property
     def format(self) -> WireFormat:
-        """The codec's."""
+        """The wire format of the codec that follows the warm-up."""
         return self.then.format
 
     def encode(self, x: Tensor, round: Tensor) -> Tensor:  # noqa: A002
@@ -122,7 +122,7 @@ class SlotMomentum:
 
 @dataclass(frozen=True)
 class FrozenAdam:
-    """Adam in the first rounds; then it takes what it is given for the momentum, and its second moment stays."""
+    """Adam in the first rounds; afterwards its second moment is frozen, and its input is taken as the momentum."""
 
     of: OneBit
 
