@@ -98,7 +98,7 @@ def _length(request: Request, limit: int) -> int:
 
 
 async def _read(request: Request, length: int) -> bytes:
-    """The body. Raises UsageError if it is longer than declared, cut off or too slow."""
+    """Reads the request's body. Raises UsageError if it is longer than declared, cut off or too slow."""
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
@@ -108,7 +108,7 @@ async def _read(request: Request, length: int) -> bytes:
                     raise UsageError("the body is longer than declared", "send what you declare", code="body_too_large")
     except TimeoutError as error:
         raise UsageError(
-            f"the body did not arrive within {BODY_SECONDS:.0f} s", "a job waits: trying again", code="body_timeout"
+            f"the body did not arrive within {BODY_SECONDS:.0f} s", "send the request again", code="body_timeout"
         ) from error
     except ClientDisconnect as error:
         raise UsageError("the body is cut off", "try again") from error
