@@ -1,4 +1,4 @@
-"""The SDK's front door: connect to a market, quote a job, submit it, watch it, fetch the model.
+"""The SDK's entry point: connect to a market, quote a job, submit it, watch it, fetch the model.
 
 net = lockstep.connect("local")              # or rpc=..., storage=..., deployment=..., account=...
 quote = net.quote(job)                       # what it costs, what it binds
@@ -99,7 +99,7 @@ class Quote:
 
     @property
     def deposit(self) -> Wei:
-        """The deposit beside the escrow; it comes back unless somebody proves the job invalid."""
+        """The deposit beside the escrow, in wei; it is returned unless somebody proves the job invalid."""
         return self.params.deposit
 
     @property
@@ -127,7 +127,7 @@ class Quote:
         return markup.table("quote", rows)
 
     def figures(self, threads: int = 1, budget_seconds: float = SECONDS) -> Figures:
-        """Memory, traffic, time and cost by role; trying a step takes `budget_seconds` at most."""
+        """Returns memory, traffic, time and cost by role; timing a step takes at most `budget_seconds`."""
         return figures_of(self.job, self.params, self.chain, threads=threads, budget_seconds=budget_seconds)
 
 
@@ -283,7 +283,7 @@ class Network:
 
 @dataclass(frozen=True)
 class JobHandle:
-    """A job on chain."""
+    """Controls and follows one job on chain."""
 
     net: Network
     id: JobId
@@ -416,7 +416,7 @@ class JobHandle:
             yield found
 
     def curve(self) -> Curve:
-        """The same as one value, which a notebook draws."""
+        """Returns the losses as one value, which a notebook draws."""
         return Curve(self.losses())
 
     @cached_property
@@ -461,7 +461,7 @@ class JobHandle:
         return model
 
     def audit(self, out: str | Path, *, claims: int | None = None) -> AuditReport:
-        """Check a folder that `download` wrote: files, provenance, checkpoint, and `claims` claims replayed (None: all
+        """Audits a folder that `download` wrote: files, provenance, checkpoint, and `claims` replayed claims (None: all
         behind the model)."""
         from lockstep.training.audit import audit
 

@@ -1,4 +1,4 @@
-"""The loss of a run, round by round, as anybody computes it: a function of what the chain commits to.
+"""The loss of a run after each merge, as a function of what the chain commits to, so that anybody computes the same.
 
 A training job's spec may name a fourth Program, `loss`: the mean loss of the model over the rows of one step, and
 nothing else. The loss after k merges is that of the checkpoint that the k-th merge claims, over the rows that the seed

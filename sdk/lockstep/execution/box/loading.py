@@ -134,7 +134,7 @@ class Idle:
         self._boxes: dict[JobBox, None] = {}
 
     def add(self, box: JobBox) -> None:
-        """Take one that is through with its order, and end those that wait longest if there are too many."""
+        """Adds a box whose order is done, and ends the longest idle ones if there are too many."""
         with self._lock:
             self._boxes.pop(box, None)
             self._boxes[box] = None
@@ -145,7 +145,7 @@ class Idle:
             one.stop_idle()
 
     def remove(self, box: JobBox) -> None:
-        """Let go of one that has an order, or no child."""
+        """Removes a box that has an order or no child."""
         with self._lock:
             self._boxes.pop(box, None)
 
@@ -163,7 +163,7 @@ class JobBox:
     def __init__(
         self, job: JobId, params: JobParams, store: ContentStore, threads: int, path: str, fits: Fitting | None
     ) -> None:
-        """`fits`: the role, and the memory that it may take; None: a worker's, and whatever it takes."""
+        """`fits` is a role with its memory limit; None: a worker's, without a limit."""
         self.job = job
         self._params = params
         self._store = store
@@ -287,7 +287,7 @@ class JobBox:
         self, verb: str, program: bytes, state: Sequence[Array | None], context: StepContext, dataset: Array | None,
         *, forms: Sequence[tuple[int, Form]] | None = None, read: Callable[[Any, str], Any] = anything,
     ) -> tuple[Any, list[Array]]:  # fmt: skip
-        """See `executable.Transitions`."""
+        """Runs a transition in the child (`executable.Transitions`)."""
         with self._ordering():
             box = self._at_work()
             (*spots, rows), held = box.segments.given([*state, dataset])
@@ -303,7 +303,7 @@ class JobBox:
             return found, made
 
     def rest(self, program: bytes) -> None:
-        """See `executable.Transitions`."""
+        """Releases a Program's memory in the child (`executable.Transitions`)."""
         box = self._box
         if box is not None:
             box.rest(program)
@@ -311,9 +311,9 @@ class JobBox:
     # -- the child
 
     def stop(self, order_of: int | None = None) -> None:
-        """End the child and what it does, whoever waits for it: they get Cancelled. The next use starts another.
+        """Ends the child and its work; callers that wait for it get Cancelled. The next use starts another child.
 
-        `order_of`: a thread; the child is ended only while it works on that one's order.
+        `order_of` is a thread: the child is ended only while it works on that thread's order.
         """
         with self._state:
             # INVARIANT: who ends one piece of work ends no other: the child may be at work for a game by then.
@@ -333,7 +333,7 @@ class JobBox:
                 self._turn.release()
 
     def close(self) -> None:
-        """End the child; none is started any more."""
+        """Ends the child for good: no other is started."""
         with self._state:
             self._closed = True
         self.stop()
@@ -463,7 +463,7 @@ class JobBox:
 
     @property
     def _plan_seconds(self) -> float:
-        """A plan that takes half of the time to train is none."""
+        """Seconds allowed for planning a Program, at most half of the time to train."""
         return max(LEAST_SECONDS, min(SHARE * self._params.role.train_seconds, PLAN_SECONDS))
 
     @property
@@ -483,7 +483,7 @@ class JobBox:
 
     @property
     def _step_seconds(self) -> float:
-        """A transition that takes longer than any window of the job is of no use to anybody."""
+        """Seconds allowed for a transition: the longest window of the job, after which its result is useless."""
         p = self._params
         return float(max(LEAST_SECONDS, p.role.train_seconds, p.windows.clock_seconds, p.windows.audit_seconds))
 

@@ -29,7 +29,7 @@ def rank_length(m: int, k: int) -> int:
 
 
 def rank_bits(m: int, k: int) -> int:
-    """Bits of the rank of a subset of k of m; 0 where there is but one."""
+    """Returns the bits of the rank of a subset of k of m elements; 0 if there is only one subset."""
     return (comb(m, k) - 1).bit_length()
 
 
