@@ -31,7 +31,7 @@ class Asset:
 
     @staticmethod
     def read(path: Path) -> Asset:
-        """A file of the folder."""
+        """Returns the content of a file of the folder."""
         body = path.read_bytes()
         packed = gzip.compress(body, 9, mtime=0)
         return Asset(body, packed, MEDIA_TYPES[path.suffix], sha256(body).hexdigest()[:16])
@@ -54,7 +54,7 @@ def takes_gzip(request: Request) -> bool:
 
 @router.get("/static/{name}", responses=document.problems(404))
 def asset(request: Request, name: str, v: str = "") -> Response:
-    """A file of the folder, by its name alone."""
+    """Returns a file of the folder by its name."""
     found = ASSETS.get(name)
     if found is None:
         raise NotFoundError(f"no file {name[:50]}", hint="the pages name those that there are")

@@ -56,7 +56,7 @@ class AggregatorJob:
     """The bond that a demand for a payload locks now."""
 
     def round(self, number: int) -> AggregatorRound | None:
-        """A round, if it is among `rounds`."""
+        """Returns the round of this number; None if it is not among `rounds`."""
         return next((r for r in self.rounds if r.number == number), None)
 
 

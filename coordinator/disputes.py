@@ -82,7 +82,7 @@ class Log:
 
 
 def role_of(job: JobRow) -> dict[str, Any]:
-    """The parameters of a job's slots."""
+    """Returns the parameters of a job's slots as JSON."""
     role: dict[str, Any] = job.params["roles"][0]
     return role
 
@@ -250,7 +250,7 @@ def _bits(digest: bytes | None, of_op: bool) -> str | None:
 
 
 def _number(bits: bytes | None, op: Op | None, of_op: bool) -> float | int | str | None:
-    """A word as a number; as a string where it is not finite, which JSON cannot say."""
+    """Returns a word as a number; as a string where it is not finite, since JSON has no such number."""
     if bits is None or not of_op:
         return None
     value = value_of(int.from_bytes(bits[-4:], "big"), op)

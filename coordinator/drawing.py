@@ -223,7 +223,8 @@ def icicle(title: str, tree: dict[str, Any]) -> Markup:
 
 
 def _bars(title: str, levels: Sequence[Cut], bars: int, beside: int, above: int, shape: str) -> Markup:
-    """`bars`, `beside`: widths of the bars and of the words beside them; `above`: height of words above them."""
+    """Draws the bars of all levels, `bars` px wide with `beside` px of text next to them; `above` is the text's height
+    on top."""
     step = ROW + DROP + above
     head = '<svg class="icicle {c}" width="{w}" height="{h}" viewBox="0 0 {w} {h}" role="img" aria-label="{t}">'
     parts = [Markup(head).format(c=shape, w=bars + beside, h=step * len(levels), t=title)]

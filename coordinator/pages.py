@@ -287,7 +287,7 @@ def _digits(identity: str | None) -> str:
 
 
 def _dotted(name: str) -> Markup:
-    """A module path that a line may end in behind its dots, and nowhere inside a word."""
+    """Returns a module path as HTML in which a line may break after a dot, and nowhere inside a word."""
     return Markup(".<wbr>").join(escape(part) for part in name.split("."))
 
 

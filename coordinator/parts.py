@@ -61,7 +61,7 @@ class CoordinatorParts:
         )
 
     def close(self) -> None:
-        """Close what holds files open."""
+        """Closes the party, the nonces, the guard and the database."""
         self.party.close()
         self.nonces.close()
         self.guard.close()

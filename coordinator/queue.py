@@ -77,7 +77,7 @@ def build(settings: CoordinatorSettings) -> Celery:
 
     @app.task(name=LOOK)
     def look(job: str) -> None:
-        """Do what is due for one job."""
+        """Acts on one job."""
         with _no_trace():
             _service().look(job)
 

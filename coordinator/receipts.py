@@ -63,7 +63,7 @@ def count(session: Session, job: str) -> int:
 
 
 def forget(session: Session) -> None:
-    """Drop the receipts for rounds that are frozen, begun anew or over."""
+    """Drops the receipts for rounds that are frozen, restarted or over."""
     waiting = (
         exists()
         .where(

@@ -55,7 +55,7 @@ class Child:
         return self._process.pid
 
     def stop(self, seconds: float) -> None:
-        """SIGTERM, then after `seconds` SIGKILL; returns when the process is gone."""
+        """Sends SIGTERM, and SIGKILL after `seconds`; returns once the process has ended."""
         with self._lock:
             self._stopping.set()
             process = self._process

@@ -23,7 +23,7 @@ class WatchedAccount(Collector):
     """Gauges of the account and of the queue."""
 
     def __init__(self, home: Path, sampler: Sampler, waiting: Callable[[], int]) -> None:
-        """`waiting` returns the number of messages in the queue; a failure of it is ignored."""
+        """Sets the account; `waiting` returns the number of messages in the queue, and its failures are ignored."""
         self._home = home
         self._sampler = sampler
         self._waiting = waiting

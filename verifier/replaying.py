@@ -157,7 +157,7 @@ class Replayer:
             return None
 
     def close(self) -> None:
-        """Stop the replay after its step."""
+        """Stops the replay after its current step."""
         self._executor.close()
 
     def _replay(

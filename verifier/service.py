@@ -151,7 +151,7 @@ class Verifier:
         return view
 
     def _beat(self, view: MarketView, fresh: bool) -> None:
-        """Leave this look's numbers for who watches."""
+        """Writes the numbers of this pass for monitoring."""
         if fresh:
             self._waiting = self._backlog.waiting(view)
         me, ledger = self._party.address, view.ledger
@@ -179,7 +179,7 @@ class Verifier:
             self._duties.close()
 
     def _step(self, view: MarketView) -> None:
-        """Act on a new block."""
+        """Acts on a new block."""
         self._teller.now = view.now
         self._seats.tell_ends(view)
         for claim in self._seats.leave_undone(view):

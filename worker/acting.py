@@ -48,7 +48,7 @@ class Skills:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Stop after the step in work; what was computed is on disk."""
+        """Stops after the current step; what was computed is on disk."""
         self.admission.close()
         self.executor.close()
         self.defence.close()

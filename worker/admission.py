@@ -98,7 +98,7 @@ class Admission:
         taken.staked = True
 
     def close(self) -> None:
-        """Stop measuring."""
+        """Stops the measurement."""
         self._executor.close(wait=False)
 
     def _refuse(self, job: JobId, code: str, message: str, now: Seconds, backoff: Backoff[JobId] | None = None) -> None:
@@ -179,7 +179,7 @@ class Admission:
         return pace
 
     def _begin(self, taken: Taken) -> None:
-        """Begin a look at a job, unless it is under way: one that takes long when nothing else waits."""
+        """Starts checking a job, unless a check is under way; one that takes long starts when no other job waits."""
         job, long = taken.ledger.id, self._long_look
         if job in self._executor:
             return

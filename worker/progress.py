@@ -100,7 +100,7 @@ class WorkFolder:
     """The files of one claim."""
 
     def __init__(self, home: Path, claim: ClaimId) -> None:
-        """Names the folder; the first save creates it."""
+        """Sets the folder of a claim; the first save creates it."""
         self.claim = claim
         self.path = home / "work" / claim.hex()
 

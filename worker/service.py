@@ -128,7 +128,7 @@ class Worker:
             self.parts.announcer.close()
 
     def _beat(self) -> None:
-        """Leave this look's numbers for who watches."""
+        """Writes the numbers of this pass for monitoring."""
         ledger, me = self._ledger, self.parts.address
         staked = ledger.staked(me)
         VITALS.beat(
@@ -150,7 +150,8 @@ class Worker:
         return self._head.time
 
     def _start(self) -> int:
-        """Say that it runs, and whether it listens first; returns the block from which on events are told."""
+        """Reports that the worker runs, and if it listens first; returns the block from which on events are
+        reported."""
         self.parts.watcher.poll()
         head, watch = self.parts.party.head(), self.parts.watch
         event("ready", address=self.parts.address, node_key=self.parts.node.public.hex(), home=str(self.parts.home))

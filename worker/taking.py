@@ -194,7 +194,7 @@ class Jobs:
             self._tell(job, error, now)
 
     def _tell(self, job: JobId, error: Exception, now: Seconds, again: int | None = None) -> None:
-        """Note why a job is not taken."""
+        """Notes why a job is not taken."""
         if isinstance(error, LockstepError):
             code, message = error.code, error.message
         else:

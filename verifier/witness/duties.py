@@ -92,7 +92,7 @@ class Duties:
             self._jobs.let_go(jobs)
 
     def close(self) -> None:
-        """Stop what is being computed."""
+        """Stops the computations in progress."""
         self._executor.close()
 
     def _take(self, view: MarketView) -> None:

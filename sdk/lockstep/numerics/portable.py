@@ -34,7 +34,7 @@ _JOIN: dict[int, Callable[[Words, Words], Words]] = {
 
 
 def best_isa() -> str:
-    """The only path that there is."""
+    """Returns the name of the only code path of the portable executor."""
     return NAME
 
 
@@ -220,7 +220,7 @@ class Executor:
         return [found.get(i) for i in range(len(self._program.ops))]
 
     def rest(self) -> None:
-        """Nothing is kept from run to run."""
+        """Does nothing: this executor keeps nothing from run to run."""
 
     def loops(
         self,
@@ -231,7 +231,7 @@ class Executor:
         return []
 
     def attach(self, loop: int, address: int, path: str) -> bool:
-        """There is no loop to attach to."""
+        """Raises ValueError: this executor has no loop to which a library can be attached."""
         raise ValueError("no such loop")
 
     def _as_array(self, i: int, words: Words) -> npt.NDArray[Any]:

@@ -190,7 +190,8 @@ class BlobCache:
 
     @contextmanager
     def _locked(self, part: Path) -> Iterator[int | None]:
-        """The file, held alone; None if it is not `part` any more once it is. Unreachable if its holder stands still.
+        """Locks the file `part` exclusively; gives None if another process has replaced it meanwhile. Raises
+        Unreachable if the lock's holder makes no progress.
 
         The lock ends with its holder, however that ends.
         """

@@ -141,7 +141,8 @@ class TokenizerLink:
     unknown: bool
 
     def recipe(self, store: ContentStore) -> Recipe:
-        """With the tokenizer fetched; Mismatch if it is another, PayloadInvalid if it is too large."""
+        """Fetches the tokenizer; returns the recipe with it. Raises Mismatch for another tokenizer, PayloadInvalid if
+        too large."""
         data = store.get(self.cid, max_bytes=MAX_TOKENIZER_BYTES)
         # INVARIANT: a tokenizer is the one that its dataset names.
         if sha256(data).digest() != self.sha256:
@@ -275,7 +276,7 @@ def _read(store: ContentStore, cid: str, manifest: Manifest) -> Dataset:
 
 
 def _mapped(store: ContentStore, cid: str, manifest: Manifest) -> Dataset:
-    """The rows in a file of the user's cache, made once; made again if it was damaged since."""
+    """Maps the rows from a file in the user's cache, which is made once, and again if it was damaged."""
     name, size = f"{cid}.rows", 4 * manifest.rows * manifest.row_tokens
     parts = partial(_parts, store, manifest)
     try:

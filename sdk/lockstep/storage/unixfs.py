@@ -207,7 +207,7 @@ def _require_depth(cid: Cid, depth: int) -> None:
 
 
 def leaf_of(link: Link, block: bytes) -> bytes:
-    """The block of a link, which holds what the link promised; BlobCorrupt otherwise."""
+    """Returns the block that a link names; raises BlobCorrupt if its size is not the link's."""
     return _of_size(link.cid, block, link.size_bytes)
 
 

@@ -197,7 +197,7 @@ def _is_user(code: CodeType) -> bool:
 
 
 def _place(frame: FrameType | None) -> str:
-    """`file.py:12  source` of the innermost line that is neither torch's nor ours."""
+    """Returns `file.py:12 source` for the innermost line of a frame that is neither torch's nor this package's."""
     while frame is not None and not _is_user(frame.f_code):
         frame = frame.f_back
     return _line(frame.f_code, frame.f_lineno) if frame is not None else ""

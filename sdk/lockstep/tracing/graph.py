@@ -261,7 +261,8 @@ class Graph:
         return self._node("fold", I32 if mode == Fold.ISUM else F32, shape, moved, (int(mode), len(axes)))
 
     def _fold_by_rows(self, mode: Fold, shape: tuple[int, ...], terms: int, args: tuple[Node, ...]) -> Node:
-        """The fold of args [*shape, ...] over all axes after `shape`: views of whole rows, and of what is left."""
+        """Folds args [*shape, ...] over all axes after `shape`: first each row of ROW_TERMS terms and the shorter last
+        one, then their results."""
         rank, whole = len(shape), terms // ROW_TERMS * ROW_TERMS
         flat = [self.reshape(a, (*shape, terms)) for a in args]
         rows = [self.reshape(self.slice(a, rank, 0, whole), (*shape, whole // ROW_TERMS, ROW_TERMS)) for a in flat]

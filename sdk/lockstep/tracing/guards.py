@@ -18,7 +18,7 @@ _LOGGERS = ("logger", "logging", "warnings", "log")
 
 
 def passing(frame: FrameType | None) -> bool | None:
-    """The truth that lets the guard pass which the frame's current instruction evaluates; None if it is no guard."""
+    """Returns the truth value with which the frame's current guard lets the call go on; None outside of a guard."""
     for statement, place in _asked(frame):
         nots = _nots(statement.test, place)
         if nots is not None:

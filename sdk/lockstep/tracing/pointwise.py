@@ -330,7 +330,7 @@ def threshold_backward(low: Lowering, grad: Node, x: Node, threshold: float) -> 
 
 @rule("round")
 def round_(low: Lowering, x: Node) -> Node:
-    """To the nearest integer, ties to even."""
+    """Rounds to the nearest integer, ties to even."""
     return low.rounded(x)
 
 
@@ -399,7 +399,7 @@ def maximum(low: Lowering, a: Node, b: Node) -> Node:
 
 @rule("minimum")
 def minimum(low: Lowering, a: Node, b: Node) -> Node:
-    """The smaller; NaN if either is."""
+    """Returns the smaller of two; NaN if one is NaN."""
     return low.f(Op.FMIN, a, b) if low.dtype == F32 else low.i(Op.IMIN, a, b)
 
 

@@ -125,7 +125,7 @@ def col2im(
     pads: Sequence[int],
     steps: Sequence[int],
 ) -> Node:
-    """[N, C K K, P P] -> [N, C, S, S]: what all windows have for an input, added."""
+    """[N, C K K, P P] -> [N, C, S, S]: sums the values that all windows have for an input."""
     windows = windows_of(sizes, steps, pads, dilations)
     counts = [(n + 2 * w.pad - w.reach) // w.step + 1 for n, w in zip(extents, windows, strict=True)]
     n = x.shape[0] if len(x.shape) == 3 else 1
@@ -156,7 +156,7 @@ def _mirrored(low: Lowering, x: Node, axis: int, before: int, after: int) -> Nod
 
 @rule("reflection_pad1d", "reflection_pad2d")
 def reflection_pad(low: Lowering, x: Node, widths: Sequence[int]) -> Node:
-    """Mirrored at the borders, which are not repeated."""
+    """Pads with the elements mirrored at the borders; the border elements are not repeated."""
     for axis, before, after in _by_axis(widths, len(x.shape)):
         x = _mirrored(low, x, axis, before, after)
     return x
@@ -182,7 +182,7 @@ def _folded_back(
 
 @rule("reflection_pad1d_backward", "reflection_pad2d_backward")
 def reflection_pad_backward(low: Lowering, grad: Node, _x: Node, widths: Sequence[int]) -> Node:
-    """The gradients of an element and of its mirror images, added."""
+    """Sums the gradients of each element and of its mirror images."""
     return _folded_back(low, grad, widths, lambda part, axis: low.graph.flip(part, [axis]), 1)
 
 
@@ -202,7 +202,7 @@ def replication_pad(low: Lowering, x: Node, widths: Sequence[int]) -> Node:
 
 @rule("replication_pad1d_backward", "replication_pad2d_backward")
 def replication_pad_backward(low: Lowering, grad: Node, _x: Node, widths: Sequence[int]) -> Node:
-    """The gradients of an element and of its copies, added."""
+    """Sums the gradients of each element and of its copies."""
     return _folded_back(low, grad, widths, lambda part, axis: total(low, part, [axis]), 0)
 
 

@@ -155,7 +155,7 @@ def dilated(low: Lowering, x: Node, axis: int, step: int, fill: float = 0) -> No
 
 @rule("slice_backward")
 def slice_backward(low: Lowering, grad: Node, sizes: Sequence[int], dim: int, start: int, end: int, step: int) -> Node:
-    """The gradient in its place, zeros around and between."""
+    """Puts the gradient in the slice's place, with zeros elsewhere."""
     if grad.elements == 0:
         return low.graph.number(0, grad.dtype, sizes)
     dim, n = dim % len(sizes), sizes[dim]
@@ -184,7 +184,7 @@ def _is_zero(x: Node) -> bool:
 
 @rule("select_backward")
 def select_backward(low: Lowering, grad: Node, sizes: Sequence[int], dim: int, index: int) -> Node:
-    """The gradient in its place, zeros around."""
+    """Puts the gradient in the selected coordinate's place, with zeros elsewhere."""
     dim = dim % len(sizes)
     one = low.graph.reshape(grad, (*sizes[:dim], 1, *sizes[dim + 1 :]))
     index %= sizes[dim]

@@ -405,7 +405,7 @@ def _value(kind: type[T], given: Any, where: str, *beside: str) -> T:
 
 
 def _changed(default: T, given: Any, where: str, *beside: str) -> T:
-    """The value with the fields of a table in the place of its own."""
+    """Returns the value with its fields replaced by a table's."""
     if not isinstance(given, Mapping):
         raise _no_table(where, given)
     refuse_unknown(given, [*beside, *(f.name for f in fields(default))], f"[{where}]")  # type: ignore[arg-type]
@@ -439,7 +439,7 @@ def _require_kind(own: Any, value: Any, name: str) -> None:
 
 
 def _piece(registry: Mapping[str, type[Any]], default: Any, given: Any, where: str) -> Any:
-    """A value of a registry from its table: the default with other fields, or another kind that the table names."""
+    """Returns a registry's value from its table: the default with other fields, or the kind that the table names."""
     if not isinstance(given, Mapping):
         raise _no_table(where, given)
     table = dict(given)
@@ -455,7 +455,7 @@ def _table(described: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _no_table(where: str, given: Any) -> UsageError:
-    """The error for a value in the place of a table; a text may have been meant for its name."""
+    """Returns the error for a value that is not a table; a string may have been meant as the table's name."""
     named = f' and below it name = "{given}"' if isinstance(given, str) and where.startswith("strategy") else ""
     return UsageError(f"{where} is {given!r}", f"a table is due: [{where}]{named}")
 

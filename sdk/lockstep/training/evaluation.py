@@ -117,7 +117,7 @@ def _added(total: Tensor, value: Tensor, rest: Tensor | None = None) -> Tensor:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """The model without dropout; afterwards every module as it was."""
+    """Puts the model into evaluation mode, without dropout; restores every module's mode afterwards."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

@@ -224,7 +224,7 @@ def _part(
 def _of_codes(
     name: str, shape: Sequence[int], limbs: Sequence[Sequence[str]], tables: Mapping[str, NDArray[np.float32]]
 ) -> NDArray[np.float32]:
-    """A frozen weight of which the step has codes alone: what they stand for."""
+    """Returns the values of a frozen weight that the step keeps as codes alone."""
     found = [[tables.get(root) for root in pair] for pair in limbs]
     rows, terms = (prod(shape[:-1]), shape[-1]) if len(shape) > 1 else (0, 0)
     width = width_of(terms)

@@ -29,7 +29,7 @@ class EvaluationSpec:
     """True: the loss is the mean cross-entropy of each next token, in nats."""
 
     def to_dict(self) -> dict[str, Any]:
-        """`strategy` of a job's spec."""
+        """Returns the object `strategy` of a job's spec."""
         return {"name": NAME, **asdict(self)}
 
     @staticmethod

@@ -179,7 +179,8 @@ def token_dataset(sources: Sequence[Source], recipe: Recipe, *, row_tokens: int,
 
 
 def verify(dataset: Dataset, texts: Path, recipe: Recipe | None, folder: Path | None = None) -> None:
-    """Raises Mismatch unless the dataset's rows are the texts' tokens by the recipe of its manifest; anybody can."""
+    """Checks that the dataset's rows are the texts' tokens by its manifest's recipe; raises Mismatch if not. Needs no
+    key."""
     if recipe is None:
         raise UsageError(
             "the dataset has no tokenizer: it is of bytes or of images",
@@ -237,7 +238,7 @@ def _cut(held: bytes) -> int:
 
 
 def _whole(held: bytes) -> int:
-    """Bytes before a character that is cut off at the end."""
+    """Returns the number of bytes up to the end of the last complete UTF-8 character."""
     start = len(held)
     while start and len(held) - start < 4:
         start -= 1

@@ -170,7 +170,7 @@ def _gradient_program(model: nn.Module, loss: Loss | RandomLoss, layout: Layout,
 def _job(
     built: Programs, strategy: Strategy, held: tuple[NDArray[np.float32], ...], rows: NDArray[np.int32]
 ) -> TrainingJob:
-    """A job of one round."""
+    """Returns a job of one round."""
     sections, outer = built.sections, zeros_of(built.merge.output_layout[built.sections.outer])
     return TrainingJob(
         ClaimSchedule(built.step, built.encode, built.merge), Dataset(rows, int(rows.max()) + 1),

@@ -124,7 +124,7 @@ class LyingTraining(Training):
 
 
 class LyingCommitments(Commitments):
-    """Signs two claims for one slot, if that is the lie."""
+    """Commitments that sign two claims for one slot, if the lie is to do so."""
 
     def __init__(self, parts: WorkerParts, sender: Sender[Act], training: Training, lies: Lies) -> None:
         super().__init__(parts, sender, training)

@@ -194,7 +194,7 @@ class _Finder:
         return parts
 
     def _reads_all(self, view: View, extents: Sequence[int], strides: Strides | None = None) -> bool:
-        """True if a view, with these strides over extents, is the whole output of an op, in its order."""
+        """Returns True if a view with these strides shows the whole output of an op in its order."""
         whole = self.program.ops[view.index].header.elements
         own = view.strides if strides is None else strides
         return (

@@ -1,4 +1,4 @@
-"""Kernels of reductions of wide tensors: what tiles.cuh needs to know of each of them, as C++."""
+"""Generates the C++ by which tiles.cuh computes the reductions of wide tensors: one kernel for each reduction."""
 
 from __future__ import annotations
 

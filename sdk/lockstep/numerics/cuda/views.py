@@ -64,7 +64,7 @@ def seen_through(program: Program, op: Op, view: View) -> View:
 
 
 def _is_copy(op: Op) -> bool:
-    """A map that moves words and computes nothing."""
+    """Returns True for a map that moves words and computes nothing."""
     if op.kind != Kind.MAP or len(op.views) != 1 or op.views[0].tag == Tag.IOTA:
         return False
     return all(instr.op == Opcode.MOV and instr.a == 0 for instr in op.instrs) and len(op.instrs) <= 1

@@ -135,7 +135,7 @@ class _Cut(Exception):
 
 
 def wide_reductions(program: Program, groups: Sequence[QuantGroup]) -> WideReductions:
-    """The reductions of a Program that are computed in tiles; `groups` are its quants."""
+    """Returns the reductions of a Program that are computed in tiles; `groups` are its quants."""
     return _ReductionFinder(program, groups).find()
 
 

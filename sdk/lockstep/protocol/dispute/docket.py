@@ -30,7 +30,7 @@ class Award:
 
 @dataclass
 class Docket:
-    """The games on a claim."""
+    """The games on one claim in the order of their opening, and the index of the first that may still be open."""
 
     listed: list[GameId] = field(default_factory=list)
     first_live: int = 0

@@ -90,7 +90,8 @@ class Watch:
                 )
 
     def heard(self, ledger: Ledger, now: Seconds) -> bool:
-        """Returns True if listening is over; the home may register then, and is trusted from now on."""
+        """Returns True once the listening time is over; from then on the account may register and the home is
+        trusted."""
         if self._until is None:
             return True
         if now < self._until or any(self._held_elsewhere(job) for job in ledger.jobs.values()):

@@ -163,7 +163,7 @@ def pack_bits(codes: Codes, width: int) -> Bytes:
 
 
 def unpack_bits(data: Bytes, count: int, width: int) -> Codes:
-    """The codes that `pack_bits` gave these bytes of; PayloadInvalid if the last byte is not filled with zeros."""
+    """Unpacks the codes that `pack_bits` packed; raises PayloadInvalid if the last byte is not filled with zeros."""
     spare = 8 * data.size - count * width
     # INVARIANT: bits that no code has are zero.
     require(not spare or data[-1] >> (8 - spare) == 0, f"a bit beyond the last of {count} codes is set")

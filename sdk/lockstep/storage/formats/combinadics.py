@@ -50,7 +50,8 @@ def rank_subsets(positions: Positions, m: int) -> Bytes:
 
 
 def unrank_subsets(ranks: Bytes, m: int, k: int) -> Positions:
-    """The ascending rows [rows, k] that `rank_subsets` gave these bytes of; PayloadInvalid for no rank."""
+    """Returns the ascending rows [rows, k] of which `rank_subsets` made these bytes; raises PayloadInvalid for no valid
+    rank."""
     rows, limbs = len(ranks), _limbs(m, k)
     size = 4 * limbs
     left = np.zeros((rows, size), np.uint8)

@@ -99,7 +99,7 @@ class Sparse(WireFormat):
         return fixed + most
 
     def length(self, n: int, head: bytes) -> int:
-        """As the head says, if no more than `longest`."""
+        """Returns the length in bytes that `head` states; raises an error if it exceeds `longest`."""
         if self.levels == LISTED:
             return self.longest(n)
         due = int.from_bytes(head[:_HEAD], "little")

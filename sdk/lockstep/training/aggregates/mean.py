@@ -48,10 +48,10 @@ class Average:
         return found
 
     def check(self, codec: Codec) -> None:
-        """A mean has a meaning for every payload."""
+        """Accepts every codec: a mean is defined for the payloads of each."""
 
     def to_dict(self) -> dict[str, Any]:
-        """`aggregate` of a strategy's description."""
+        """Returns the aggregate as it is described in a strategy, under `aggregate`."""
         return {"name": "mean", **asdict(self)}
 
 

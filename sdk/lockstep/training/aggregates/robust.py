@@ -95,7 +95,7 @@ class Trimmed:
         refuse_sparse(codec, "a trimmed mean")
 
     def to_dict(self) -> dict[str, Any]:
-        """`aggregate` of a strategy's description."""
+        """Returns the aggregate as it is described in a strategy, under `aggregate`."""
         return {"name": "trimmed", **asdict(self)}
 
 
@@ -113,7 +113,7 @@ class Median:
         refuse_sparse(codec, "a median")
 
     def to_dict(self) -> dict[str, Any]:
-        """`aggregate` of a strategy's description."""
+        """Returns the aggregate as it is described in a strategy, under `aggregate`."""
         return {"name": "median"}
 
 
@@ -171,7 +171,7 @@ class Krum:
         """Distances have a meaning for every payload."""
 
     def to_dict(self) -> dict[str, Any]:
-        """`aggregate` of a strategy's description."""
+        """Returns the aggregate as it is described in a strategy, under `aggregate`."""
         return {"name": "krum", **asdict(self)}
 
 
@@ -190,7 +190,7 @@ class GeometricMedian:
             raise UsageError(f"smoothing is {self.smoothing}", "use a number above 0")
 
     def combine(self, payloads: Sequence[Shards], mask: Tensor) -> list[Tensor]:
-        """A fixed number of iterations."""
+        """Combines the payloads by a fixed number of iterations."""
         clean = heard(payloads, mask)
         z = [torch.zeros_like(x) for x in clean[0]]
         for _ in range(self.iterations):
@@ -206,7 +206,7 @@ class GeometricMedian:
         """Distances have a meaning for every payload."""
 
     def to_dict(self) -> dict[str, Any]:
-        """`aggregate` of a strategy's description."""
+        """Returns the aggregate as it is described in a strategy, under `aggregate`."""
         return {"name": "geometric_median", **asdict(self)}
 
 
@@ -225,7 +225,7 @@ class CentredClipping:
             raise UsageError(f"radius is {self.radius}", "use a number above 0")
 
     def combine(self, payloads: Sequence[Shards], mask: Tensor) -> list[Tensor]:
-        """A fixed number of iterations."""
+        """Combines the payloads by a fixed number of iterations."""
         clean = heard(payloads, mask)
         count = torch.clamp(mask.sum(), min=1.0)
         v = [torch.zeros_like(x) for x in clean[0]]
@@ -242,5 +242,5 @@ class CentredClipping:
         """Norms have a meaning for every payload."""
 
     def to_dict(self) -> dict[str, Any]:
-        """`aggregate` of a strategy's description."""
+        """Returns the aggregate as it is described in a strategy, under `aggregate`."""
         return {"name": "centred_clipping", **asdict(self)}

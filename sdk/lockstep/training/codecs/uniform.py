@@ -51,12 +51,12 @@ class Uniform(Elementwise):
         return flat_of(binned(rows, within(rows, x.numel()), self.width), x.numel())
 
     def to_dict(self) -> dict[str, Any]:
-        """`codec` of a strategy's description."""
+        """Returns the codec as it is described in a strategy, under `codec`."""
         return {"name": "uniform", **asdict(self)}
 
 
 def binned(rows: Tensor, chosen: Tensor, width: int) -> Tensor:
-    """f32 [groups, length]: each chosen element replaced by the mean of its bin; the others are of no meaning."""
+    """f32 [groups, length]: each chosen element replaced by the mean of its bin; the other elements have no meaning."""
     step = max(1, MAX_PIECE // rows.shape[1])
     pieces = [_binned(rows[i : i + step], chosen[i : i + step], width) for i in range(0, rows.shape[0], step)]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)

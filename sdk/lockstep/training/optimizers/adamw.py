@@ -54,7 +54,7 @@ class AdamW(Scheduled):
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """`inner` or `outer` of a strategy's description."""
+        """Returns the optimizer as it is described in a strategy, under `inner` or `outer`."""
         return {"name": "adamw", **asdict(self)}
 
     def table(self, steps: int, restart: int) -> Tensor:

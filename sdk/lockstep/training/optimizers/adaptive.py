@@ -58,7 +58,7 @@ class Adam:
         return Transformation(lambda p, counter: [*p, *p, counter] if self.corrected else [*p, *p], update)
 
     def to_dict(self) -> dict[str, Any]:
-        """`inner` or `outer` of a strategy's description."""
+        """Returns the optimizer as it is described in a strategy, under `inner` or `outer`."""
         return {"name": "adam", **asdict(self)}
 
     def _rate(self, t: int) -> float:
@@ -97,7 +97,7 @@ class Yogi:
         return Transformation(lambda p, counter: [*p, *p], update)
 
     def to_dict(self) -> dict[str, Any]:
-        """`inner` or `outer` of a strategy's description."""
+        """Returns the optimizer as it is described in a strategy, under `inner` or `outer`."""
         return {"name": "yogi", **asdict(self)}
 
 

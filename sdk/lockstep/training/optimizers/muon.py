@@ -61,7 +61,7 @@ class Muon(Scheduled):
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """`inner` or `outer` of a strategy's description."""
+        """Returns the optimizer as it is described in a strategy, under `inner` or `outer`."""
         return {"name": "muon", **asdict(self)}
 
     def hidden(self, parameter: Parameter) -> bool:

@@ -39,7 +39,7 @@ class SGD:
         return Transformation(lambda p, counter: [], update)
 
     def to_dict(self) -> dict[str, Any]:
-        """`inner` or `outer` of a strategy's description."""
+        """Returns the optimizer as it is described in a strategy, under `inner` or `outer`."""
         return {"name": "sgd", **asdict(self)}
 
 
@@ -74,7 +74,7 @@ class Nesterov:
         return Transformation(lambda p, counter: list(p), update)
 
     def to_dict(self) -> dict[str, Any]:
-        """`inner` or `outer` of a strategy's description."""
+        """Returns the optimizer as it is described in a strategy, under `inner` or `outer`."""
         return {"name": "nesterov", **asdict(self)}
 
 
@@ -112,5 +112,5 @@ class SignSGD(Scheduled):
         return Transformation(lambda p, counter: [], update)
 
     def to_dict(self) -> dict[str, Any]:
-        """`inner` or `outer` of a strategy's description."""
+        """Returns the optimizer as it is described in a strategy, under `inner` or `outer`."""
         return {"name": "sign_sgd", **asdict(self)}

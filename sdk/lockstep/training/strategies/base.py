@@ -40,7 +40,7 @@ class Optimizer(Protocol):
         persists, and contains its age if the optimizer needs it."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Its registered name and its fields."""
+        """Returns the optimizer's registered name and its fields."""
 
 
 class Rules(NamedTuple):
@@ -87,4 +87,4 @@ class Strategy(Protocol):
         """Returns the functions for a job of `rounds` rounds; the shapes of their states do not depend on `rounds`."""
 
     def to_dict(self) -> dict[str, Any]:
-        """`strategy` of a job's spec: its registered name, its fields, and `wire`."""
+        """Returns the object `strategy` of a job's spec: the registered name, the fields, and `wire`."""

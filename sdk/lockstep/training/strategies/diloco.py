@@ -55,7 +55,7 @@ class Spec(Loop):
         return self.payload
 
     def parts(self) -> Parts:
-        """The mean difference through Nesterov's momentum."""
+        """Returns the loop's parts: the mean difference is applied with Nesterov's momentum."""
         codec: Codec = Blocks256() if self.payload == INT8_FORMAT else AsItIs()
         outer = Nesterov(self.outer_learning_rate, self.outer_momentum)
         return Parts(self.inner, codec, Average(), outer, keeps=self.carry, whole=True)

@@ -57,7 +57,7 @@ class Loop:
     inner_steps: int
 
     def parts(self) -> Parts:
-        """The pieces, of the fields."""
+        """Returns the loop's parts, made of the strategy's fields."""
         raise NotImplementedError
 
     @property
@@ -96,7 +96,7 @@ class Loop:
         return Rules(turn.init, turn.step, turn.encode, turn.outer_state, turn.merge, sizes, parts.sent != GRADIENT)
 
     def to_dict(self) -> dict[str, Any]:
-        """`strategy` of a job's spec."""
+        """Returns the object `strategy` of a job's spec."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
         said = {k: v.to_dict() if hasattr(v, "to_dict") else v for k, v in values.items()}
         return {"name": self.name, **said, "wire": self.wire}
@@ -114,7 +114,7 @@ class _Turn:
         self.moments = 0 if inner is None else len(inner.init(unallocated(layout), counter))
 
     def init(self, parameters: Shards, counter: Tensor) -> list[Tensor]:
-        """The inner optimizer's state, then a residual for each shard."""
+        """Returns the inner optimizer's first state, followed by a residual for each shard."""
         moments = [] if self.inner is None else self.inner.init(parameters, counter)
         if self.parts.decay is None:
             return moments
@@ -134,7 +134,7 @@ class _Turn:
         live: Shards,
         round: Tensor,  # noqa: A002
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """The payload, and what goes on: zeros in the place of an inner state that does not."""
+        """Returns the payload and the state for the next round, with zeros in place of an inner state that restarts."""
         payload, left = [], []
         for k, n in enumerate(self.own):
             x = anchor[k] - live[k] if self.parts.sent == DIFFERENCE else live[k]
@@ -150,7 +150,8 @@ class _Turn:
         return payload, [*kept, *left]
 
     def outer_state(self, parameters: Shards, counter: Tensor) -> list[Tensor]:
-        """The outer optimizer's, then the merge's residual for each shard, if it keeps one."""
+        """Returns the outer optimizer's state, followed by the merge's residual for each shard if the strategy keeps
+        one."""
         state = [] if self.outer is None else self.outer.init(parameters, counter)
         return state if self.parts.down is None else [*state, *parameters]
 

@@ -95,7 +95,7 @@ class OnceWarm(Elementwise):
         return torch.where(round < self.rounds, bounded(x), coded)
 
     def to_dict(self) -> dict[str, Any]:
-        """Its name and its fields."""
+        """Returns the codec's name and its fields."""
         return {"name": "once_warm", "then": self.then.to_dict(), "rounds": self.rounds}
 
 
@@ -116,7 +116,7 @@ class SlotMomentum:
         return Transformation(lambda p, counter: list(p), update)
 
     def to_dict(self) -> dict[str, Any]:
-        """Its name and its fields."""
+        """Returns the optimizer's name and its fields."""
         return {"name": "slot_momentum", **asdict(self)}
 
 
@@ -146,7 +146,7 @@ class FrozenAdam:
         return Transformation(lambda p, counter: [*p, *p], update)
 
     def to_dict(self) -> dict[str, Any]:
-        """Its name; its fields are the strategy's."""
+        """Returns the optimizer's name; its fields are the strategy's."""
         return {"name": "frozen_adam"}
 
     def _row(self, step: int, steps: int) -> list[float]:
